@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     polls: u64,
     /// The polls at the caretaker's last visit.
     polls_seen: u64,
-    /// When the peer was seen to have ended, and how.
+    /// When there was no way to the peer any more, and why.
     ended: Option<(Instant, String)>,
     /// Why it failed, and when.
     failed: Option<(Instant, String)>,
@@ -189,7 +189,7 @@ impl Connection {
             match self.way.read() {
                 Ok(Some(Frame { kind: Kind::Message, body })) => self.take_message(&body),
                 Ok(Some(Frame { kind, .. })) => {
-                    let turn = self.way.end(format!("the peer's {kind:?} came out of turn"));
+                    let turn = self.way.end(format!("the peer sent {kind:?} out of turn"));
                     self.take(turn);
                 }
                 Ok(None) => return,
@@ -225,14 +225,14 @@ impl Connection {
                 }
                 let watched = self.place.map_or(Ok(()), |place| self.watch(place));
                 if let Err(error) = watched {
-                    let turn = self.way.end(error);
+                    let turn = self.way.end(format!("the link to the peer: {error}"));
                     self.take(turn);
                 }
                 // There may be more than what said so, which nobody would be told of.
                 self.read();
             }
             Turn::Over(why) => {
-                log::trace(&format!("{:?} on {name}: the link is over: {why}", self.role));
+                log::trace(&format!("{:?} on {name}: {why}", self.role));
                 self.ended = Some((Instant::now(), why));
             }
         }

@@ -90,7 +90,7 @@ pub(crate) enum Turn {
     Broke(String),
     /// It is made anew: what was said may be lost.
     Resumed,
-    /// The peer has ended, or no link could be made.
+    /// The peer has ended, or no link could be made: which of it, in words.
     Over(String),
 }
 
@@ -190,7 +190,7 @@ impl Way {
         if now < away.until {
             return None;
         }
-        let words = format!("the link broke, and was not made anew: {}", away.why);
+        let words = format!("the link to the peer broke, and was not made anew: {}", away.why);
         Some(self.end(words))
     }
 
