@@ -14,7 +14,8 @@ use std::time::Duration;
 /// A link whose other end answers nothing for so long is broken, and made anew.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// How long a peer is waited for whose system says that there is no such process.
+/// How long a peer is waited for that says that there is no such connection, or whose system says that there is no such
+/// process.
 const GONE: Duration = Duration::from_secs(5);
 
 /// Where an end of a connection is made.

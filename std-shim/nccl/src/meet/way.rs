@@ -49,7 +49,7 @@ pub(super) struct Times {
     pub(super) patience: Duration,
     /// Until a link that is broken has to be made anew.
     pub(super) away: Duration,
-    /// The same, if there seems to be no such process any more.
+    /// The same, if there seems to be no such process or connection any more.
     pub(super) gone: Duration,
 }
 
@@ -65,7 +65,7 @@ enum State {
 struct Away {
     /// Until when it has to be made anew.
     until: Instant,
-    /// Until when, if the peer's system says that there is no such process.
+    /// Until when, if the peer says that there is no such connection, or its system that there is no such process.
     until_refused: Instant,
     attempt: Attempt,
     pause: Duration,
@@ -245,9 +245,8 @@ impl Away {
             },
             Attempt::Asking(mut link, since) => match link.send().and_then(|_| link.read()) {
                 Ok(Read::Frame(Frame { kind: Kind::Resumed, .. })) => return Step::Resumed(link),
-                Ok(Read::Frame(_)) => {
-                    return Step::Over("the peer has ended the connection".to_owned());
-                }
+                // It has ended, or the receiver's owner has yet to accept it.
+                Ok(Read::Frame(_)) => Err(ErrorKind::ConnectionRefused.into()),
                 Ok(Read::Nothing) => Ok(Attempt::Asking(link, since)),
                 Ok(Read::Ended) => Err(ErrorKind::UnexpectedEof.into()),
                 Err(error) => Err(error),
@@ -258,7 +257,7 @@ impl Away {
             Err(error) => {
                 let is_refused = error.kind() == ErrorKind::ConnectionRefused;
                 if is_refused && now >= self.until_refused {
-                    return Step::Over("the peer's process is gone".to_owned());
+                    return Step::Over("the peer is gone".to_owned());
                 }
                 self.why = error.to_string();
                 self.attempt = Attempt::Pause(now + self.pause);
@@ -363,16 +362,17 @@ mod tests {
         let way = broken(&gone);
         drop(gone);
         let (why, took) = over(mended(way));
-        assert!(took >= TIMES.gone && why.contains("process is gone"), "{why}, {took:?}");
+        assert!(took >= TIMES.gone && why.contains("peer is gone"), "{why}, {took:?}");
         // Somebody else.
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let way = broken(&other);
-        let refusing = thread::spawn(move || {
-            Link::new(other.accept().unwrap().0, TIMES.patience).unwrap().refuse("who?");
+        thread::spawn(move || {
+            for stream in other.incoming() {
+                Link::new(stream.unwrap(), TIMES.patience).unwrap().refuse("who?");
+            }
         });
         let (why, took) = over(mended(way));
-        assert!(took < TIMES.away && why.contains("has ended"), "{why}, {took:?}");
-        refusing.join().unwrap();
+        assert!(took >= TIMES.gone && why.contains("peer is gone"), "{why}, {took:?}");
     }
 
     /// The receiver took the link too late, or what it said is lost.

@@ -2,15 +2,16 @@
 
 use crate::random::Random;
 use crate::ranks::{
-    LOGGER, Memory, PATIENCE, Pair, at_once, count_logged, last_logged, logged, until,
+    LOGGER, Memory, PATIENCE, Pair, at_once, count_logged, last_logged, logged, some, until,
 };
 use crate::sockets::{links, listening, reset, silence, sockets};
-use crate::table::REMOTE;
+use crate::table::{HANDLE, REMOTE};
 use crate::traffic::{self, Meanwhile};
 use crate::works::merged;
 use crate::{Case, Plugin};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[
@@ -33,6 +34,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "a_peer_whose_host_is_gone_ends_an_idle_receive",
         settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "3000")],
         run: a_peer_whose_host_is_gone_ends_an_idle_receive,
+    },
+    Case {
+        name: "a_link_that_breaks_before_it_is_accepted_is_made_anew",
+        settings: &[],
+        run: a_link_that_breaks_before_it_is_accepted_is_made_anew,
     },
     Case {
         name: "a_connection_that_is_closed_is_not_found_again",
@@ -171,6 +177,36 @@ fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
     assert!(begin.elapsed() > Duration::from_secs(3), "{:?}", begin.elapsed());
     assert_eq!(count_logged("test: the link to the peer broke, and was not made anew: "), 1);
     pair.close();
+}
+
+/// The sender, which is connected, comes back before NCCL has the connection at the other end.
+fn a_link_that_breaks_before_it_is_accepted_is_made_anew(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 1, handle.as_mut_ptr().cast()).unwrap();
+    let mut connect = || some(table.connect(context, 0, handle.as_mut_ptr().cast()).unwrap());
+    assert_eq!(connect(), None);
+    let link = links()[0];
+    let accept = || some(table.accept(listener).unwrap());
+    // Its Hello is on its way, and is answered.
+    until("a door", || {
+        assert_eq!((connect(), accept()), (None, None));
+        (listening().len() == 2).then_some(())
+    });
+    let send = until("connect", connect);
+    reset(link);
+    until("a link that is broken", || (count_logged("the link broke") == 1).then_some(()));
+    // It is told that there is no such connection.
+    thread::sleep(Duration::from_millis(300));
+    let recv = until("accept", accept);
+    until("a link", || made_anew(1));
+    let pair = Pair { table, context, send, recv };
+    let mut from = Memory::new(&table, send, 1000);
+    let mut to = Memory::new(&table, recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    pair.close();
+    assert_eq!(table.close_listen(listener), 0);
 }
 
 /// One end is closed while the link is away: the other one hears of it all the same.
