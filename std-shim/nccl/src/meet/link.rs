@@ -82,7 +82,8 @@ impl Link {
         sockopt::set_tcp_keepidle(&stream, part(2))?;
         sockopt::set_tcp_keepintvl(&stream, part(8))?;
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-        sockopt::set_tcp_user_timeout(&stream, patience.min(i32::MAX as u32))?;
+        // 0 would be the system's own.
+        sockopt::set_tcp_user_timeout(&stream, patience.clamp(1, i32::MAX as u32))?;
         Ok(Self { stream, incoming: Vec::new(), outgoing: Vec::new() })
     }
 

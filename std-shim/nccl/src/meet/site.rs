@@ -14,9 +14,11 @@ use std::time::Duration;
 /// A link whose other end answers nothing for so long is broken, and made anew.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// How long a peer is waited for that says that there is no such connection, or whose system says that there is no such
-/// process.
+/// For how long a receiver has to say that there is no such connection, or its system that there is no such process.
 const GONE: Duration = Duration::from_secs(5);
+
+/// How long a sender whose link was reset is waited for: it may have been killed.
+const RESET: Duration = Duration::from_secs(30);
 
 /// Where an end of a connection is made.
 #[derive(Clone)]
@@ -35,7 +37,7 @@ impl Site {
 
     pub(super) fn times(&self) -> Times {
         let away = self.settings.link_timeout;
-        Times { patience: SILENCE.min(away / 2), away, gone: GONE }
+        Times { patience: SILENCE.min(away / 2), away, gone: GONE, reset: RESET }
     }
 
     /// An end that is not connected yet.

@@ -49,8 +49,10 @@ pub(super) struct Times {
     pub(super) patience: Duration,
     /// Until a link that is broken has to be made anew.
     pub(super) away: Duration,
-    /// The same, if there seems to be no such process or connection any more.
+    /// The same at the sender, while it is told that there is no such process or connection.
     pub(super) gone: Duration,
+    /// The same at the receiver, if the link was reset.
+    pub(super) reset: Duration,
 }
 
 #[derive(Debug)]
@@ -65,8 +67,9 @@ enum State {
 struct Away {
     /// Until when it has to be made anew.
     until: Instant,
-    /// Until when, if the peer says that there is no such connection, or its system that there is no such process.
-    until_refused: Instant,
+    /// Since when each attempt was refused: the peer says that there is no such connection, or its system that there is
+    /// no such process.
+    refused: Option<Instant>,
     attempt: Attempt,
     pause: Duration,
     /// What went wrong last.
@@ -158,15 +161,16 @@ impl Way {
 
     fn break_off(&mut self, error: &io::Error) -> Turn {
         let now = Instant::now();
-        let until = now + self.times.away;
-        let until_refused = until.min(now + self.times.gone);
+        let Times { away, reset, .. } = self.times;
         let is_reset = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+        // A process that is killed resets its links, too, and one that lives comes back soon. The sender asks; the
+        // receiver has nothing else to go by.
+        let most = if is_reset && self.is_receiver() { away.min(reset) } else { away };
         self.state = State::Away(Away {
-            // A process that is killed resets its links, too, and one that lives comes back at once. The sender asks;
-            // the receiver has nothing else to go by.
-            until: if is_reset && self.is_receiver() { until_refused } else { until },
-            until_refused,
-            attempt: Attempt::Pause(now),
+            until: now + most,
+            refused: None,
+            // Links that break as soon as they are made are not made all the time.
+            attempt: Attempt::Pause(now + FIRST_PAUSE),
             pause: FIRST_PAUSE,
             why: error.to_string(),
         });
@@ -178,7 +182,7 @@ impl Way {
         let State::Away(away) = &mut self.state else { return None };
         let now = Instant::now();
         if let Side::Sender(door) = &self.side {
-            match away.step(door, &self.session, self.times.patience, now) {
+            match away.step(door, &self.session, self.times, now) {
                 Step::Waits => {}
                 Step::Resumed(link) => {
                     self.state = State::Open(link);
@@ -218,7 +222,7 @@ impl Away {
         &mut self,
         door: &SocketAddr,
         session: &Session,
-        patience: Duration,
+        Times { patience, gone, .. }: Times,
         now: Instant,
     ) -> Step {
         let attempt = std::mem::replace(&mut self.attempt, Attempt::Pause(now));
@@ -256,7 +260,8 @@ impl Away {
             Ok(attempt) => self.attempt = attempt,
             Err(error) => {
                 let is_refused = error.kind() == ErrorKind::ConnectionRefused;
-                if is_refused && now >= self.until_refused {
+                self.refused = is_refused.then(|| self.refused.unwrap_or(now));
+                if self.refused.is_some_and(|since| now.duration_since(since) >= gone) {
                     return Step::Over("the peer is gone".to_owned());
                 }
                 self.why = error.to_string();
@@ -279,6 +284,7 @@ mod tests {
         patience: Duration::from_secs(60),
         away: Duration::from_millis(1500),
         gone: Duration::from_millis(500),
+        reset: Duration::from_millis(1000),
     };
 
     fn session() -> Session {

@@ -40,7 +40,12 @@ pub(crate) fn logged() -> Vec<String> {
 
 /// How many of the words that were logged since the last time have these in them.
 pub(crate) fn count_logged(words: &str) -> usize {
-    LOGGED.lock().unwrap().iter().filter(|line| line.contains(words)).count()
+    count_lines(|line| line.contains(words))
+}
+
+/// How many of the lines that were logged since the last time are like that.
+pub(crate) fn count_lines(is_it: impl Fn(&str) -> bool) -> usize {
+    LOGGED.lock().unwrap().iter().filter(|line| is_it(line)).count()
 }
 
 /// The last one of them with these in it.
