@@ -1,0 +1,113 @@
+//! What drivers take and refuse.
+
+use super::{EIO, Fabric, Sent};
+use crate::p2p::memory::Kind;
+use polyrail_core::hardware::{CommitError, ENGINE_WR_ID, Refusal};
+use polyrail_core::verbs::{SendFlags, SendRequest, WcStatus};
+
+impl Fabric {
+    pub(in crate::p2p) fn post_sends(
+        &mut self,
+        at: usize,
+        batch: &[SendRequest],
+    ) -> Result<(), CommitError> {
+        let inline: Vec<_> = batch.iter().map(|request| self.inline(at, request)).collect();
+        let qp = &mut self.qps[at];
+        if qp.is_gone {
+            self.has_refused = true;
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+        }
+        assert!(!qp.said_word, "nothing is posted after the driver's word");
+        assert!(batch.iter().all(|request| request.wr_id & ENGINE_WR_ID != 0), "{batch:?}");
+        let longest = batch.iter().map(|request| request.sge.length()).max();
+        assert!(longest.unwrap_or(0) <= qp.limits.max_msg_size, "a message that is too long");
+        let answer = answer(qp.mood.take(), batch.len());
+        self.has_refused |= answer.is_err();
+        let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
+        qp.slots += accepted;
+        self.posted += u64::from(accepted);
+        assert!(qp.slots <= qp.limits.max_send_wr, "a send queue overflows: {:?}", qp.name);
+        let taken = batch.iter().zip(inline).take(accepted as usize);
+        let sent =
+            taken.map(|(request, inline)| Sent { request: *request, is_executed: false, inline });
+        qp.sent.extend(sent);
+        if qp.in_error {
+            self.flush(at, WcStatus::WR_FLUSH_ERR);
+        }
+        answer
+    }
+
+    /// The words that a request brings along.
+    fn inline(&self, at: usize, request: &SendRequest) -> Option<Vec<u64>> {
+        let (sge, qp) = (&request.sge, &self.qps[at]);
+        if !request.flags.contains(SendFlags::INLINE) {
+            return None;
+        }
+        assert!(sge.length() <= qp.limits.max_inline_data, "too much to bring along");
+        let place = (qp.name.host, qp.name.device);
+        let found = self.memory.find(place, sge.lkey(), sge.addr(), sge.length());
+        let (block, offset) = found.expect("words of this end");
+        match &self.memory.block(block).kind {
+            Kind::Words(words) => Some(words.read(offset as usize / 8, sge.length() as usize / 8)),
+            // Its contents follow from its address.
+            Kind::Source(source) => {
+                assert!(source.is_readable, "a request brings bytes that nobody can read");
+                None
+            }
+            Kind::Target(_) => panic!("a buffer to receive into is sent"),
+        }
+    }
+
+    pub(in crate::p2p) fn post_receives(
+        &mut self,
+        (srq, generation): (usize, u32),
+        count: usize,
+    ) -> Result<(), CommitError> {
+        if self.is_dead[srq] || self.srqs[srq].generation != generation {
+            self.has_refused = true;
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+        }
+        let answer = answer(self.srqs[srq].mood.take(), count);
+        self.has_refused |= answer.is_err();
+        let accepted = answer.map_or_else(|error| error.accepted, |()| count as u32);
+        self.srqs[srq].receives += accepted;
+        assert!(self.srqs[srq].receives <= self.receives, "a shared receive queue overflows");
+        answer
+    }
+
+    pub(in crate::p2p) fn enter_error(&mut self, at: usize) -> Result<(), Refusal> {
+        let qp = &mut self.qps[at];
+        if qp.is_gone {
+            return Err(Refusal::Driver(EIO));
+        }
+        if qp.keeps_working > 0 {
+            qp.keeps_working -= 1;
+            return Err(Refusal::Driver(EIO));
+        }
+        self.fail(at, WcStatus::WR_FLUSH_ERR);
+        Ok(())
+    }
+
+    pub(in crate::p2p) fn last_wqe_reached(&mut self, at: usize) -> Result<bool, Refusal> {
+        let qp = &mut self.qps[at];
+        if qp.is_gone {
+            return Err(Refusal::Driver(EIO));
+        }
+        assert!(qp.in_error && qp.sent.is_empty() && qp.slots == 0, "asked for too early");
+        let is_early = qp.word_after > 0;
+        qp.word_after -= u32::from(is_early);
+        qp.said_word = !is_early;
+        // Whatever the driver knows of has appeared.
+        let cq = self.cq_of(at);
+        self.reveal(cq, usize::MAX);
+        Ok(self.qps[at].said_word)
+    }
+}
+
+/// What a driver says to a batch.
+fn answer(mood: Option<CommitError>, count: usize) -> Result<(), CommitError> {
+    match mood {
+        Some(error) => Err(CommitError { accepted: error.accepted.min(count as u32 - 1), ..error }),
+        None => Ok(()),
+    }
+}
