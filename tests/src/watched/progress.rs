@@ -1,7 +1,8 @@
 //! Nothing waits without a reason: what must have been posted, notified and reported once a poll has
 //! seen everything.
 
-use super::{Request, Watched};
+use super::Watched;
+use super::request::Request;
 use polyrail_core::verbs::{Opcode, SendFlags};
 
 impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DEPTH, WRS> {
