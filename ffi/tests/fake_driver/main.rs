@@ -1,12 +1,16 @@
 //! The crate on a library and a driver made for tests, so that every call can fail without a device.
 
+mod datagrams;
 mod events;
 mod failing_calls;
 mod fake;
 mod fixture;
 mod last_wqe;
+mod lists;
 mod manual;
 mod polling;
 mod posting;
+mod requests;
 mod transitions;
 mod values;
+mod windows;
