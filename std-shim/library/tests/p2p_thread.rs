@@ -1,124 +1,20 @@
-//! Messages through a progress thread: many producers, what waits, ends and failures, with real threads on the software
-//! NIC.
+//! Messages through a progress thread: many producers, what waits, and ends, with real threads on the software NIC.
 
 mod fixture;
+mod threads;
 
-use fixture::{Host, impatient};
+use fixture::Host;
 use futures_util::future::join_all;
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{Fabric, Fault, ProtectionDomain, When};
+use polyrail::nic::Fabric;
 use polyrail::p2p::{
-    CallError, Failure, P2P_ROUTES, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints,
+    CallError, Failure, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints,
 };
-use polyrail::progress::messages::{
-    P2pError, P2pHandle, P2pLink, P2pThread, PendingDone, PendingRecv,
-};
-use polyrail::progress::{HANDLE_DEPTH, Outcome, Pending, SubmitError};
-use polyrail::verbs::DeviceKeys;
-use polyrail::virtual_qp::RailEventKind;
+use polyrail::progress::messages::{P2pError, P2pThread, PendingDone, PendingRecv};
+use polyrail::progress::{HANDLE_DEPTH, SubmitError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
-
-const BYTES: usize = 1 << 20;
-
-/// One end: a host, and a thread with an endpoint on all its devices.
-struct Side {
-    host: Host,
-    keys: Vec<DeviceKeys>,
-    thread: P2pThread<ProtectionDomain, P2P_ROUTES>,
-}
-
-impl Side {
-    fn handle(&self) -> P2pHandle {
-        self.thread.handle(0).unwrap()
-    }
-
-    /// Offers buffers of given place, length and tag.
-    fn offer(
-        &self,
-        handle: &mut P2pHandle,
-        buffers: &[(usize, u32, u32)],
-    ) -> Result<PendingRecv, SubmitError> {
-        let offered = buffers.iter().map(|&(at, length, tag)| RecvBuffer {
-            local: self.host.buffer.local(at, length).unwrap(),
-            tag,
-            keys: &self.keys,
-        });
-        handle.irecv(&offered.collect::<Vec<_>>())
-    }
-
-    fn send(
-        &self,
-        handle: &mut P2pHandle,
-        (at, length, tag): (usize, u32, u32),
-    ) -> Result<PendingDone, SubmitError> {
-        handle.isend(self.host.buffer.local(at, length).unwrap(), tag, &self.keys)
-    }
-
-    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.host.buffer.read_at(at, &mut bytes).unwrap();
-        bytes
-    }
-}
-
-struct World {
-    near: Side,
-    far: Side,
-}
-
-impl World {
-    fn new(devices: usize, builder: &P2pBuilder) -> Self {
-        Self::with_patience(devices, builder, LONG)
-    }
-
-    /// Shutdowns wait that long. The far thread sleeps on completion channels, the near one for naps.
-    fn with_patience(devices: usize, builder: &P2pBuilder, patience: Duration) -> Self {
-        let fabric = Fabric::threaded();
-        let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, devices, BYTES));
-        let [near, far] = &hosts;
-        let mut near = builder.build(&near.all()).unwrap();
-        let mut far = builder.completion_channel(0).build(&far.all()).unwrap();
-        connect_p2p_endpoints(&mut near, &mut far).unwrap();
-        let mut ends =
-            [near, far].map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
-        let [near, far] = hosts.map(|host| {
-            let keys = host.buffer.own_keys();
-            Side { host, keys, thread: ends.next().unwrap() }
-        });
-        Self { near, far }
-    }
-}
-
-/// Submits, again while there is no room.
-fn submit<O: Outcome>(mut post: impl FnMut() -> Result<Pending<O>, SubmitError>) -> Pending<O> {
-    let begin = Instant::now();
-    loop {
-        match post() {
-            Ok(pending) => return pending,
-            Err(SubmitError::Full) => yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-        assert!(begin.elapsed() < LONG, "no room for too long");
-    }
-}
-
-/// Waits, but not for ever.
-#[track_caller]
-fn ended<O: Outcome>(mut pending: Pending<O>) -> O {
-    let begin = Instant::now();
-    loop {
-        if let Some(outcome) = pending.try_take() {
-            return outcome;
-        }
-        assert!(begin.elapsed() < LONG, "no outcome for too long");
-        std::thread::sleep(Duration::from_micros(50));
-    }
-}
+use threads::{BYTES, World, ended, submit};
 
 /// What a message of this number is like: its place, and its length.
 fn shape(number: usize) -> (usize, u32) {
@@ -322,24 +218,6 @@ fn what_arrived_is_flushed() {
 }
 
 #[test]
-fn a_flush_on_a_device_that_goes_away_comes_back() {
-    let builder = P2pBuilder::new().reroutes(true).flushes(true).connect_options(impatient());
-    let world = World::with_patience(2, &builder, Duration::ZERO);
-    let mut sender = world.near.handle();
-    let mut receiver = world.far.handle();
-    let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-    ended(world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap()).unwrap();
-    let received = ended(receive).unwrap();
-    let gone = &world.far.host.devices[1];
-    gone.inject(When::Now, Fault::Silent(true));
-    let mut flush = receiver.flush(&received).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(flush.try_take(), None);
-    gone.inject(When::Now, Fault::DeviceGone);
-    assert_eq!(ended(flush), Err(CallError::CannotFlush { device: gone.id() }.into()));
-}
-
-#[test]
 fn what_cannot_be_is_refused_and_the_next_goes_on() {
     let world = World::new(1, &P2pBuilder::new().rails(1));
     assert!(world.near.thread.handle(1).is_none());
@@ -430,191 +308,6 @@ fn a_shutdown_brings_everything_back() {
     assert_eq!(refused, SubmitError::ThreadGone);
     offered.into_iter().for_each(|pending| assert_eq!(ended(pending).unwrap().sizes(), [64]));
     drop(far.thread);
-}
-
-#[test]
-fn a_peer_that_fails_gives_all_buffers_back() {
-    let world = World::new(2, &P2pBuilder::new().connect_options(impatient()));
-    let mut sender = world.near.handle();
-    let mut receiver = world.far.handle();
-    const HALF: u32 = BYTES as u32 / 2;
-    let offer = |handle: &mut P2pHandle| world.far.offer(handle, &[(0, HALF, 1)]).unwrap();
-    let [first, second, third] = [(); 3].map(|()| offer(&mut receiver));
-    ended(world.near.send(&mut sender, (0, HALF, 1)).unwrap()).unwrap();
-    assert_eq!(ended(first).unwrap().sizes(), [HALF]);
-    // What is too long is refused when the second buffer is known to be offered.
-    let too_long = ended(world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap());
-    assert!(matches!(too_long, Err(P2pError::Call(CallError::TooLong { .. }))), "{too_long:?}");
-    for device in &world.far.host.devices {
-        device.inject(When::Now, Fault::LinkDown);
-    }
-    let sends: Vec<_> =
-        (0..10).map(|_| submit(|| world.near.send(&mut sender, (0, HALF, 1)))).collect();
-    for pending in sends {
-        let failure = ended(pending).unwrap_err();
-        assert!(
-            matches!(failure, P2pError::Call(CallError::Failed(Failure::Rail(_)))),
-            "{failure}"
-        );
-    }
-    // At once from now on.
-    let late = ended(submit(|| world.near.send(&mut sender, (0, 8, 1))));
-    assert!(matches!(late, Err(P2pError::Call(CallError::Failed(_)))), "{late:?}");
-    // The other end is told by its owner, who has another way to the peer.
-    world.far.thread.give_up(0);
-    let failed = P2pError::Call(CallError::Failed(Failure::Owner));
-    for pending in [second, third] {
-        assert_eq!(ended(pending), Err(failed));
-    }
-}
-
-#[test]
-fn a_device_that_goes_away_leaves_nobody_waiting() {
-    let world = World::new(2, &P2pBuilder::new().connect_options(impatient()));
-    let mut sender = world.near.handle();
-    let receive = world.near.offer(&mut sender, &[(0, 64, 1)]).unwrap();
-    let waits = world.near.send(&mut sender, (0, 64, 1)).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    world.near.host.devices[1].inject(When::Now, Fault::DeviceGone);
-    assert!(ended(waits).is_err());
-    assert!(ended(receive).is_err());
-    let device = world.near.host.devices[1].id();
-    assert_eq!(sender.queue_error().map(|error| error.device), Some(device));
-    assert_eq!(world.far.handle().queue_error(), None);
-    // Later ones are refused, by the thread or at once.
-    let late = world.near.send(&mut sender, (0, 64, 1)).map(ended);
-    assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
-}
-
-/// Carries what the members of both sides tell each other while `work` goes on.
-fn while_carried(world: &World, work: impl FnOnce()) {
-    let [near, far] = [&world.near, &world.far].map(|side| side.thread.link());
-    let ends = AtomicBool::new(false);
-    let carry = |from: &P2pLink, to: &P2pLink| {
-        while let Some((member, message)) = from.next_message() {
-            to.hear(member, message);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                carry(&near, &far);
-                carry(&far, &near);
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        });
-        // However it ends.
-        let _ends = Ends(&ends);
-        work();
-    });
-}
-
-/// Marks the end.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Waits until queue pairs of both directions of a rail have returned.
-fn wait_until_back(side: &Side) {
-    let begin = Instant::now();
-    let mut back = 0;
-    while back < 2 {
-        let event = side.thread.take_event();
-        let has_returned = event.is_some_and(|event| event.event.kind == RailEventKind::Returned);
-        back += usize::from(has_returned);
-        assert!(begin.elapsed() < LONG, "{back} of 2");
-        yield_now();
-    }
-}
-
-#[test]
-fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
-    let world = World::new(2, &builder);
-    while_carried(&world, || {
-        let mut sender = world.near.handle();
-        let mut receiver = world.far.handle();
-        let mut exchange = |count: u8, meanwhile: &dyn Fn(u8)| {
-            for number in 0..count {
-                let length = 200_000 + u32::from(number);
-                world.near.host.buffer.fill(0, length as usize, number).unwrap();
-                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
-                meanwhile(number);
-                assert_eq!(ended(receive).unwrap().sizes(), [length]);
-                ended(send).unwrap();
-                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
-            }
-        };
-        for side in [&world.near, &world.far] {
-            let link = &side.host.devices[1];
-            exchange(5, &|_| ());
-            exchange(20, &|number| {
-                if number == 3 {
-                    link.inject(When::Now, Fault::LinkDown);
-                }
-            });
-            link.inject(When::Now, Fault::LinkUp);
-            wait_until_back(&world.near);
-            exchange(5, &|_| ());
-        }
-    });
-}
-
-#[test]
-fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
-    let builder = P2pBuilder::new().reroutes(true).connect_options(impatient());
-    for is_far in [false, true] {
-        let world = World::with_patience(2, &builder, Duration::ZERO);
-        while_carried(&world, || {
-            let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
-            let side = if is_far { &world.far } else { &world.near };
-            for number in 0..20 {
-                let length = 200_000 + u32::from(number);
-                world.near.host.buffer.fill(0, length as usize, number).unwrap();
-                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
-                if number == 3 {
-                    side.host.devices[1].inject(When::Now, Fault::DeviceGone);
-                }
-                assert_eq!(ended(receive).unwrap().sizes(), [length]);
-                ended(send).unwrap();
-                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
-            }
-        });
-    }
-}
-
-#[test]
-fn a_link_between_owners_that_breaks_is_no_loss() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
-    let world = World::new(2, &builder);
-    let links = [&world.near, &world.far].map(|side| side.thread.link());
-    let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
-    let device = &world.near.host.devices[1];
-    device.inject(When::Now, Fault::LinkDown);
-    let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-    let send = world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap();
-    // What they say is lost.
-    let begin = Instant::now();
-    let mut lost = 0;
-    while lost == 0 || begin.elapsed() < Duration::from_millis(100) {
-        for link in &links {
-            lost += std::iter::from_fn(|| link.next_message()).count();
-        }
-        assert!(begin.elapsed() < LONG);
-    }
-    device.inject(When::Now, Fault::LinkUp);
-    links.iter().for_each(|link| link.link_restored(0));
-    while_carried(&world, || {
-        assert_eq!(ended(receive).unwrap().sizes(), [BYTES as u32]);
-        ended(send).unwrap();
-        wait_until_back(&world.near);
-    });
 }
 
 #[test]
