@@ -1,0 +1,104 @@
+//! Messages of all kinds, by chance.
+
+use super::{Hello, Message};
+use crate::RemoteBuffer;
+use crate::backend::{Gid, Mtu};
+use crate::card::ConnectionCard;
+use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
+use crate::exchange::{HexBytes, NoOutcome, Reason, Session};
+use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
+use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
+use polyrail_core::virtual_qp::{ControlMessage, MAX_RAILS, RailId, RailNews, Scheme, ToldState};
+use quickcheck::{Arbitrary, Gen};
+
+fn rail(g: &mut Gen) -> RailAddress {
+    let gid: u128 = u128::arbitrary(g);
+    RailAddress {
+        device: u8::arbitrary(g) % 8,
+        gid: Gid(gid.to_be_bytes()),
+        lid: u16::arbitrary(g),
+        mtu: *g.choose(&Mtu::ALL).unwrap(),
+        psn: u32::arbitrary(g) & 0x00ff_ffff,
+        rd_atomic: u8::arbitrary(g),
+    }
+}
+
+pub(super) fn endpoint(g: &mut Gen) -> Address {
+    let card = ConnectionCard::arbitrary(g);
+    Address {
+        scheme: *g.choose(&[Scheme::Spray, Scheme::Dqplb]).unwrap(),
+        max_msg_size: 1 + (u32::arbitrary(g) >> 1),
+        rails: card.qp_nums.iter().map(|_| rail(g)).collect(),
+        notify: bool::arbitrary(g).then(|| rail(g)),
+        card,
+    }
+}
+
+pub(super) fn hello(g: &mut Gen) -> Hello {
+    let addr = u64::arbitrary(g) >> 1;
+    let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
+    let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
+    let session = bool::arbitrary(g).then(Session::random);
+    let reach = if bool::arbitrary(g) { endpoint(g).into() } else { messages(g).into() };
+    Hello { reach, buffer, purpose: None, session }
+}
+
+fn messages(g: &mut Gen) -> P2pAddress {
+    let count = 1 + usize::arbitrary(g) % QUEUE_PAIRS;
+    let (sending, receiving) = (queue_pairs(g, count), queue_pairs(g, count));
+    let sender = SenderCard { ports: ports(g), ring: memory(g), form: EntryForm::Hashed };
+    let receiver = ReceiverCard { ports: ports(g), records: memory(g), depth: u32::arbitrary(g) };
+    P2pAddress { sender: Some(sender), sending, receiver: Some(receiver), receiving }
+}
+
+fn queue_pairs(g: &mut Gen, count: usize) -> Vec<QueuePairAddress> {
+    let queue_pair = |_| QueuePairAddress { qp_num: u32::arbitrary(g), address: rail(g) };
+    (0..count).map(queue_pair).collect()
+}
+
+fn ports(g: &mut Gen) -> Ports {
+    Ports {
+        rails: u8::arbitrary(g),
+        slots: u16::arbitrary(g),
+        reroutes: bool::arbitrary(g),
+        devices: std::array::from_fn(|_| u8::arbitrary(g)),
+        max_message: std::array::from_fn(|_| u32::arbitrary(g)),
+    }
+}
+
+fn memory(g: &mut Gen) -> RemoteMemory {
+    RemoteMemory { addr: u64::arbitrary(g), rkeys: std::array::from_fn(|_| u32::arbitrary(g)) }
+}
+
+impl Arbitrary for Message {
+    fn arbitrary(g: &mut Gen) -> Self {
+        match u8::arbitrary(g) % 9 {
+            0 => Self::Ready {},
+            7 => Self::Note { bytes: HexBytes(Vec::arbitrary(g)) },
+            1 => Self::Done(NoOutcome {}),
+            2 => Self::Alive {},
+            4 => Self::Heal(heal(g)),
+            5 => Self::Resume { session: Session::random() },
+            6 => Self::Resumed {},
+            3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
+            _ => Self::Hello(hello(g)),
+        }
+    }
+}
+
+fn heal(g: &mut Gen) -> HealingMessage {
+    let generation = u16::arbitrary(g);
+    let rail = *g.choose(&[RailId::Data(0), RailId::Data(7), RailId::Notify]).unwrap();
+    let state = *g.choose(&[ToldState::Failed, ToldState::Fenced, ToldState::Ready]).unwrap();
+    let arrived = u32::arbitrary(g);
+    let address = *endpoint(g).rails.first().unwrap();
+    let address = ReplacementAddress { rail, generation, qp_num: arrived, address };
+    let news = RailNews { rail, generation, state, arrived, previous_arrived: !arrived };
+    match u8::arbitrary(g) % 5 {
+        0 => HealingMessage::Control(ControlMessage::Rail(news)),
+        1 => HealingMessage::Offer(address),
+        2 => HealingMessage::Answer { to: !arrived, with: address },
+        3 => HealingMessage::Refused { rail, generation },
+        _ => HealingMessage::Wanted { rail },
+    }
+}

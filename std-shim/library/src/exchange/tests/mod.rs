@@ -1,0 +1,22 @@
+//! Bytes and messages: nothing that a peer can send is taken for more than it is.
+//!
+//! `given` are messages of all kinds; `bytes` are tests of how one is written and found again, `fields` of what is in
+//! it, and `stream` of the order in which messages come.
+
+mod bytes;
+mod fields;
+mod given;
+mod stream;
+
+use super::{HandshakeError, NoPurpose};
+
+type Hello = super::Hello<NoPurpose>;
+type Incoming = super::Incoming<NoPurpose>;
+type Message = super::Message<NoPurpose>;
+
+fn error(json: &str) -> HandshakeError {
+    match Message::from_json(json.as_bytes()) {
+        Err(error) => error,
+        Ok(message) => panic!("{json} was read as {message:?}"),
+    }
+}
