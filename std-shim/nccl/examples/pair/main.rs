@@ -33,7 +33,7 @@ mod end;
 mod flow;
 mod measure;
 mod options;
-#[path = "../../tests/plugin/table.rs"]
+#[path = "../../tests/plugin/table/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "tests call what is not needed here")]
 mod table;
 mod tables;

@@ -1,0 +1,227 @@
+//! Memory is registered, and messages are sent and received.
+
+use super::{Pointer, Status, Table, call};
+use std::ffi::c_int;
+use std::ptr;
+
+impl Table {
+    pub(crate) fn reg_mr(
+        &self,
+        connection: Pointer,
+        data: Pointer,
+        length: usize,
+        kind: c_int,
+    ) -> Result<Pointer, Status> {
+        let mut memory = ptr::null_mut();
+        let status = call!(
+            self,
+            REG_MR,
+            fn(Pointer, Pointer, usize, c_int, *mut Pointer),
+            connection,
+            data,
+            length,
+            kind,
+            &mut memory
+        );
+        if status == 0 { Ok(memory) } else { Err(status) }
+    }
+
+    pub(crate) fn reg_mr_dma_buf(
+        &self,
+        connection: Pointer,
+        (data, length): (Pointer, usize),
+        kind: c_int,
+        fd: c_int,
+    ) -> Result<Pointer, Status> {
+        let mut memory = ptr::null_mut();
+        let status = call!(
+            self,
+            REG_MR_DMA_BUF,
+            fn(Pointer, Pointer, usize, c_int, u64, c_int, *mut Pointer),
+            connection,
+            data,
+            length,
+            kind,
+            0,
+            fd,
+            &mut memory
+        );
+        if status == 0 { Ok(memory) } else { Err(status) }
+    }
+
+    pub(crate) fn dereg_mr(&self, connection: Pointer, memory: Pointer) -> Status {
+        call!(self, DEREG_MR, fn(Pointer, Pointer), connection, memory)
+    }
+
+    /// The request, null for "not now".
+    pub(crate) fn isend(
+        &self,
+        connection: Pointer,
+        (data, length): (Pointer, usize),
+        tag: c_int,
+        memory: Pointer,
+    ) -> Result<Pointer, Status> {
+        let mut request = ptr::null_mut();
+        let status = match self.version {
+            8 => call!(
+                self,
+                ISEND,
+                fn(Pointer, Pointer, c_int, c_int, Pointer, *mut Pointer),
+                connection,
+                data,
+                length as c_int,
+                tag,
+                memory,
+                &mut request
+            ),
+            9 => call!(
+                self,
+                ISEND,
+                fn(Pointer, Pointer, usize, c_int, Pointer, *mut Pointer),
+                connection,
+                data,
+                length,
+                tag,
+                memory,
+                &mut request
+            ),
+            _ => call!(
+                self,
+                ISEND,
+                fn(Pointer, Pointer, usize, c_int, Pointer, Pointer, *mut Pointer),
+                connection,
+                data,
+                length,
+                tag,
+                memory,
+                ptr::null_mut(),
+                &mut request
+            ),
+        };
+        if status == 0 { Ok(request) } else { Err(status) }
+    }
+
+    /// The request, null for "not now". With `optional`, nobody waits for the completion.
+    pub(crate) fn irecv(
+        &self,
+        connection: Pointer,
+        buffers: &[(Pointer, usize, c_int, Pointer)],
+        optional: bool,
+    ) -> Result<Pointer, Status> {
+        let data: Vec<Pointer> = buffers.iter().map(|buffer| buffer.0).collect();
+        let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.1).collect();
+        let ints: Vec<c_int> = lengths.iter().map(|length| *length as c_int).collect();
+        let tags: Vec<c_int> = buffers.iter().map(|buffer| buffer.2).collect();
+        let memories: Vec<Pointer> = buffers.iter().map(|buffer| buffer.3).collect();
+        let n = buffers.len() as c_int;
+        let mut request = if optional { ptr::without_provenance_mut(1) } else { ptr::null_mut() };
+        let status = match self.version {
+            8 => call!(
+                self,
+                IRECV,
+                fn(
+                    Pointer,
+                    c_int,
+                    *const Pointer,
+                    *const c_int,
+                    *const c_int,
+                    *const Pointer,
+                    *mut Pointer,
+                ),
+                connection,
+                n,
+                data.as_ptr(),
+                ints.as_ptr(),
+                tags.as_ptr(),
+                memories.as_ptr(),
+                &mut request
+            ),
+            9 => call!(
+                self,
+                IRECV,
+                fn(
+                    Pointer,
+                    c_int,
+                    *const Pointer,
+                    *const usize,
+                    *const c_int,
+                    *const Pointer,
+                    *mut Pointer,
+                ),
+                connection,
+                n,
+                data.as_ptr(),
+                lengths.as_ptr(),
+                tags.as_ptr(),
+                memories.as_ptr(),
+                &mut request
+            ),
+            _ => call!(
+                self,
+                IRECV,
+                fn(
+                    Pointer,
+                    c_int,
+                    *const Pointer,
+                    *const usize,
+                    *const c_int,
+                    *const Pointer,
+                    *const Pointer,
+                    *mut Pointer,
+                ),
+                connection,
+                n,
+                data.as_ptr(),
+                lengths.as_ptr(),
+                tags.as_ptr(),
+                memories.as_ptr(),
+                ptr::null(),
+                &mut request
+            ),
+        };
+        if status == 0 { Ok(request) } else { Err(status) }
+    }
+
+    /// The request, null if there is nothing to do.
+    pub(crate) fn iflush(
+        &self,
+        connection: Pointer,
+        buffers: &[(Pointer, c_int, Pointer)],
+    ) -> Result<Pointer, Status> {
+        let data: Vec<Pointer> = buffers.iter().map(|buffer| buffer.0).collect();
+        let sizes: Vec<c_int> = buffers.iter().map(|buffer| buffer.1).collect();
+        let memories: Vec<Pointer> = buffers.iter().map(|buffer| buffer.2).collect();
+        let mut request = ptr::null_mut();
+        let status = call!(
+            self,
+            IFLUSH,
+            fn(Pointer, c_int, *const Pointer, *const c_int, *const Pointer, *mut Pointer),
+            connection,
+            buffers.len() as c_int,
+            data.as_ptr(),
+            sizes.as_ptr(),
+            memories.as_ptr(),
+            &mut request
+        );
+        if status == 0 { Ok(request) } else { Err(status) }
+    }
+
+    /// The sizes, if it is done; -1 for those that were not told.
+    pub(crate) fn test(&self, request: Pointer) -> Result<Option<[c_int; 8]>, Status> {
+        let (mut done, mut sizes) = (-1, [-1; 8]);
+        let status = call!(
+            self,
+            TEST,
+            fn(Pointer, *mut c_int, *mut c_int),
+            request,
+            &mut done,
+            sizes.as_mut_ptr()
+        );
+        match (status, done) {
+            (0, 0) => Ok(None),
+            (0, 1) => Ok(Some(sizes)),
+            (0, other) => panic!("done is {other}"),
+            (status, _) => Err(status),
+        }
+    }
+}
