@@ -22,6 +22,11 @@ pub(crate) const CASES: &[Case] = &[
         run: links_that_are_reset_cost_no_message,
     },
     Case {
+        name: "what_is_lost_with_a_link_is_told_again",
+        settings: &[("POLYRAIL_QP_TIMEOUT", "14"), ("POLYRAIL_RETRIES", "3")],
+        run: what_is_lost_with_a_link_is_told_again,
+    },
+    Case {
         name: "a_link_is_made_anew_while_nobody_calls",
         settings: &[("POLYRAIL_HEALING", "off")],
         run: a_link_is_made_anew_while_nobody_calls,
@@ -124,6 +129,44 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
         assert_eq!(sockets().len(), before);
         pair.close();
     }
+}
+
+/// A rail fails, and what its two ends tell each other of it is on a link over which nothing comes: that breaks then.
+fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
+    const BYTES: usize = 1 << 20;
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, BYTES);
+    let mut to = Memory::new(&pair.table, pair.recv, BYTES);
+    pair.send_through(&mut from, &mut to, BYTES);
+    for (round, nic) in ["s0", "s3", "s1", "s2"].into_iter().enumerate() {
+        Random(round as u64).fill(&mut from.bytes);
+        links().into_iter().for_each(silence);
+        let failures = count_logged(" failed: ");
+        plugin.fault(nic, 100_000, 0);
+        let receive = until("irecv", || pair.irecv(&[(to.at(0), BYTES, 1, to.handle)]));
+        let send = until("isend", || pair.isend((from.at(0), BYTES), 1, from.handle));
+        let (mut sent, mut came) = (None, None);
+        let mut go_on = || {
+            sent = sent.or_else(|| pair.test(send));
+            came = came.or_else(|| pair.test(receive));
+            sent.and(came).map(|_| ())
+        };
+        until("a failure", || {
+            assert_eq!(go_on(), None, "without what the other end has to tell");
+            (count_logged(" failed: ") > failures).then_some(())
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(100) {
+            assert_eq!(go_on(), None, "without what the other end has to tell");
+        }
+        links().into_iter().for_each(reset);
+        until("a message", go_on);
+        assert!(from.bytes == to.bytes);
+        assert!(made_anew(round + 1).is_some());
+        plugin.fault(nic, 0, 1);
+        until("all rails", || are_back().then_some(()));
+    }
+    pair.close();
 }
 
 /// The thread that sees to connections does it.
