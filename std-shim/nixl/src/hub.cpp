@@ -373,9 +373,8 @@ void Hub::accept() {
 void Hub::take_events() {
     polyrail_event event{};
     event.size = sizeof event;
-    std::string bytes(POLYRAIL_MESSAGE_BYTES, '\0');
-    while (polyrail_peers_next_event(peers.get(), &event, bytes.data(), bytes.size()) == POLYRAIL_CODE_OK) {
-        take_event(event, bytes.substr(0, event.length));
+    while (polyrail_peers_next_event(peers.get(), &event, told.data(), told.size()) == POLYRAIL_CODE_OK) {
+        take_event(event, told.substr(0, event.length));
     }
 }
 

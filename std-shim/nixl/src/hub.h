@@ -86,6 +86,8 @@ private:
     std::map<std::string, std::unique_ptr<Outgoing>> outgoing;
     std::map<uint64_t, std::unique_ptr<Incoming>> incoming;
     std::vector<Doomed> doomed;
+    // Room for what events tell: they are asked for with every look.
+    std::string told = std::string(POLYRAIL_MESSAGE_BYTES, '\0');
     Clock::time_point next_links{};
     bool is_meeting = false;
 
