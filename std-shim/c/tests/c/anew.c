@@ -139,13 +139,6 @@ static polyrail_event expect(polyrail_peers *peers, polyrail_event_kind kind, co
   return event;
 }
 
-static uint32_t in_service(polyrail_peers *peers, uint64_t peer) {
-  polyrail_peer_info info;
-  ZERO(info);
-  OK(polyrail_peers_info(peers, peer, &info));
-  return info.rails_in_service;
-}
-
 static void exchange_words(void) {
   OK(polyrail_peers_say(near, near_peer, "there", 5));
   expect(far, POLYRAIL_EVENT_KIND_MESSAGE, "there");
@@ -197,13 +190,13 @@ int main(void) {
     OK(polyrail_peers_fail_rail(near, near_peer, rail));
     expect_rail(near, rail);
     expect_rail(far, rail);
-    UNTIL(in_service(near, near_peer) == 4 && in_service(far, far_peer) == 4, drive());
+    UNTIL(info_of(near, near_peer).rails_in_service == 4 && info_of(far, far_peer).rails_in_service == 4, drive());
   }
   order(&by, 'e');
   CHECK(pthread_join(by.thread, NULL) == 0);
   expect(near, POLYRAIL_EVENT_KIND_LINK_LOST, NULL);
   expect(far, POLYRAIL_EVENT_KIND_LINK_LOST, NULL);
-  CHECK(in_service(near, near_peer) == 4 && in_service(far, far_peer) == 4);
+  CHECK(info_of(near, near_peer).rails_in_service == 4 && info_of(far, far_peer).rails_in_service == 4);
   OK(polyrail_listener_close(listener));
   OK(polyrail_peers_close(near));
   OK(polyrail_peers_close(far));

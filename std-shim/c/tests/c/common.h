@@ -115,6 +115,13 @@ static inline void connect_cards(polyrail_peers *a, uint64_t peer_a, polyrail_pe
   OK(polyrail_peers_connect(b, peer_b, card_a, length_a));
 }
 
+static inline polyrail_peer_info info_of(polyrail_peers *peers, uint64_t peer) {
+  polyrail_peer_info info;
+  ZERO(info);
+  OK(polyrail_peers_info(peers, peer, &info));
+  return info;
+}
+
 static inline polyrail_request request_of(uint64_t id, polyrail_opcode opcode, memory *here, uint64_t offset,
                                           uint32_t length, memory *there) {
   polyrail_request request;

@@ -42,13 +42,6 @@ static size_t poll_both(polyrail_completion *done, size_t capacity) {
   return count;
 }
 
-static uint32_t in_service(polyrail_peers *peers, uint64_t peer) {
-  polyrail_peer_info info;
-  ZERO(info);
-  OK(polyrail_peers_info(peers, peer, &info));
-  return info.rails_in_service;
-}
-
 int main(void) {
   polyrail_domain *here = open_domain("a0,a1"), *there = open_domain("b0,b1");
   polyrail_endpoint_options options;
@@ -86,7 +79,7 @@ int main(void) {
     CHECK(memcmp(from.bytes, to.bytes, BYTES) == 0);
     /* Of the last rail, only what failed is told. */
     if (rail == 3) OK(polyrail_log(POLYRAIL_LOG_LEVEL_WARN, logger, &told));
-    UNTIL(in_service(near, near_peer) == 4 && in_service(far, far_peer) == 4, poll_both(done, 8));
+    UNTIL(info_of(near, near_peer).rails_in_service == 4 && info_of(far, far_peer).rails_in_service == 4, poll_both(done, 8));
     /* What carries the messages breaks when there is nothing to lose. */
     OK(polyrail_peers_control_lost(near, near_peer));
     OK(polyrail_peers_control_lost(far, far_peer));

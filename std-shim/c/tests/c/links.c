@@ -90,13 +90,6 @@ static void say_many(uint64_t near_peer, uint64_t far_peer, uint32_t most) {
   CHECK(expect(near, POLYRAIL_EVENT_KIND_MESSAGE, near_peer).length == 0);
 }
 
-static polyrail_peer_info info_of(polyrail_peers *peers, uint64_t peer) {
-  polyrail_peer_info info;
-  ZERO(info);
-  OK(polyrail_peers_info(peers, peer, &info));
-  return info;
-}
-
 static void expect_rail_events(polyrail_peers *peers, uint64_t peer, uint32_t rail) {
   const polyrail_event_kind kinds[] = {POLYRAIL_EVENT_KIND_RAIL_FAILED, POLYRAIL_EVENT_KIND_RAIL_FENCED,
                                        POLYRAIL_EVENT_KIND_RAIL_RETURNED};

@@ -138,13 +138,6 @@ static void schemes_and_immediates(void) {
   close_pair(&both);
 }
 
-static polyrail_peer_info info_of(polyrail_peers *peers, uint64_t peer) {
-  polyrail_peer_info info;
-  ZERO(info);
-  OK(polyrail_peers_info(peers, peer, &info));
-  return info;
-}
-
 static void fail_rails(pair *both) {
   uint32_t rail;
   for (rail = 0; rail < 2; rail++) OK(polyrail_peers_fail_rail(both->near, both->near_peer, rail));
