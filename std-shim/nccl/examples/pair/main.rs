@@ -34,7 +34,7 @@ mod flow;
 mod measure;
 mod options;
 #[path = "../../tests/plugin/table/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "tests call what is not needed here")]
+#[allow(dead_code, reason = "tests call what is not needed here")]
 mod table;
 mod tables;
 mod talk;

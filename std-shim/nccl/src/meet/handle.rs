@@ -15,6 +15,7 @@
 //!        56..64  0; at the sender, its attempt to connect
 //! ```
 
+use super::secret;
 use crate::abi::HANDLE_BYTES;
 use crate::guard::Refusal;
 use std::ffi::c_void;
@@ -28,7 +29,7 @@ const ATTEMPT: usize = 56;
 const _: () = assert!(BYTES <= HANDLE_BYTES);
 
 /// Which peers may connect: those that NCCL gave the handle.
-pub(crate) type Token = [u8; 16];
+pub(crate) type Token = [u8; secret::BYTES];
 
 /// What a listening end tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

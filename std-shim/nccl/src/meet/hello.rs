@@ -10,6 +10,7 @@
 //! ```
 
 use super::handle::Token;
+use super::secret;
 use super::site::Site;
 use super::terms::Terms;
 
@@ -42,12 +43,10 @@ pub(super) fn encode(site: &Site, token: &Token, terms: Terms, address: &str) ->
 pub(super) fn decode<'b>(body: &'b [u8], token: &Token) -> Option<Hello<'b>> {
     let (head, address) = body.split_first_chunk::<HEAD>()?;
     let [version, terms_0, terms_1, terms_2, software, ref rest @ ..] = *head;
-    let (theirs, process) = rest.split_first_chunk::<16>()?;
+    let (theirs, process) = rest.split_first_chunk()?;
     let process = u64::from_le_bytes(process.try_into().ok()?);
-    // All bytes are compared, whichever differs first.
-    let differ = theirs.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b));
     let terms = [terms_0, terms_1, terms_2];
-    (version == VERSION && differ == 0 && software <= 1).then_some(Hello {
+    (version == VERSION && secret::is_same(theirs, token) && software <= 1).then_some(Hello {
         terms,
         software: software == 1,
         process,

@@ -16,8 +16,8 @@
 //!
 //! `handle` is what travels through NCCL, `terms` what both ends have to agree on, `link` carries frames, `hello` and
 //! `welcome` are the first of them; `interface` chooses an address, `reach` goes there, `site` is where an end is made,
-//! `met` what comes of it; `listen` and `connect` are the two ends. `way` is the link of a connection that is made anew,
-//! `session` which connection that is, `door` where it is found.
+//! `met` what comes of it; `listen` and `connect` are the two ends. `way` is the link of a connection, which is made
+//! anew; `session` is which connection that is, `door` where it is found. `secret` is what both ends know.
 
 mod connect;
 pub(crate) mod door;
@@ -28,6 +28,7 @@ mod link;
 mod listen;
 mod met;
 mod reach;
+mod secret;
 mod session;
 mod site;
 mod terms;

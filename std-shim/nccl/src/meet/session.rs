@@ -1,5 +1,6 @@
 //! Which connection a new link is for: a secret of its two ends.
 
+use super::secret;
 use crate::guard::Refusal;
 use crate::random::random;
 
@@ -8,7 +9,7 @@ use crate::random::random;
 pub(crate) struct Session([u8; Self::BYTES]);
 
 impl Session {
-    pub(super) const BYTES: usize = 16;
+    pub(super) const BYTES: usize = secret::BYTES;
 
     pub(super) fn new() -> Result<Self, Refusal> {
         Ok(Self(random()?))
@@ -22,8 +23,7 @@ impl Session {
         &self.0
     }
 
-    /// All bytes are compared, whichever differs first.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+        secret::is_same(&self.0, &other.0)
     }
 }
