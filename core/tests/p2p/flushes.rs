@@ -18,6 +18,13 @@ fn received(setup: &Setup, length: u32) -> (Rig, Received) {
     (rig, received)
 }
 
+/// Flushes it, to the end.
+fn flush(rig: &mut Rig, received: &Received) {
+    let flush = rig.receiver().flush(received).expect("there is room");
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+}
+
 fn setup(rails: u8) -> Setup {
     let mut setup = Setup::rails(rails);
     setup.flushes = true;
@@ -125,9 +132,7 @@ fn a_flush_that_is_refused_is_for_later() {
     rig.fabric.refuse(rig.connections[0].flushes[0], 0, Refusal::QueueFull);
     let refused = NotNow::Refused { rail: 0, refusal: Refusal::QueueFull };
     assert_eq!(rig.receiver().flush(&received).err(), Some(refused.into()));
-    let flush = rig.receiver().flush(&received).expect("now it does");
-    rig.settle();
-    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+    flush(&mut rig, &received);
 }
 
 /// The first of its devices has room, and is not asked to read time and again while the second one has none.
@@ -147,9 +152,7 @@ fn a_flush_that_finds_no_room_on_one_device_reads_on_none() {
     assert!(rig.fabric.posted(first).is_empty());
     assert!(!rig.fabric.posted(second).is_empty());
     rig.settle();
-    let flush = rig.receiver().flush(&received).expect("there is room");
-    rig.settle();
-    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+    flush(&mut rig, &received);
 }
 
 /// The same if the second one cannot be flushed any more.

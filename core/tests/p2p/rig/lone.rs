@@ -3,7 +3,6 @@
 use super::memory::Aligned;
 use super::{Setup, TestSender};
 use crate::device::Fabric;
-use polyrail_core::hardware::QpLimits;
 use polyrail_core::p2p::{BuildError, CardError, ReceiverCard, Region, SenderConfig};
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
 
@@ -19,17 +18,9 @@ pub(crate) fn connect_error(setup: &Setup, card: &ReceiverCard) -> Option<CardEr
 
 fn lone_sender(setup: &Setup) -> Result<TestSender, BuildError> {
     let fabric = Fabric::default();
-    let limits = QpLimits {
-        max_send_wr: setup.max_send_wr,
-        max_recv_wr: 0,
-        max_inline_data: setup.max_inline_data,
-        max_msg_size: setup.max_msg_size,
-        max_send_sge: 1,
-        max_recv_sge: 0,
-    };
     let queue_pairs = (0..u32::from(setup.rails)).map(|device| {
         let cq = fabric.cq(device, 1024);
-        fabric.qp(&cq, None, limits)
+        fabric.qp(&cq, None, setup.limits())
     });
     let ring = Aligned::new(TestSender::REGION_WORDS);
     let keys = (0..u32::from(setup.rails)).map(DeviceId);

@@ -52,6 +52,18 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Of queue pairs that send.
+    fn limits(&self) -> QpLimits {
+        QpLimits {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: 0,
+            max_inline_data: self.max_inline_data,
+            max_msg_size: self.max_msg_size,
+            max_send_sge: 1,
+            max_recv_sge: 0,
+        }
+    }
+
     pub(crate) fn rails(rails: u8) -> Self {
         Self {
             rails,
@@ -158,14 +170,7 @@ impl Rig {
         number: u32,
     ) -> Connection {
         let setup = &self.setup;
-        let limits = QpLimits {
-            max_send_wr: setup.max_send_wr,
-            max_recv_wr: 0,
-            max_inline_data: setup.max_inline_data,
-            max_msg_size: setup.max_msg_size,
-            max_send_sge: 1,
-            max_recv_sge: 0,
-        };
+        let limits = setup.limits();
         let fabric = &self.fabric;
         let (mut left, mut right, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
         for place in 0..usize::from(setup.rails) * setup.each {

@@ -2,7 +2,7 @@
 
 use super::{Connection, Rig};
 use crate::device::TestQp;
-use polyrail_core::hardware::{QpLimits, QueuePair as _};
+use polyrail_core::hardware::QueuePair as _;
 use polyrail_core::p2p::Pool;
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_qp::RailState;
@@ -16,14 +16,7 @@ impl Rig {
 
     /// Two queue pairs that are connected, on this device of each end.
     pub(crate) fn new_pair(&self, device: usize) -> (TestQp, TestQp) {
-        let limits = QpLimits {
-            max_send_wr: self.setup.max_send_wr,
-            max_recv_wr: 0,
-            max_inline_data: self.setup.max_inline_data,
-            max_msg_size: self.setup.max_msg_size,
-            max_send_sge: 1,
-            max_recv_sge: 0,
-        };
+        let limits = self.setup.limits();
         let near = self.fabric.qp(&self.near_cq.cqs()[device].clone(), None, limits);
         let far_cq = self.far_cq.cqs()[device].clone();
         let far = self.fabric.qp(&far_cq, Some(&self.srqs[device]), limits);

@@ -6,6 +6,9 @@ use crate::p2p::shape::MOST;
 use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{Completion, Imm, Opcode, SendFlags, SendRequest, WcFlags, WcOpcode};
 
+/// Where in memory: a block, and an offset in it.
+type Place = (usize, u32);
+
 impl Fabric {
     /// Whether a queue pair answers the one that it is connected to.
     fn answers(&self, at: usize) -> bool {
@@ -75,13 +78,12 @@ impl Fabric {
     }
 
     /// Where a request reads and writes; `None` if it may not.
-    #[allow(clippy::type_complexity, reason = "two places")]
     fn places(
         &self,
         at: usize,
         peer: usize,
         request: &SendRequest,
-    ) -> Option<(Option<(usize, u32)>, Option<(usize, u32)>)> {
+    ) -> Option<(Option<Place>, Option<Place>)> {
         let length = request.sge.length();
         if length == 0 {
             return Some((None, None));
