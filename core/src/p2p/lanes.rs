@@ -239,7 +239,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     /// The oldest event that was not taken yet, with the place of its queue pair.
     pub(super) fn take_event(&mut self) -> Option<(usize, RailEvent)> {
         let mut events = self.all.iter_mut().enumerate().filter_map(|(place, lane)| {
-            let (generation, kind) = lane.events.take(lane.lifecycle.generation())?;
+            let (generation, kind) = lane.events.take()?;
             let rail = RailId::Data(lane.rail);
             Some((place, RailEvent { rail, device: lane.device, generation, kind }))
         });

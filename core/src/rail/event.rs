@@ -54,45 +54,27 @@ pub enum FailedBecause {
     Peer,
 }
 
-/// What is to be told of one rail: the newest of each kind. Between two of a kind its owner was asked for
-/// a new queue pair, so one that reads them before it gives one misses none.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RailEvents {
-    returned: Option<u16>,
-    failed: Option<(u16, FailedBecause, Option<Refusal>)>,
-    fenced: Option<(u16, u32, u32)>,
-}
+/// Events that are kept of one rail. One call of an engine adds four of one rail at most: its failure and fence, and
+/// those of the peer's next queue pair, which failed before there was one here.
+const KEPT: usize = 8;
+
+/// The events of one rail that its owner has not taken, oldest first, each with the generation of its queue pair. Of
+/// more than [`KEPT`], the oldest are dropped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RailEvents(heapless::Deque<(u16, RailEventKind), KEPT>);
 
 impl RailEvents {
     pub(crate) fn add(&mut self, generation: u16, kind: RailEventKind) {
-        match kind {
-            RailEventKind::Returned => self.returned = Some(generation),
-            RailEventKind::Failed { why, refused } => {
-                self.failed = Some((generation, why, refused))
-            }
-            RailEventKind::Fenced { arrived, again } => {
-                self.fenced = Some((generation, arrived, again))
-            }
+        if self.0.is_full() {
+            self.0.pop_front();
         }
+        let added = self.0.push_back((generation, kind));
+        debug_assert!(added.is_ok(), "one place is free");
     }
 
-    /// The oldest one, with its generation. `generation` is the present one.
-    pub(crate) fn take(&mut self, generation: u16) -> Option<(u16, RailEventKind)> {
-        let age = |of: u16| generation.wrapping_sub(of);
-        let returned = self.returned.map(age);
-        let failed = self.failed.map(|(of, ..)| age(of));
-        let fenced = self.fenced.map(|(of, ..)| age(of));
-        let oldest = returned.max(failed).max(fenced)?;
-        // Of one generation, in this order.
-        if returned == Some(oldest) {
-            return self.returned.take().map(|of| (of, RailEventKind::Returned));
-        }
-        if failed == Some(oldest) {
-            let (of, why, refused) = self.failed.take()?;
-            return Some((of, RailEventKind::Failed { why, refused }));
-        }
-        let (of, arrived, again) = self.fenced.take()?;
-        Some((of, RailEventKind::Fenced { arrived, again }))
+    /// The oldest event, with its generation.
+    pub(crate) fn take(&mut self) -> Option<(u16, RailEventKind)> {
+        self.0.pop_front()
     }
 }
 
@@ -107,17 +89,29 @@ mod tests {
     #[test]
     fn events_come_out_as_they_happened() {
         let mut events = RailEvents::default();
-        assert_eq!(events.take(0), None);
-        events.add(u16::MAX, FAILED);
-        events.add(u16::MAX, FENCED);
-        events.add(0, RailEventKind::Returned);
-        assert_eq!(events.take(0), Some((u16::MAX, FAILED)));
-        assert_eq!(events.take(0), Some((u16::MAX, FENCED)));
-        assert_eq!(events.take(0), Some((0, RailEventKind::Returned)));
-        events.add(0, FAILED);
-        events.add(0, RailEventKind::Returned);
-        assert_eq!(events.take(0), Some((0, RailEventKind::Returned)));
-        assert_eq!(events.take(0), Some((0, FAILED)));
-        assert_eq!(events.take(0), None);
+        assert_eq!(events.take(), None);
+        let happened = [
+            (u16::MAX, FAILED),
+            (u16::MAX, FENCED),
+            (0, FAILED),
+            (0, FENCED),
+            (1, RailEventKind::Returned),
+            (1, FAILED),
+        ];
+        happened.into_iter().for_each(|(generation, kind)| events.add(generation, kind));
+        for event in happened {
+            assert_eq!(events.take(), Some(event));
+        }
+        assert_eq!(events.take(), None);
+    }
+
+    #[test]
+    fn the_newest_are_kept() {
+        let mut events = RailEvents::default();
+        (0..KEPT as u16 + 3).for_each(|generation| events.add(generation, FAILED));
+        for generation in 3..KEPT as u16 + 3 {
+            assert_eq!(events.take(), Some((generation, FAILED)));
+        }
+        assert_eq!(events.take(), None);
     }
 }

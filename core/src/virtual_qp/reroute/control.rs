@@ -57,13 +57,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let id = news.rail;
         let Some(rail) = self.rail_mut(id) else { return Err(ControlError::NoRail(id)) };
         let posted = rail.sends.receives_due();
+        // A message of the next generation ends this one first.
+        let generation = rail.lifecycle.generation();
         let heard = rail.lifecycle.hear(news, posted)?;
         self.reroute.ignored += u64::from(heard.ignored);
         if heard.stopped {
             self.rail_stopped(id, FailedBecause::Peer);
         }
         if let Some(arrived) = heard.fenced {
-            self.rail_fenced(id, arrived);
+            self.rail_fenced(id, generation, arrived);
         }
         if heard.adopted {
             self.generation_adopted(id);
@@ -83,7 +85,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let (why, refused) = (FailedBecause::Peer, None);
         rail.events.add(generation, RailEventKind::Failed { why, refused });
         if rail.lifecycle.state() == RailState::Down {
-            self.rail_fenced(id, 0);
+            self.rail_fenced(id, generation, 0);
         }
     }
 
@@ -110,10 +112,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.reroute.ignored
     }
 
-    /// The oldest event of a rail that was not taken yet, if there is one.
+    /// Returns the oldest event of a rail that was not taken yet, if there is one. Events of one rail come in the
+    /// order in which they happened. The newest eight of each rail are kept, and one call adds four at most: an owner
+    /// that takes all events after each poll and each other call misses none.
     pub fn take_rail_event(&mut self) -> Option<RailEvent> {
         let mut events = self.all_rails_mut().filter_map(|rail| {
-            let (generation, kind) = rail.events.take(rail.lifecycle.generation())?;
+            let (generation, kind) = rail.events.take()?;
             Some(RailEvent { rail: rail.id, device: rail.device, generation, kind })
         });
         events.next()

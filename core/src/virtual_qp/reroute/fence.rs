@@ -59,6 +59,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Some(rail) = self.rail_mut(id) else { return };
         rail.sends.end_loss();
+        let generation = rail.lifecycle.generation();
         let fenced = rail.lifecycle.drained(rail.recvs.arrived());
         if id == RailId::Notify {
             // The receives that took nothing wait for the next queue pair.
@@ -68,7 +69,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return;
         }
         if let Some(arrived) = fenced {
-            self.rail_fenced(id, arrived);
+            self.rail_fenced(id, generation, arrived);
         }
     }
 
@@ -111,9 +112,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// A rail is Down now: `arrived` of the requests that the peer counts had arrived.
+    /// The queue pair of this `generation` is Down now: `arrived` of the requests that the peer counts had arrived. The
+    /// rail itself may have gone on to the next generation.
     #[cold]
-    pub(super) fn rail_fenced(&mut self, id: RailId, arrived: u32) {
+    pub(super) fn rail_fenced(&mut self, id: RailId, generation: u16, arrived: u32) {
         let Some(rail) = self.rail(id) else { return };
         let acknowledged = rail.sends.receives_acknowledged();
         let unacknowledged = arrived.wrapping_sub(acknowledged);
@@ -132,7 +134,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Some(rail) = self.rail_mut(id) else { return };
         rail.sends.resolve();
-        let generation = rail.lifecycle.generation();
         let kind = RailEventKind::Fenced { arrived: unacknowledged, again: lost - unacknowledged };
         rail.events.add(generation, kind);
     }

@@ -162,6 +162,39 @@ fn a_peer_that_is_ahead_says_what_arrived_before() {
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::InService), "the peer is ready");
 }
 
+/// A message of the next generation ends this one, then adopts the next: each event names the generation that it is
+/// of, and none takes the place of another, however many generations the peer goes through.
+#[test]
+fn events_of_generations_that_are_adopted_come_in_their_order() {
+    let mut rig = dqplb().rig();
+    rig.qp.prepare_receives().unwrap();
+    rig.post([rig::write_imm(1, 512, 0)]);
+    rig.rails[0].complete_all();
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    for generation in 1..3 {
+        rig.qp
+            .control(ControlMessage::Rail(RailNews {
+                rail: RAIL_1,
+                generation,
+                state: ToldState::Failed,
+                arrived: 0,
+                previous_arrived: if generation == 1 { 2 } else { 0 },
+            }))
+            .unwrap();
+    }
+    rig.qp.control(fenced(RAIL_1, 3, 0)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    let events = rig.rail_events();
+    let happened: Vec<_> = events
+        .iter()
+        .map(|event| (event.generation, matches!(event.kind, RailEventKind::Failed { .. })))
+        .collect();
+    let expected: Vec<_> = (0..4).flat_map(|of| [(of, true), (of, false)]).collect();
+    assert_eq!(happened, expected, "each failure, then its fence");
+    assert_eq!(events[1].kind, RailEventKind::Fenced { arrived: 2, again: 0 });
+    assert_eq!(events[3].kind, RailEventKind::Fenced { arrived: 0, again: 0 });
+}
+
 fn fail_idle(rig: &mut polyrail_tests::rig::Rig, rail: RailId) {
     rig.qp.fail_rail(rail);
     rig.told();
