@@ -305,9 +305,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// those first, and no others: their places are taken.
     #[inline]
     fn may_carry(&self, at: usize) -> bool {
+        self.rails[at].carries && !self.is_owed(at)
+    }
+
+    /// Whether the driver of a data rail is to be offered something again before anything else.
+    #[inline]
+    pub(super) fn is_owed(&self, at: usize) -> bool {
         let rail = &self.rails[at];
-        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
-        rail.carries && !owed
+        rail.sends.is_partial() || self.offers.sends.contains(rail.id)
     }
 
     /// Whether a data rail may be given fragments, credits aside.
@@ -335,9 +340,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.chooser.set_available(rail.turn_bit, rail.accepts() && has_credit);
     }
 
-    /// Whether rail 0 takes a pass-through request now.
+    /// Whether rail 0 takes a new pass-through request now.
     pub(super) fn rail_0_has_room(&self) -> bool {
         self.may_carry(0) && self.rails[0].sends.credits() > 0
+    }
+
+    /// Whether rail 0 takes a pass-through request now that was accepted before. No other rail can carry it, so it
+    /// does not matter whether the owner has taken rail 0 out of service meanwhile.
+    pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
+        let Rail { lifecycle, sends, .. } = &self.rails[0];
+        lifecycle.is_in_service() && !sends.has_lost() && !self.is_owed(0) && sends.credits() > 0
     }
 
     /// Calls `each` for every physical queue pair with its role and the completion queue entries

@@ -102,15 +102,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// what is in flight on it completes.
     ///
     /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
-    /// rail 0 out of service, pass-through requests are refused. Whatever would leave requests waiting
-    /// forever is ignored, and false returned: to take the last rail out of service, or rail 0
-    /// while pass-through requests wait for it.
+    /// rail 0 out of service, new pass-through requests are refused; those that were accepted before are
+    /// carried out, on the queue pair that takes its place if it fails: no other rail can carry them. The last
+    /// rail in service stays in service, since requests would wait for ever: then false is returned, as for a
+    /// rail that does not exist, and nothing changes.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others =
             self.rails.iter().enumerate().any(|(at, r)| r.is_in_service() && at != rail as usize);
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
-        let waited_for = rail == 0 && self.pass_through.is_waiting();
-        if !in_service && (!others || waited_for) {
+        if !in_service && !others {
             return false;
         }
         chosen.is_wanted = in_service;

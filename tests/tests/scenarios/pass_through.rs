@@ -128,14 +128,19 @@ fn unordered_a_notify_waits_for_no_send() {
     assert_eq!(rig.notifies(), [[9]]);
 }
 
+/// No other rail can carry it.
 #[test]
-fn rail_0_stays_in_service_while_a_send_waits_for_it() {
+fn a_send_that_was_accepted_goes_out_though_rail_0_is_taken_out_of_service() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
-    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait forever");
-    assert!(rig.qp.set_rail_in_service(1, false));
+    rig.post([rig::write(1, 256), rig::send(2, 64), rig::write(3, 256)]);
+    assert!(rig.qp.set_rail_in_service(0, false));
+    assert_eq!(rig.qp.post_send(&rig::send(4, 64)), Err(PostSendError::RailDown));
     assert_eq!(rig.run_dry().len(), 3);
-    assert!(rig.qp.set_rail_in_service(1, true) && rig.qp.set_rail_in_service(0, false));
+    rig.post([rig::write(5, 256)]);
+    assert!(rig.rails[0].sends().is_empty(), "it gets no new fragments");
+    assert!(rig.qp.set_rail_in_service(0, true));
+    rig.post([rig::send(6, 64)]);
+    assert_eq!(rig.run_dry().len(), 2);
 }
 
 /// They may overtake it, so it holds up neither their fragments nor their reports.

@@ -219,7 +219,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let fenced = self.sends.find(id).is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
         let waits = fenced || order == PassThroughOrder::Ordered;
         let first = bypassing == 0 && oldest == id;
-        self.rail_0_has_room() && (first || !fenced) && (!waits || self.is_acknowledged_before(id))
+        self.rail_0_has_room_for_accepted()
+            && (first || !fenced)
+            && (!waits || self.is_acknowledged_before(id))
     }
 
     /// Whether everything fragmented that was posted before request `id` is acknowledged, notifies

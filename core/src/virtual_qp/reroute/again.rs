@@ -56,8 +56,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// nothing else, or any that may be given fragments.
     fn choose_again(&mut self, own: usize, count: u32) -> Option<usize> {
         let rail = &self.rails[own];
-        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
-        if rail.is_in_service() && !owed && rail.sends.credits() > 0 {
+        if rail.is_in_service() && !self.is_owed(own) && rail.sends.credits() > 0 {
             return Some(own);
         }
         let Self { rails, chooser, .. } = self;

@@ -1,10 +1,12 @@
 //! Queue pairs that are to take a rail's place.
 
-use super::{RAIL_0, RAIL_1, fenced, ready, spray};
+use super::{RAIL_0, RAIL_1, fail, fenced, ready, replace, spray};
 use polyrail_core::hardware::QpLimits;
-use polyrail_core::verbs::DeviceId;
+use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
 use polyrail_core::virtual_cq::AttachError;
-use polyrail_core::virtual_qp::{RailEventKind, RailId, RailState, Rejected, ReplaceError};
+use polyrail_core::virtual_qp::{
+    PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError,
+};
 use polyrail_tests::rig::{self, Rig, Setup, ok};
 use polyrail_tests::scripted::LIMITS;
 
@@ -117,4 +119,29 @@ fn a_replacement_on_another_device_uses_its_keys() {
     assert_eq!(handle.sends()[0].sge.lkey(), rig::keys_on(1).lkey);
     handle.complete_all();
     assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// Maintenance of rail 0 while a SEND is lost on it, and the other way round: the SEND was accepted, so it goes out on
+/// the queue pair that takes the place of the lost one.
+#[test]
+fn a_send_that_rail_0_lost_goes_again_whatever_its_owner_wants() {
+    for maintenance_first in [false, true] {
+        let mut rig = spray().rig();
+        rig.post([rig::send(1, 64)]);
+        assert!(!maintenance_first || rig.qp.set_rail_in_service(0, false));
+        fail(&mut rig, 0, WcStatus::RETRY_EXC_ERR);
+        assert!(maintenance_first || rig.qp.set_rail_in_service(0, false));
+        rig.qp.control(fenced(RAIL_0, 0, 0)).unwrap();
+        replace(&mut rig, RAIL_0);
+        assert_eq!(rig.opcodes(0), [Opcode::Send]);
+        rig.rails[0].complete_all();
+        assert_eq!(rig.poll_ids(), ok(&[1]));
+        assert_eq!(rig.qp.post_send(&rig::send(2, 64)), Err(PostSendError::RailDown));
+        rig.post([rig::write(3, 256)]);
+        assert!(rig.rails[0].sends().is_empty(), "it gets no new fragments");
+        assert!(rig.qp.set_rail_in_service(0, true));
+        rig.post([rig::send(4, 64)]);
+        assert_eq!(rig.run_dry().len(), 2);
+        assert_eq!(rig.qp.state(), QpState::Ready);
+    }
 }
