@@ -92,6 +92,13 @@ pub trait CompletionTarget: sealed::Sealed {
     #[doc(hidden)]
     fn next_report(&mut self) -> Option<VirtualWc>;
 
+    /// The next request that passes straight through and will never be posted. Completions of those posted before it
+    /// went to [`complete`](Self::complete)'s `direct`, and are to be handed over first.
+    #[doc(hidden)]
+    fn next_flushed(&mut self) -> Option<VirtualWc> {
+        None
+    }
+
     /// Whether a poll has something to do here even without a completion: something to report, or
     /// something that a driver refused to be offered again.
     #[doc(hidden)]
@@ -155,6 +162,11 @@ impl<T: CompletionTarget + ?Sized> CompletionTarget for &mut T {
     #[inline]
     fn next_report(&mut self) -> Option<VirtualWc> {
         (**self).next_report()
+    }
+
+    #[inline]
+    fn next_flushed(&mut self) -> Option<VirtualWc> {
+        (**self).next_flushed()
     }
 
     #[inline]

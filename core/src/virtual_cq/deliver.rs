@@ -27,6 +27,7 @@ impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
         let Self { routes, backlog, unrouted, .. } = self;
+        debug_assert!(budget.left == 0 || backlog.is_empty(), "what waits is older");
         let mut direct = DirectCompletions::new();
         let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
         while let Some(first) = unrouted.rest.first() {

@@ -41,19 +41,16 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        if self.registry.has_queued() || !self.backlog.is_empty() {
-            self.hand_over_waiting(qps, &mut budget);
+        if self.needs_poll() {
+            self.hand_over_waiting(qps, &mut budget, &mut polled);
         }
         let mut drained = None;
         while let Some((at, limit)) = turns.next(budget.left, POLL_BATCH - self.backlog.len()) {
-            let taken = self.take_from(at, limit, qps, &mut touched, &mut budget, &mut polled);
+            let taken = self.take_and_drain(at, limit, qps, &mut touched, &mut budget, &mut polled);
             turns.took(taken, limit);
-            for index in &touched {
-                self.drain(*index, qps, &mut budget);
-                drained = Some(*index);
-            }
-            touched.clear();
+            drained = touched.last().copied().or(drained);
         }
+        touched.clear();
         self.look_around(qps, drained, &mut touched);
         if !touched.is_empty() {
             self.drain_all(&mut touched, qps, &mut budget);
@@ -64,9 +61,20 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
+    /// Whether a poll has something to do without a completion: to hand over what found no budget, to offer a driver
+    /// what it refused, or to look after a queue pair that is [Draining](crate::virtual_qp::RailState::Draining) and
+    /// completes nothing more. An owner that would wait for a completion queue polls again instead, after a pause if
+    /// it likes: no completion may come. It is known of all virtual queue pairs after
+    /// [`polls_before_waiting`](Self::polls_before_waiting) polls.
+    #[inline]
+    pub fn needs_poll(&self) -> bool {
+        self.registry.has_queued() || !self.backlog.is_empty()
+    }
+
     /// How many polls with a budget without limit have to bring nothing, one after another, before an owner may
-    /// wait until a completion queue tells that it has something: a poll looks at some of the virtual queue
-    /// pairs only for what they have to report without a completion.
+    /// wait until a completion queue has something, for as long as it likes unless a poll is
+    /// [needed](Self::needs_poll): a poll looks at some of the virtual queue pairs only for what they have to report
+    /// without a completion.
     pub fn polls_before_waiting(&self) -> usize {
         self.registry.to_look_at().div_ceil(LOOKS).max(1)
     }
@@ -91,10 +99,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut polled = Polled::default();
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        self.hand_over_waiting(qps, &mut budget);
+        self.hand_over_waiting(qps, &mut budget, &mut polled);
         let limit = allowed.min(POLL_BATCH - self.backlog.len());
         if cq < self.cqs.len() && limit > 0 {
-            self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
+            self.take_and_drain(cq, limit, qps, &mut touched, &mut budget, &mut polled);
         }
         self.finish(qps, &mut touched, &mut budget);
         polled.events = allowed - budget.left;
@@ -138,12 +146,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.begin(qps, &mut budget);
         self.hand_over_backlog(&mut budget);
         for batch in completions.chunks(POLL_BATCH) {
+            touched.clear();
             self.take(device, batch, qps, &mut touched, &mut budget);
-            for index in touched.drain(..) {
-                self.drain(index, qps, &mut budget);
-            }
+            self.drain_touched(&touched, qps, &mut budget);
         }
-        self.hand_over_waiting(qps, &mut budget);
+        // A completion queue that a target has to see empty is the owner's to poll, and to report on.
+        self.hand_over_waiting(qps, &mut budget, &mut Polled::default());
         self.finish(qps, &mut touched, &mut budget);
         usize::MAX - budget.left
     }
@@ -183,6 +191,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         &mut self,
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
+        polled: &mut Polled,
     ) {
         if budget.left == 0 {
             // Nobody has had a turn.
@@ -198,7 +207,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                     }
                     let Some(index) = self.registry.dequeue() else { break };
                     self.drain(index, qps, budget);
-                    self.empty_for(index, qps, budget);
+                    self.empty_for(index, qps, budget, polled);
                 }
             } else {
                 self.hand_over_backlog(budget);
@@ -206,28 +215,31 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Empties the completion queue that a target wants to be seen empty, as far as the backlog has room:
-    /// takes all that it held, or as much as it can hold.
+    /// Empties the completion queue that a target has to see empty, as far as the backlog has room: takes all that
+    /// the queue held, or as much as it can hold. Whatever else completes there goes its usual way.
     fn empty_for<S: TargetSet + ?Sized>(
         &mut self,
         index: u16,
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
+        polled: &mut Polled,
     ) {
         let awaited = qps.target(index).and_then(|qp| qp.awaits_empty());
         let place = awaited.and_then(|id| self.cqs.iter().position(|cq| cq.id() == id));
         let Some((id, at)) = awaited.zip(place) else { return };
+        // What passed straight through before comes before what does now.
+        self.hand_over_backlog(budget);
+        let mut touched = Touched::new();
         let mut left = self.cqs[at].capacity() as usize;
         loop {
             let limit = POLL_BATCH.min(left).min(POLL_BATCH - self.backlog.len());
             if limit == 0 && left > 0 {
                 return;
             }
-            let mut polled = Polled::default();
-            let mut touched = Touched::new();
-            let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut polled);
-            touched.into_iter().for_each(|index| self.registry.enqueue(index));
-            if polled.error.is_some() {
+            let mut own = Polled::default();
+            let taken = self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own);
+            if own.error.is_some() {
+                polled.error = polled.error.or(own.error);
                 return;
             }
             left -= taken;
@@ -252,7 +264,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Drains those touched, then others that have something to report.
+    /// Lets others go on that have something to report: all but the one that was touched, and drained, last.
     fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
@@ -260,14 +272,44 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
         let drained = touched.last().copied();
-        for index in touched.drain(..) {
-            self.drain(index, qps, budget);
-        }
+        touched.clear();
         self.look_around(qps, drained, touched);
         if !touched.is_empty() {
             self.drain_all(touched, qps, budget);
         }
         self.polling = false;
+    }
+
+    /// Polls one completion queue for at most `limit` completions, and lets the virtual queue pairs that they are of go
+    /// on: those are in `touched` then. Returns how many completions came. Everything that polls a completion queue
+    /// does it here: a virtual queue pair that took completions and was not drained would have something to do that
+    /// no later completion brings to mind.
+    #[inline(always)]
+    fn take_and_drain<S: TargetSet + ?Sized>(
+        &mut self,
+        at: usize,
+        limit: usize,
+        qps: &mut S,
+        touched: &mut Touched,
+        budget: &mut Budget<impl FnMut(Event)>,
+        polled: &mut Polled,
+    ) -> usize {
+        touched.clear();
+        let taken = self.take_from(at, limit, qps, touched, budget, polled);
+        self.drain_touched(touched, qps, budget);
+        taken
+    }
+
+    #[inline(always)]
+    fn drain_touched<S: TargetSet + ?Sized>(
+        &mut self,
+        touched: &Touched,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        for index in touched {
+            self.drain(*index, qps, budget);
+        }
     }
 
     /// Polls one completion queue for at most `limit` completions and returns how many came.
@@ -314,8 +356,34 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             budget.give(Event::Completion(wc));
         }
         if qp.wants_poll() {
-            self.registry.enqueue(index);
+            self.keep_queued(index, qps, budget);
         }
+    }
+
+    /// A virtual queue pair has something left to do. What it flushes of requests that pass straight through is handed
+    /// over behind everything of the backlog, which may hold completions of requests posted before; the rest of what it
+    /// has to do is for the next poll.
+    #[inline(never)]
+    fn keep_queued<S: TargetSet + ?Sized>(
+        &mut self,
+        index: u16,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        if self.backlog.is_empty()
+            && budget.left > 0
+            && let Some(qp) = qps.target(index)
+        {
+            while budget.left > 0
+                && let Some(wc) = qp.next_flushed()
+            {
+                budget.give(Event::Completion(wc));
+            }
+            if !qp.wants_poll() {
+                return;
+            }
+        }
+        self.registry.enqueue(index);
     }
 
     /// The same for several, where that is seldom.

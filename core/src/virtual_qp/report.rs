@@ -9,8 +9,7 @@ use crate::verbs::{SendFlags, WcStatus};
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// The next finished request, sends and receives taking turns; at last what was deferred and will
-    /// not be posted any more.
+    /// The next finished request, sends and receives taking turns.
     #[inline]
     pub(super) fn report(&mut self) -> Option<VirtualWc> {
         if self.recvs.front_finished().is_some() {
@@ -29,8 +28,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_care { self.report_rest() } else { None }
     }
 
-    /// What is reported besides: what is done, and waits for its turn though it need not; with re-routing, what passes through; in the error state, what will not be
-    /// posted any more.
+    /// Returns what only care brings: a request that is done and need not wait for its turn; with re-routing, a
+    /// pass-through request, or a receive with a buffer.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
@@ -39,7 +38,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return ahead;
         }
         if !self.reroute.is_on {
-            return if self.is_flushing() { self.report_flushed() } else { None };
+            return None;
         }
         while self.is_flushing() {
             let id = self.flush_deferred();
@@ -61,8 +60,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.data_receives.has_report(flushed)
     }
 
-    /// The next deferred request that will not be posted any more.
-    fn report_flushed(&mut self) -> Option<VirtualWc> {
+    /// Without re-routing: the next deferred request that will not be posted any more, as those that complete are
+    /// handed over when they do.
+    #[cold]
+    pub(super) fn report_flushed(&mut self) -> Option<VirtualWc> {
+        if self.reroute.is_on || !self.is_flushing() {
+            return None;
+        }
         let id = self.flush_deferred();
         let wc = self.sends.slot(id).report(self.header.virtual_qp_num);
         self.finish_deferred(id);

@@ -64,6 +64,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         self.report()
     }
 
+    fn next_flushed(&mut self) -> Option<VirtualWc> {
+        self.report_flushed()
+    }
+
     #[inline]
     fn wants_poll(&self) -> bool {
         self.has_something_to_do()

@@ -2,6 +2,7 @@
 //! connections on them; the others are scenarios by subject, named by what they show.
 
 mod allocations;
+mod beside;
 mod connection_failures;
 mod device;
 mod entries;

@@ -1,6 +1,7 @@
 //! Budgets of polls: who waits for one has a turn, and in order.
 
 use super::completion_queue::{Qp, one_cq, qp, wcs};
+use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, VirtualCq};
 use polyrail_tests::rig::{self, Setup, TestCq, Way};
 use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
@@ -226,4 +227,63 @@ fn polling_one_queue_with_a_small_budget_starves_no_ring() {
             assert!(served[1] >= 16, "{served:?}");
         }
     }
+}
+
+/// Completions that passed through wait in the backlog, a SEND that is flushed in the ring. The two take turns, and the
+/// order of SENDs holds all the same.
+#[test]
+fn a_send_that_is_flushed_comes_behind_completions_that_wait_for_budget() {
+    for budget in [1, 2, usize::MAX] {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post((1..=4).map(|id| rig::send(id, 64)));
+        rig.post([rig::write(5, 256), rig::send(6, 64), rig::send(7, 64)]);
+        rig.rails[0].complete(4);
+        rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
+        rig.rails[0].flush();
+        let mut reported = Vec::new();
+        for _ in 0..12 {
+            let (events, _) = rig.poll_events(budget);
+            let ids = events.into_iter().filter_map(Event::completion).map(|wc| wc.wr_id);
+            reported.extend(ids.filter(|id| *id != 5));
+        }
+        assert_eq!(reported, [1, 2, 3, 4, 6, 7], "with a budget of {budget}");
+    }
+}
+
+/// An owner that waits for completion queues alone would wait for ever: none comes.
+#[test]
+fn a_poll_is_needed_for_what_no_completion_brings() {
+    use polyrail_core::hardware::Refusal;
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    while rig.cq.needs_poll() {
+        assert_eq!(rig.poll(), []);
+    }
+    rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+    rig.post([rig::write(1, 256)]);
+    assert_eq!(rig.poll(), []);
+    assert!(rig.cq.needs_poll(), "the drivers are to be offered it again");
+    rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+    assert_eq!(rig.poll(), []);
+    assert!(!rig.cq.needs_poll(), "what is in flight completes");
+    rig.post([rig::write(2, 128), rig::write(3, 128)]);
+    rig.rails.iter().for_each(QpHandle::complete_all);
+    assert_eq!(rig.poll_events(1).0.len(), 1);
+    assert!(rig.cq.needs_poll(), "what found no budget");
+    assert_eq!(rig.poll().len(), 2);
+    assert!(!rig.cq.needs_poll());
+}
+
+#[test]
+fn a_poll_is_needed_while_a_driver_leaves_a_rail_that_failed_alive() {
+    use polyrail_core::hardware::Refusal;
+    use polyrail_core::virtual_qp::RailId;
+    let mut rig = Setup::spray(2).fragment(128).reroute().rig();
+    let rail = RailId::Data(1);
+    rig.rails[1].refuse_error(Some(Refusal::Driver(19)));
+    assert!(rig.qp.fail_rail(rail));
+    assert_eq!(rig.poll(), []);
+    assert!(rig.cq.needs_poll(), "to ask its driver again");
+    rig.rails[1].refuse_error(None);
+    assert_eq!(rig.poll(), []);
+    assert!(!rig.cq.needs_poll(), "it is Fenced, and the peer's word is awaited");
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// How long one that heals by itself sleeps at a time: its peers may tell it that rails failed, and nobody
-/// wakes it for that.
+/// How long an endpoint sleeps at a time that heals by itself, or that has something to do without a completion: its
+/// peers may send word that rails failed, a driver that refused may take requests again, and neither wakes it.
 const HEALING_NAP: Duration = Duration::from_millis(10);
 
 /// What is armed and polled, before its owner waits.
@@ -121,7 +121,8 @@ impl<Q: Connect, C: Notify> Armed for Endpoint<Q, C> {
 impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qp.healer.is_some();
-        readable(self.channels.fd(), if heals { nap_until(until) } else { until })?;
+        let naps = heals || self.cq.needs_poll();
+        readable(self.channels.fd(), if naps { nap_until(until) } else { until })?;
         if heals {
             self.heal();
         }
@@ -146,7 +147,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Armed for EndpointSet<Q, C, ROU
 impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROUTES> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qps().any(|qp| qp.healer.is_some());
-        readable(self.common.channels.fd(), if heals { nap_until(until) } else { until })?;
+        let naps = heals || self.common.cq.needs_poll();
+        readable(self.common.channels.fd(), if naps { nap_until(until) } else { until })?;
         if heals {
             self.heal();
         }
