@@ -59,7 +59,8 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) layout: ImmLayout,
     /// Number of the next receive.
     pub(super) next: u64,
-    /// Buffers of one receive: as many as have their entries in one message of each port.
+    /// Buffers of one receive: as many as have their entries in one message of each port of both ends. Known when
+    /// the ends are connected.
     pub(super) max_buffers: u8,
     /// Slots whose immediates are waited for.
     pub(super) waiting: u32,
@@ -144,14 +145,12 @@ impl<
         for (place, lane) in lanes.iter().enumerate().rev() {
             first_lanes[usize::from(lane.device_at)] = place as u8;
         }
-        let shortest = lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
-        let max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
         let mut this = Self {
             config,
             layout,
             next: 1,
-            max_buffers,
+            max_buffers: 0,
             waiting: 0,
             pools: ArrayVec::new(),
             lanes: Lanes::new(lanes, rails, reroutes, min_rails),
@@ -233,6 +232,9 @@ impl<
     pub fn connect(&mut self, peer: &SenderCard) -> Result<(), CardError> {
         self.check_card(peer)?;
         connect(&mut self.lanes, &peer.ports);
+        // The entries of a receive go in one message, through a port of either end.
+        let shortest = self.lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
+        self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         self.is_connected = true;
         (self.ring, self.form) = (peer.ring, peer.form);
         Ok(())

@@ -40,6 +40,8 @@ pub(crate) struct Setup {
     /// Rails are on so many devices, in turn.
     pub(crate) devices: u8,
     pub(crate) max_msg_size: u32,
+    /// What the sender's ports take, if that is less.
+    pub(crate) near_max_msg_size: u32,
     pub(crate) max_send_wr: u32,
     pub(crate) max_inline_data: u32,
     /// Receives that each account may have posted.
@@ -70,6 +72,7 @@ impl Setup {
             each: 1,
             devices: rails,
             max_msg_size: 1 << 20,
+            near_max_msg_size: u32::MAX,
             max_send_wr: DEPTH as u32,
             max_inline_data: 64,
             limit: 1024,
@@ -175,7 +178,9 @@ impl Rig {
         let (mut left, mut right, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
         for place in 0..usize::from(setup.rails) * setup.each {
             let device = place % usize::from(setup.rails) % usize::from(setup.devices);
-            let near = fabric.qp(&near_cqs[device], None, limits);
+            let near_max = setup.max_msg_size.min(setup.near_max_msg_size);
+            let near_limits = QpLimits { max_msg_size: near_max, ..limits };
+            let near = fabric.qp(&near_cqs[device], None, near_limits);
             let far = fabric.qp(&far_cqs[device], Some(&self.srqs[device]), limits);
             fabric.connect(&near, &far);
             left.push(near);
