@@ -38,8 +38,10 @@
 //! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
 //!   rail.
 //! - `list4_cycle` gives each request a list of 4 buffers of 1 KiB, which one physical request carries;
+//!   `list_long_cycle` one of 4 buffers of 4 MiB, and its floor is the engine without lists: requests of several
+//!   hundred fragments, which wait for room on the rails again and again;
 //!   `batch16_cycle` posts 16 requests with one call, and rings each rail once for them, as the floor does. The
-//!   floor stands in the baseline's place.
+//!   floor stands in the baseline's place of all three.
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
 //!   measured part. It measures polling them, posting the zero-length receives again, and posting
 //!   the caller's 16 receives again (floor: the first two, as the third is not physical work).

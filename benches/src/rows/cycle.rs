@@ -123,6 +123,31 @@ pub(super) const LIST4: Row = Row {
     baseline_limit: None,
 };
 
+/// Bytes of a request of half as many fragments as there are credits.
+const LONG: u32 = 256 * FRAGMENT;
+
+pub(super) const LIST_LONG: Row = Row {
+    name: "list_long_cycle",
+    work: "4 rails, 16 MiB in 256 fragments, from a list of 4 buffers / from one",
+    operations: OUTSTANDING,
+    floor: without_list,
+    baseline: without_list,
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, LONG);
+        engine_cycle(sender, |sender| sender.post_lists(black_box(BUFFERS)))
+    },
+    // Each fragment's buffers are gathered one by one. To count fragments, and to measure batches, takes a step for each
+    // buffer, however many fragments it is cut into: 20 times the floor otherwise, and more the longer the request is.
+    instruction_limit: 9.0,
+    time_limit: None,
+    baseline_limit: None,
+};
+
+fn without_list() -> Box<dyn Contender> {
+    let sender = engine_striped(Rig::striped(), Scheme::Spray, LONG);
+    engine_cycle(sender, NullSender::post_writes)
+}
+
 pub(super) const BATCH16: Row = Row {
     name: "batch16_cycle",
     work: "4 rails, 1 fragment, 16 requests with one call",

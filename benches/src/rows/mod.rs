@@ -26,8 +26,8 @@ pub struct Row {
     pub work: &'static str,
     /// Operations of one burst.
     pub operations: usize,
-    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table, and of
-    /// the rows of re-routing, the engine without it.
+    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table; of
+    /// `list_long_cycle`, the engine without lists; and of the rows of re-routing, the engine without it.
     pub floor: Make,
     /// The seeds' design.
     pub baseline: Make,
@@ -52,7 +52,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 26] = [
+pub const ROWS: [Row; 27] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -62,6 +62,7 @@ pub const ROWS: [Row; 26] = [
     cycle::DQPLB,
     cycle::PASS_THROUGH,
     cycle::LIST4,
+    cycle::LIST_LONG,
     cycle::BATCH16,
     receive::DQPLB,
     polling::POLL_CQ,

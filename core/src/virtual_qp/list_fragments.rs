@@ -5,7 +5,7 @@
 use super::choose::Chooser;
 use super::dispatch::{Truncated, load, unacknowledged};
 use super::fragments::{fragment_request, post_rest};
-use super::parts::{Cut, Walk};
+use super::parts::{Cut, Gathered, Walk};
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{Numbering, Unnumbered};
 use super::slot::{SendSlot, Sends, SlotState};
@@ -106,9 +106,10 @@ fn post_parts<
     let keys = slot.keys[usize::from(rail.keys_at)];
     let inner_flags = N::inner_flags(slot);
     let mut remote_addr = slot.remote_addr + u64::from(offset);
+    let mut gathered = Gathered::new();
     let mut sends = rail.qp.start_send();
     for at in 1..=count {
-        let (gathered, length) = walk.gather(list, cut, rail.keys_at);
+        let length = walk.gather(list, cut, rail.keys_at, &mut gathered);
         let is_last = at == count;
         let ends = is_last && is_end;
         let mut flags = if ends { slot.last_flags } else { inner_flags };

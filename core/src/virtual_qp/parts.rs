@@ -69,6 +69,28 @@ impl Walk {
         cut.size - room
     }
 
+    /// Passes up to `most` fragments that lie in the buffer here and are full, with one step: of a long buffer there may
+    /// be millions. Returns how many.
+    #[cold]
+    fn pass_full<const RAILS: usize, const WRS: usize>(
+        &mut self,
+        sends: &Sends<RAILS, WRS>,
+        cut: Cut,
+        most: u32,
+    ) -> u32 {
+        let Some(slot) = find(sends, self.part) else { return 0 };
+        let left = slot.local.length() - self.offset;
+        if left < cut.size {
+            return 0;
+        }
+        let count = (left / cut.size).min(most);
+        let length = count * cut.size;
+        let ends = length == left;
+        self.part += u64::from(ends);
+        self.offset = if ends { 0 } else { self.offset + length };
+        count
+    }
+
     /// Passes `count` fragments. Returns their bytes.
     pub(super) fn pass_many<const RAILS: usize, const WRS: usize>(
         &mut self,
@@ -76,34 +98,54 @@ impl Walk {
         cut: Cut,
         count: u32,
     ) -> u32 {
-        (0..count).map(|_| self.pass(sends, cut, |_, _| ())).sum()
+        let mut left = count;
+        let mut bytes = 0;
+        while left > 0 {
+            let length = self.pass(sends, cut, |_, _| ());
+            bytes += length;
+            left -= 1;
+            // Behind a full fragment there may be more.
+            if length == cut.size && left > 0 {
+                let full = self.pass_full(sends, cut, left);
+                bytes += full * cut.size;
+                left -= full;
+            }
+        }
+        bytes
     }
 
-    /// Fragments up to the end of the list.
+    /// Returns how many fragments there are up to the end of the list.
     pub(super) fn fragments_left<const RAILS: usize, const WRS: usize>(
         mut self,
         sends: &Sends<RAILS, WRS>,
         cut: Cut,
     ) -> u32 {
         let mut count = 0;
-        while self.pass(sends, cut, |_, _| ()) > 0 {
+        loop {
+            let length = self.pass(sends, cut, |_, _| ());
+            if length == 0 {
+                return count;
+            }
             count += 1;
+            if length == cut.size {
+                count += self.pass_full(sends, cut, u32::MAX);
+            }
         }
-        count
     }
 
-    /// Passes a fragment. Returns its buffers with their keys on the device in this place.
+    /// Passes a fragment, and puts its buffers into `gathered`, with their keys on the device in this place. Returns
+    /// its bytes.
     pub(super) fn gather<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &Sends<RAILS, WRS>,
         cut: Cut,
         keys_at: u8,
-    ) -> (Gathered, u32) {
-        let mut gathered = Gathered::new();
-        let bytes = self.pass(sends, cut, |local, keys| {
+        gathered: &mut Gathered,
+    ) -> u32 {
+        gathered.clear();
+        self.pass(sends, cut, |local, keys| {
             gathered.push(local.sge(keys[usize::from(keys_at)].lkey));
-        });
-        (gathered, bytes)
+        })
     }
 }
 

@@ -107,12 +107,13 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.from < self.lost.to
     }
 
-    /// The first lost batch at or behind this number, with its own number.
+    /// The first lost batch at or behind this number, with its own number. At the number a place begins, or it is
+    /// before all that is lost.
     pub(crate) fn next_lost(&self, number: u64) -> Option<(u64, Batch)> {
-        let mut at = self.lost.from;
+        let mut at = self.lost.from.max(number);
         while at < self.lost.to {
             let batch = self.entries[Self::index(at)].batch;
-            if at >= number && batch.content != Content::Gone {
+            if batch.content != Content::Gone {
                 return Some((at, batch));
             }
             at += u64::from(batch.count);

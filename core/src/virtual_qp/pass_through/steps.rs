@@ -7,7 +7,7 @@ use crate::rail::{Batch, Content, RailId};
 use crate::verbs::{Completion, LocalPart, Opcode, SendFlags, SendWr, Sge, WcStatus};
 use crate::virtual_qp::config::PassThroughOrder;
 use crate::virtual_qp::error::{PostSendError, RefusedBy};
-use crate::virtual_qp::parts::{Cut, Walk};
+use crate::virtual_qp::parts::{Cut, Gathered, Walk};
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
 use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
@@ -193,8 +193,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = if slot.state.contains(SlotState::LISTED) {
                 let whole = Cut { size: slot.local.length(), buffers: MAX_SGE as u32 };
-                let (gathered, _) =
-                    Walk::at(&self.sends, id, 0).gather(&self.sends, whole, keys_at);
+                let mut gathered = Gathered::new();
+                Walk::at(&self.sends, id, 0).gather(&self.sends, whole, keys_at, &mut gathered);
                 self.rails[0].post_one(request, &gathered, batch)
             } else {
                 self.rails[0].post_one(request, &[], batch)
