@@ -126,12 +126,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether something is to be reported that only failures leave.
     #[cold]
     fn has_rest(&self) -> bool {
-        (self.health.failed && self.sends.front_in_flight().is_some())
+        (self.health.failed && self.has_cancelled_front())
             || self.is_flushing()
             || self.pass_through.has_complete()
             || self.has_data_report()
             || self.has_ahead()
             || (self.reroute.has_loud_rail && !self.health.failed)
+    }
+
+    /// Whether the oldest request in flight waits for no completion.
+    fn has_cancelled_front(&self) -> bool {
+        let front = self.sends.front_in_flight().and_then(|id| self.sends.find(id));
+        front.is_some_and(|slot| slot.batches_in_flight == 0)
     }
 
     /// Whether a poll has something to do here even without a completion.

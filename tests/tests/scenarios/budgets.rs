@@ -274,6 +274,18 @@ fn a_poll_is_needed_for_what_no_completion_brings() {
 }
 
 #[test]
+fn no_poll_is_needed_for_completions_of_a_virtual_queue_pair_that_failed() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 128)]);
+    rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.poll(), []);
+    assert!(!rig.cq.needs_poll(), "what is in flight on the other rail completes");
+    rig.rails[0].flush();
+    assert_eq!(rig.poll().len(), 2);
+}
+
+#[test]
 fn a_poll_is_needed_while_a_driver_leaves_a_rail_that_failed_alive() {
     use polyrail_core::hardware::Refusal;
     use polyrail_core::virtual_qp::RailId;

@@ -155,10 +155,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if id == RailId::Notify {
             self.move_notify_keys(keys_at);
         }
-        self.post_receives_again(id);
         if is_back {
             self.rail_returned(id);
         }
+        // Its driver may refuse them: then the rail fails behind its return.
+        self.post_receives_again(id);
         self.health.needs_care = true;
         self.pump_all();
         old

@@ -1,11 +1,11 @@
 //! Queue pairs that are to take a rail's place.
 
 use super::{RAIL_0, RAIL_1, fail, fenced, ready, replace, spray};
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
 use polyrail_core::virtual_cq::AttachError;
 use polyrail_core::virtual_qp::{
-    PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError,
+    PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError, ToldState,
 };
 use polyrail_tests::rig::{self, Rig, Setup, ok};
 use polyrail_tests::scripted::LIMITS;
@@ -144,4 +144,24 @@ fn a_send_that_rail_0_lost_goes_again_whatever_its_owner_wants() {
         assert_eq!(rig.run_dry().len(), 2);
         assert_eq!(rig.qp.state(), QpState::Ready);
     }
+}
+
+/// The peer is ready, so that the rail is in service at once; then its driver refuses receives. An owner that goes by the
+/// last event knows that the rail has failed.
+#[test]
+fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
+    let mut rig = super::dqplb().rig();
+    rig.qp.prepare_receives().unwrap();
+    assert!(rig.qp.fail_rail(RAIL_1));
+    assert_eq!(rig.poll(), []);
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.qp.control(super::news(RAIL_1, 1, ToldState::Ready, 0)).unwrap();
+    rig.rail_events();
+    let (queue_pair, handle) = rig.nic.qp(77, &rig.cqs[0], LIMITS);
+    handle.refuse_all_recvs(Some(Refusal::Driver(5)));
+    assert!(rig.qp.replace_rail(&mut rig.cq, 0, RAIL_1, 1, queue_pair).is_ok());
+    let kinds: Vec<_> = rig.rail_events().into_iter().map(|event| event.kind).collect();
+    assert_eq!(kinds[0], RailEventKind::Returned);
+    assert!(matches!(kinds[1], RailEventKind::Failed { .. }));
+    assert!(rig.qp.rail_state(RAIL_1).is_some_and(|state| state != RailState::InService));
 }
