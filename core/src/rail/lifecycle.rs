@@ -22,7 +22,9 @@ use super::id::RailId;
 pub enum RailState {
     /// It carries requests (if its owner [wants that](crate::virtual_qp::VirtualQp::set_rail_in_service)).
     InService,
-    /// It failed: its queue pair is in the error state, and its completions are being taken.
+    /// It failed: its queue pair is in the error state, and its completions are being taken, so its owner goes on
+    /// polling. Where no completion may come ([`VirtualCq::needs_poll`](crate::virtual_cq::VirtualCq::needs_poll)), it
+    /// does not wait for one.
     Draining,
     /// All its completions were taken. What it lost of requests that the peer does not count may be
     /// posted again; for the rest, the peer's number is awaited.

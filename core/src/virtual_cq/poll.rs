@@ -18,7 +18,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
     /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue if
-    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and
+    /// that is more, so the work of a poll is bounded: by that, by the virtual queue pairs that wait for budget, and
+    /// by 16 others that it looks at. (For a receiver of messages whose queue pair has failed, it takes all that the
+    /// completion queue of that holds.) What is complete beyond the budget waits and
     /// comes out first next time, of the virtual queue pair that has waited longest: requests of
     /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
     /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
@@ -355,35 +357,31 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             let Some(wc) = qp.next_report() else { break };
             budget.give(Event::Completion(wc));
         }
-        if qp.wants_poll() {
-            self.keep_queued(index, qps, budget);
+        if qp.wants_poll() && !(budget.left > 0 && self.hand_over_flushed(index, qps, budget)) {
+            self.registry.enqueue(index);
         }
     }
 
-    /// A virtual queue pair has something left to do. What it flushes of requests that pass straight through is handed
-    /// over behind everything of the backlog, which may hold completions of requests posted before; the rest of what it
-    /// has to do is for the next poll.
+    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind everything of the
+    /// backlog, which may hold completions of requests posted before. Returns whether it has nothing left to do then.
+    #[cold]
     #[inline(never)]
-    fn keep_queued<S: TargetSet + ?Sized>(
+    fn hand_over_flushed<S: TargetSet + ?Sized>(
         &mut self,
         index: u16,
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        if self.backlog.is_empty()
-            && budget.left > 0
-            && let Some(qp) = qps.target(index)
-        {
-            while budget.left > 0
-                && let Some(wc) = qp.next_flushed()
-            {
-                budget.give(Event::Completion(wc));
-            }
-            if !qp.wants_poll() {
-                return;
-            }
+    ) -> bool {
+        if !self.backlog.is_empty() {
+            return false;
         }
-        self.registry.enqueue(index);
+        let Some(qp) = qps.target(index) else { return true };
+        while budget.left > 0
+            && let Some(wc) = qp.next_flushed()
+        {
+            budget.give(Event::Completion(wc));
+        }
+        !qp.wants_poll()
     }
 
     /// The same for several, where that is seldom.

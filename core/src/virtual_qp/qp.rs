@@ -146,6 +146,25 @@ use arrayvec::ArrayVec;
 /// ([`failure`](Self::failure)). Then [`unfenced`](Self::unfenced) names the rails through which the peer's
 /// memory may still be written.
 ///
+/// # Time
+///
+/// Every call ends after a number of steps that the type and its arguments bound. The length of a request is not among
+/// them: what finds no room on the rails now is not looked at before there is room.
+///
+/// | call | steps at most |
+/// |---|---|
+/// | [`post_send`](Self::post_send) | the credits of all rails, `RAILS` x `DEPTH`; a doorbell a rail |
+/// | [`post_list`](Self::post_list) | the same, and for each doorbell the buffers of the list |
+/// | [`post_many`](Self::post_many) | the requests given, and the credits of all rails |
+/// | [`post_recv`](Self::post_recv), [`prepare_receives`](Self::prepare_receives) | `DEPTH` receives a rail |
+/// | what a [poll](crate::virtual_cq::VirtualCq::poll) does here, for each batch of completions | the completions, the credits of all rails, and `WRS` requests that are passed in the ring |
+/// | each report of a request that does not wait for its turn, or that passed through behind others | `WRS` |
+/// | [`control`](Self::control), [`fail_rail`](Self::fail_rail), [`lose_rail`](Self::lose_rail), [`replace_rail`](Self::replace_rail), [`fail`](Self::fail), and polls while rails are down | what was lost, `RAILS` x `DEPTH` requests, and what a poll does |
+///
+/// With [`LeastFinishTime`](super::RailChoice::LeastFinishTime) each doorbell deals out as many fragments as there are
+/// credits, for each of which it looks at every rail. With DQPLB, while rails are down and after that, each request
+/// with immediate looks at all requests in flight for the oldest number.
+///
 /// # One rail
 ///
 /// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
