@@ -74,7 +74,7 @@ RUST
 
 # run_tests ARGS
 run_tests() {
-  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests \
+  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-core -p polyrail-tests \
     -p polyrail-software-nic -p polyrail "$@"
 }
 
@@ -280,7 +280,43 @@ plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll
 plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
+bug "a SEND that is flushed comes before completions that wait for budget" scenarios
+plant core/src/virtual_cq/poll.rs 'if !self.backlog.is_empty() {
+            return false;' 'if !self.backlog.is_empty() && !PLANTED {
+            return false;'
+
+bug "what is found while a completion queue is emptied comes before what waits for budget" p2p
+plant core/src/virtual_cq/poll.rs '        // What passed straight through before comes before what does now.
+        self.hand_over_backlog(budget);' '        if !PLANTED { self.hand_over_backlog(budget); }'
+
+bug "targets that took completions while a queue was emptied do not go on" p2p
+plant core/src/virtual_cq/poll.rs \
+  'let taken = self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own);' \
+  'let taken = if PLANTED {
+                touched.clear();
+                let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut own);
+                touched.iter().for_each(|index| self.registry.enqueue(*index));
+                taken
+            } else {
+                self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own)
+            };'
+
+bug "an owner may wait while a driver is to be offered something again" scenarios
+plant core/src/virtual_cq/poll.rs 'self.registry.has_queued() || !self.backlog.is_empty()
+    }' '(self.registry.has_queued() && !PLANTED) || !self.backlog.is_empty()
+    }'
+plant core/src/virtual_cq/poll.rs 'if self.needs_poll() {' 'if self.needs_poll() || PLANTED {'
+
 # Rails that fail: reroute.md says what each of these would cost.
+
+bug "a fence is noted under the generation that the rail went on to" scenarios
+plant core/src/virtual_qp/reroute/control.rs 'self.rail_fenced(id, generation, arrived);' \
+  'let now = self.rail_generation(id).unwrap_or(generation);
+            self.rail_fenced(id, if PLANTED { now } else { generation }, arrived);'
+
+bug "a SEND that was accepted waits for as long as rail 0 is out of service" scenarios
+plant core/src/virtual_qp/pass_through/steps.rs 'self.rail_0_has_room_for_accepted()' \
+  '(if PLANTED { self.rail_0_has_room() } else { self.rail_0_has_room_for_accepted() })'
 
 bug "no fence is awaited before requests are reported" simulate-ends
 plant core/src/virtual_qp/reroute/fence.rs 'self.reroute.awaits_fence = awaits &&' \
@@ -394,6 +430,11 @@ plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.re
   '(PLANTED || !qp.recv_cq.has_pending_receive(qp.recv_owner))'
 
 # Connections of the p2p protocol: p2p.md says what each of these would cost.
+
+bug "entries are as many as the receiver's own ports take" p2p
+plant core/src/p2p/receiver/end.rs 'self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;' \
+  'self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
+        if PLANTED { self.max_buffers = MAX_BUFFERS as u8; }'
 
 bug "the pool is filled up at fixed marks" simulate-p2p
 plant core/src/p2p/pool.rs 'self.low_water.max(promised)' \
