@@ -35,6 +35,17 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     hints: [u8; HINTS],
 }
 
+/// What a message of the peer's changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changed {
+    /// The place of the queue pair.
+    pub(super) place: usize,
+    /// The generation that was there when the message came: the one that `heard.fenced` is about. The
+    /// lifecycle may be at the next one already.
+    pub(super) generation: u16,
+    pub(super) heard: Heard,
+}
+
 /// Devices number queue pairs one after the other: those of one end seldom share a hint.
 const HINTS: usize = 16;
 
@@ -186,13 +197,13 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         self.all.iter_mut().for_each(|lane| lane.lifecycle.tell_again());
     }
 
-    /// Takes what the peer tells, and returns what that changed of the queue pair at which place. Of an end
-    /// that `posts` immediates, some may have arrived at the peer's.
+    /// Takes what the peer tells, and returns what that changed. Of an end that `posts` immediates, some may
+    /// have arrived at the peer's.
     pub(super) fn hear(
         &mut self,
         control: &Control,
         posts: bool,
-    ) -> Result<Option<(usize, Heard)>, Failure> {
+    ) -> Result<Option<Changed>, Failure> {
         let news = match control.message {
             _ if self.failure.is_some() => {
                 self.ignored += 1;
@@ -206,21 +217,26 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let no_rail = Failure::Control(ControlError::NoRail(news.rail));
         let lane = self.all.get_mut(place).filter(is_there).ok_or(no_rail)?;
         let posted = if posts { lane.immediates } else { 0 };
+        let generation = lane.lifecycle.generation();
         let heard = lane.lifecycle.hear(&news, posted).map_err(Failure::Control)?;
         self.ignored += u64::from(heard.ignored);
         self.needs_care = true;
-        if heard.adopted {
-            // The peer's next queue pair failed before there was one here.
-            let lane = &mut self.all[place];
-            let generation = lane.lifecycle.generation();
-            lane.start_over(generation);
-            let kind = RailEventKind::Failed { why: FailedBecause::Peer, refused: None };
-            lane.events.add(generation, kind);
-        }
         if heard.returned {
             self.returned(place);
         }
-        Ok(Some((place, heard)))
+        Ok(Some(Changed { place, generation, heard }))
+    }
+
+    /// The peer's next queue pair failed before there was one here: it counts as failed here too. What became
+    /// of the one before is settled by then. Returns its generation, if it is Down at once.
+    #[cold]
+    pub(super) fn adopt(&mut self, place: usize) -> Option<u16> {
+        let lane = &mut self.all[place];
+        let generation = lane.lifecycle.generation();
+        lane.start_over(generation);
+        let kind = RailEventKind::Failed { why: FailedBecause::Peer, refused: None };
+        lane.events.add(generation, kind);
+        (lane.lifecycle.state() == RailState::Down).then_some(generation)
     }
 
     /// A queue pair is in service again.

@@ -16,11 +16,12 @@ use crate::hardware::{CompletionQueue, CqId, QueuePair, ReceiveQueue};
 use crate::p2p::control::Control;
 use crate::p2p::error::{Failure, NotNow};
 use crate::p2p::lane::Lane;
+use crate::p2p::lanes::Changed;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::pool::Account;
 use crate::p2p::queue::Purpose;
-use crate::rail::{ControlError, FailedBecause, Heard, RailEvent, RailEventKind, RailState};
+use crate::rail::{ControlError, FailedBecause, RailEvent, RailEventKind, RailState};
 use crate::virtual_cq::VirtualCq;
 use crate::virtual_qp::Rejected;
 
@@ -54,7 +55,7 @@ impl<
             return Err(ControlError::NotRerouting);
         }
         match self.lanes.hear(&control, false) {
-            Ok(Some((place, heard))) => self.heard(place, heard),
+            Ok(Some(changed)) => self.heard(changed),
             Ok(None) => {}
             Err(failure) => {
                 self.give_up(failure);
@@ -66,7 +67,7 @@ impl<
         Ok(())
     }
 
-    fn heard(&mut self, place: usize, heard: Heard) {
+    fn heard(&mut self, Changed { place, generation, heard }: Changed) {
         if heard.stopped {
             self.note_failed(place);
             if let Err(failure) = self.lanes.stopped(place, FailedBecause::Peer) {
@@ -74,11 +75,12 @@ impl<
             }
         }
         if heard.fenced.is_some() {
-            self.fenced(place);
+            self.fenced(place, generation);
         }
-        let is_down = || self.lanes[place].lifecycle.state() == RailState::Down;
-        if heard.adopted && is_down() {
-            self.fenced(place);
+        if heard.adopted
+            && let Some(adopted) = self.lanes.adopt(place)
+        {
+            self.fenced(place, adopted);
         }
         self.recover();
     }
@@ -285,11 +287,12 @@ impl<
             return;
         }
         let arrived = self.lanes[place].immediates;
+        let generation = self.lanes[place].lifecycle.generation();
         let fenced = self.lanes[place].lifecycle.drained(arrived);
         self.fenced |= Mask::of(self.lanes[place].rail);
         self.count_rails();
         if fenced.is_some() {
-            self.fenced(place);
+            self.fenced(place, generation);
         }
     }
 
@@ -299,9 +302,9 @@ impl<
         self.pools.iter().all(|pool| pool.account.covers(self.waiting * pool.each))
     }
 
-    /// A queue pair is Down now: entries that it may have written late cannot land any more.
-    fn fenced(&mut self, place: usize) {
-        let generation = self.lanes[place].lifecycle.generation();
+    /// The queue pair that a place had in this generation is Down now: entries that it may have written late
+    /// cannot land any more. The place may be at the next generation already.
+    fn fenced(&mut self, place: usize, generation: u16) {
         let mut again = 0;
         for slot in &mut self.slots {
             if slot.rewriting == Some(place as u8) {

@@ -1,7 +1,7 @@
 //! The sender itself: its parts, and what its owner may look at.
 
 use super::config::SenderConfig;
-use super::slot::{Slot, State};
+use super::slot::{Slot, Stage, State};
 use crate::hardware::QueuePair;
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
@@ -12,7 +12,7 @@ use crate::p2p::lanes::Lanes;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
 use crate::p2p::split::Split;
-use crate::rail::{MAX_RAILS, RailCounters};
+use crate::rail::{MAX_RAILS, RailCounters, RailState};
 
 /// The sending end of a connection.
 ///
@@ -290,6 +290,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         for slot in &self.slots {
             if slot.state == State::Sending {
                 assert!(!slot.mask.is_empty() && !slot.has_arrived());
+            }
+            let shares = slot.mask.map(|rail| &slot.shares[usize::from(rail)]);
+            for share in shares.filter(|_| self.lanes.failure.is_none()) {
+                let Lane { lifecycle, .. } = &self.lanes[usize::from(share.lane)];
+                let is_there = share.generation == lifecycle.generation()
+                    && lifecycle.state() != RailState::Down;
+                let waits = matches!(share.stage, Stage::Posting | Stage::Posted);
+                assert!(is_there || !waits, "a share waits for a queue pair that is settled");
             }
         }
     }

@@ -19,8 +19,9 @@ use crate::hardware::{CompletionQueue, QueuePair};
 use crate::p2p::control::Control;
 use crate::p2p::error::Failure;
 use crate::p2p::lane::Lane;
+use crate::p2p::lanes::Changed;
 use crate::p2p::memory::Words;
-use crate::rail::{ControlError, FailedBecause, Heard, RailEvent, RailEventKind, RailState};
+use crate::rail::{ControlError, FailedBecause, RailEvent, RailEventKind, RailState};
 use crate::virtual_cq::VirtualCq;
 use crate::virtual_qp::Rejected;
 
@@ -44,7 +45,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Err(ControlError::NotRerouting);
         }
         match self.lanes.hear(&control, true) {
-            Ok(Some((place, heard))) => self.heard(place, heard),
+            Ok(Some(changed)) => self.heard(changed),
             Ok(None) => {}
             Err(failure) => {
                 self.give_up(failure);
@@ -56,7 +57,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    fn heard(&mut self, place: usize, heard: Heard) {
+    fn heard(&mut self, Changed { place, generation, heard }: Changed) {
         if heard.stopped {
             self.owed[place] = None;
             if let Err(failure) = self.lanes.stopped(place, FailedBecause::Peer) {
@@ -64,11 +65,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             }
         }
         if let Some(arrived) = heard.fenced {
-            self.fenced(place, arrived);
+            self.fenced((place, generation), arrived);
         }
-        let is_down = || self.lanes[place].lifecycle.state() == RailState::Down;
-        if heard.adopted && is_down() {
-            self.fenced(place, 0);
+        if heard.adopted
+            && let Some(adopted) = self.lanes.adopt(place)
+        {
+            self.fenced((place, adopted), 0);
         }
         self.recover();
     }
@@ -222,17 +224,18 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if !is_draining || self.lanes.failure.is_some() || !self.lanes[place].drain(false) {
             return;
         }
+        let generation = self.lanes[place].lifecycle.generation();
         // Nothing arrives at this end.
         if let Some(arrived) = self.lanes[place].lifecycle.drained(0) {
-            self.fenced(place, arrived);
+            self.fenced((place, generation), arrived);
         }
     }
 
-    /// A queue pair is Down now, and so many of its immediates had arrived: those shares have, the others are
-    /// lost.
-    fn fenced(&mut self, place: usize, arrived: u32) {
+    /// The queue pair that a place had in this generation is Down now, and so many of its immediates had
+    /// arrived: those shares have, the others are lost. The place may be at the next generation already, so
+    /// which one it is comes from whoever knows.
+    fn fenced(&mut self, (place, generation): (usize, u16), arrived: u32) {
         let lane = &self.lanes[place];
-        let generation = lane.lifecycle.generation();
         let (suspects, error) = (lane.suspects_requests, lane.flush_error());
         let (mut done, mut again, mut is_fatal) = (0, 0, false);
         for at in 0..SLOTS {

@@ -1,6 +1,7 @@
 //! Queue pairs that fail cost no message: nothing lost, nothing twice, nothing overwritten.
 
 mod entries;
+mod generations;
 mod queue_pairs;
 mod shares;
 
