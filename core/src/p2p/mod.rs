@@ -121,7 +121,7 @@ pub use error::{BuildError, CallError, CardError, Failure, NotNow, ProtocolError
 pub use immediate::{ImmLayout, Immediate, MAX_SLOTS, SIZE_UNIT, Told};
 pub use mask::Mask;
 pub use memory::{Region, TooManyKeys, Words};
-pub use pool::{Account, POOL_WR_ID, Pool, PoolError};
+pub use pool::{Account, ForeignAccount, POOL_WR_ID, Pool, PoolError};
 pub use receiver::{FlushHandle, Received, Receiver, ReceiverConfig, RecvBuffer, RecvHandle};
 pub use record::{RECORD_BYTES, RecordError};
 pub use sender::{SendHandle, Sender, SenderConfig};

@@ -19,10 +19,13 @@
 //! `min_rnr_timer`). Where one peer must not make another wait at all, they get pools of their own.
 //!
 //! The [`Pool`] is the ledger: it grants accounts with limits that add up to no more than the queue holds,
-//! takes over what a closed account leaves, and counts receives that unknown queue pairs took.
+//! takes over what a closed account leaves, and counts receives that unknown queue pairs took. Queue pairs of a
+//! closed account may have taken receives whose completions nobody has polled yet, so what it leaves is in nobody's
+//! account until the completion queue was seen empty.
 
 use crate::hardware::{ENGINE_WR_ID, ReceiveQueue, RecvBatch, Refusal, Taken};
 use crate::verbs::{Completion, DeviceId, RecvRequest, Sge};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The `wr_id` of every receive of a pool: they are all alike.
 pub const POOL_WR_ID: u64 = 0x706f_6f6c;
@@ -63,12 +66,19 @@ fn post<S: ReceiveQueue>(queue: &mut S, count: u32) -> Taken {
 /// ```
 #[derive(Debug)]
 pub struct Pool {
+    /// No other pool of this process has it.
+    id: u64,
     device: DeviceId,
     capacity: u32,
     granted: u32,
     /// Receives in the queue that no account has; below 0, receives that were taken at the cost of others.
     unowned: i64,
+    /// Receives that closed accounts left: in the queue, or taken by completions that nobody has polled.
+    unsettled: u32,
 }
+
+/// The next pool has this id.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// An account cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,9 +93,34 @@ pub enum PoolError {
         /// Receives that the queue holds.
         capacity: u32,
     },
+    /// There would be room, but for receives of closed accounts that may be in the queue: poll until the completion
+    /// queue is empty, and [say so](Pool::note_empty).
+    #[error(
+        "an account of {asked} receives, where {left} are left: {unsettled} of closed accounts may have been taken, or not"
+    )]
+    Unsettled {
+        /// The limit that was asked for.
+        asked: u32,
+        /// What is left.
+        left: u32,
+        /// Receives that closed accounts left.
+        unsettled: u32,
+    },
     /// An account of no receives is of no use.
     #[error("an account of no receives")]
     Nothing,
+}
+
+/// A pool takes back only accounts that it opened; nothing changed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "an account of a pool of device {}, which is not this pool of device {}", account.device.0, pool.0
+)]
+pub struct ForeignAccount<S> {
+    /// The device of the pool that did not take it.
+    pub pool: DeviceId,
+    /// The account.
+    pub account: Account<S>,
 }
 
 impl Pool {
@@ -94,8 +129,9 @@ impl Pool {
     /// `capacity` is how many receives it holds, or how many the completion queue of the device's connections
     /// has [set aside](crate::virtual_cq::VirtualCq::set_aside) for them, if that is less: each of them
     /// completes there.
-    pub const fn new(device: DeviceId, capacity: u32) -> Self {
-        Self { device, capacity, granted: 0, unowned: 0 }
+    pub fn new(device: DeviceId, capacity: u32) -> Self {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Self { id, device, capacity, granted: 0, unowned: 0, unsettled: 0 }
     }
 
     /// The device.
@@ -108,44 +144,82 @@ impl Pool {
         self.capacity
     }
 
+    /// Receives that new accounts may have: all that the queue holds, less those of open accounts, and less those
+    /// of closed ones that [may be in the queue](Self::note_empty).
+    pub const fn left(&self) -> u32 {
+        self.capacity.saturating_sub(self.granted).saturating_sub(self.unsettled)
+    }
+
     /// Opens an account for one connection. `queue` is a handle of the shared receive queue, for this
     /// connection alone; `limit` bounds what it may have posted, and so what it may promise: slots times
     /// rails is always enough.
     ///
     /// # Errors
     ///
-    /// The limits of all accounts must not exceed the capacity.
+    /// The limits of all accounts must not exceed the capacity, nor what is [left](Self::left) of it.
     pub fn open<S: ReceiveQueue>(&mut self, queue: S, limit: u32) -> Result<Account<S>, PoolError> {
-        let left = self.capacity - self.granted;
+        let Self { id, device, capacity, unsettled, .. } = *self;
+        let left = self.left();
         if limit == 0 {
             return Err(PoolError::Nothing);
         }
         if limit > left {
-            return Err(PoolError::Full { asked: limit, left, capacity: self.capacity });
+            return Err(match left.saturating_add(unsettled) {
+                all if limit > all => PoolError::Full { asked: limit, left, capacity },
+                _ => PoolError::Unsettled { asked: limit, left, unsettled },
+            });
         }
         self.granted += limit;
-        // What closed accounts left is this one's now.
+        // What closed accounts left, and is known to be there, is this one's now.
         let posted = self.unowned.min(i64::from(limit));
         self.unowned -= posted;
         // An account for few receives is not filled up with each that is taken.
         let low_water = LOW_WATER.min(limit / 8);
-        Ok(Account { device: self.device, queue, limit, low_water, posted })
+        Ok(Account { pool: id, device, queue, limit, low_water, posted })
     }
 
     /// Takes an account back, of a connection that has ended: none of its queue pairs takes a receive any
     /// more, or if one does, its completion is [foreign](Self::note_foreign). The handle is returned.
-    pub fn close<S>(&mut self, account: Account<S>) -> S {
+    ///
+    /// The receives that it leaves are promised to nobody before [`note_empty`](Self::note_empty).
+    ///
+    /// # Errors
+    ///
+    /// Another pool opened the account; nothing changed, and it is given back.
+    pub fn close<S>(&mut self, account: Account<S>) -> Result<S, ForeignAccount<S>> {
+        if account.pool != self.id {
+            return Err(ForeignAccount { pool: self.device, account });
+        }
         self.granted -= account.limit;
-        self.unowned += account.posted;
-        account.queue
+        match u32::try_from(account.posted) {
+            Ok(posted) => self.unsettled += posted,
+            // It took more than it posted, of others.
+            Err(_) => self.unowned += account.posted,
+        }
+        Ok(account.queue)
     }
 
     /// Takes note of a [foreign](crate::virtual_cq::Event::Foreign) completion of this device. Returns
     /// whether it is of a receive of the pool.
-    pub fn note_foreign(&mut self, completion: &Completion) -> bool {
+    pub const fn note_foreign(&mut self, completion: &Completion) -> bool {
         let is_ours = completion.wr_id == POOL_WR_ID;
-        self.unowned -= i64::from(is_ours);
+        if is_ours {
+            // Receives are all alike: as long as closed accounts have left some, it is one of them.
+            match self.unsettled.checked_sub(1) {
+                Some(rest) => self.unsettled = rest,
+                None => self.unowned -= 1,
+            }
+        }
         is_ours
+    }
+
+    /// Takes note that the completion queue of this device was found empty, and that every
+    /// [foreign](Self::note_foreign) completion was noted: by a poll that began when no queue pair of a closed
+    /// account took receives any more. What those accounts left is in the queue then, and the next ones have it.
+    ///
+    /// Poll before these queue pairs are destroyed: some drivers forget the completions of one that is.
+    pub fn note_empty(&mut self) {
+        self.unowned += i64::from(core::mem::take(&mut self.unsettled));
     }
 
     /// Posts receives in the place of those that were taken at the cost of open accounts, and returns how
@@ -163,13 +237,15 @@ impl Pool {
 
     /// Receives in the queue, or taken by completions that nobody has polled, that no account has.
     pub const fn unowned(&self) -> i64 {
-        self.unowned
+        self.unowned + self.unsettled as i64
     }
 }
 
 /// One connection's part of a device's pool.
 #[derive(Debug)]
 pub struct Account<S> {
+    /// The id of the pool that opened it.
+    pool: u64,
     device: DeviceId,
     queue: S,
     limit: u32,
@@ -255,10 +331,10 @@ mod tests {
     use std::vec::Vec;
 
     /// A shared receive queue that counts.
-    #[derive(Clone, Default)]
+    #[derive(Clone, Debug, Default)]
     struct Shared(Rc<State>);
 
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     struct State {
         posted: Cell<i64>,
         batches: RefCell<Vec<u32>>,
@@ -365,7 +441,7 @@ mod tests {
         assert_eq!(pool.open(Shared::default(), 41).err(), Some(full));
         assert_eq!(pool.open(Shared::default(), 0).err(), Some(PoolError::Nothing));
         let _second = pool.open(Shared::default(), 40).unwrap();
-        pool.close(first);
+        assert!(pool.close(first).is_ok());
         assert!(pool.open(Shared::default(), 60).is_ok());
     }
 
@@ -375,12 +451,15 @@ mod tests {
         let mut pool = Pool::new(DEVICE, 100);
         let mut first = pool.open(queue.clone(), 60).unwrap();
         assert_eq!(first.refill(0), Ok(()));
-        let queue = pool.close(first);
-        assert_eq!(pool.unowned(), 60);
+        let queue = pool.close(first).unwrap();
+        assert_eq!((pool.unowned(), pool.left()), (60, 40));
         let late = Completion::success(7, POOL_WR_ID, crate::verbs::WcOpcode::RECV_RDMA_WITH_IMM);
         assert!(pool.note_foreign(&late));
         queue.take(1);
         assert!(!pool.note_foreign(&Completion { wr_id: 0, ..late }));
+        let unsettled = PoolError::Unsettled { asked: 100, left: 41, unsettled: 59 };
+        assert_eq!(pool.open(queue.clone(), 100).err(), Some(unsettled));
+        pool.note_empty();
         let mut second = pool.open(queue.clone(), 100).unwrap();
         assert_eq!((second.posted(), pool.unowned()), (59, 0));
         queue.batches();

@@ -2,8 +2,9 @@
 
 use crate::rig::{Rig, Setup, irecv};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{Account, NotNow};
+use polyrail_core::p2p::{Account, NotNow, Pool, PoolError};
 use polyrail_core::verbs::DeviceId;
+use polyrail_core::virtual_cq::Event;
 
 fn small(rails: u8, limit: u32, connections: usize) -> Rig {
     let mut setup = Setup::rails(rails);
@@ -118,14 +119,83 @@ fn accounts_of_a_connection_that_ended_go_back_to_the_pool() {
     let (queue_pairs, accounts) = ended.receiver.into_parts();
     assert_eq!(queue_pairs.count(), 2);
     for (pool, account) in rig.pools.iter_mut().zip(accounts) {
-        pool.close(account);
+        pool.close(account).expect("its own");
     }
     rig.invariants();
     assert!(rig.pools.iter().all(|pool| pool.unowned() > 0));
+    rig.pools.iter_mut().for_each(Pool::note_empty);
     // The next one takes over what was left.
     let srq = rig.srqs[0].clone();
     let account = rig.pools[0].open(srq, 8).expect("there is room again");
     assert_eq!(account.posted() + rig.pools[0].unowned(), i64::from(rig.fabric.receives(0)) / 2);
+}
+
+/// Receives that a closed account leaves may have been taken by completions that nobody has polled: none of them is
+/// promised to a peer before it is known to be there.
+#[test]
+fn receives_that_nobody_knows_to_be_there_are_not_promised_again() {
+    let mut rig = small(1, 8, 1);
+    let (source, target) = (rig.source(64), rig.target(64));
+    for _ in 0..5 {
+        let _ = rig.irecv(&target, 64);
+    }
+    rig.settle();
+    for _ in 0..5 {
+        let _ = rig.isend(&source, 64);
+    }
+    // Five receives are taken, and nobody has polled for their completions.
+    rig.fabric.run();
+    assert_eq!(rig.fabric.receives(0), 3);
+    let ended = rig.connections.remove(0);
+    assert!(rig.near_cq.detach(0) && rig.far_cq.detach(0));
+    let (_queue_pairs, accounts) = ended.receiver.into_parts();
+    for account in accounts {
+        rig.pools[0].close(account).expect("its own");
+    }
+    let srq = rig.srqs[0].clone();
+    let unsettled = PoolError::Unsettled { asked: 8, left: 0, unsettled: 8 };
+    assert_eq!(rig.pools[0].open(srq.clone(), 8).err(), Some(unsettled));
+    assert_eq!((rig.pools[0].unowned(), rig.pools[0].left()), (8, 0), "nothing changed");
+    // Polls tell what became of them. Until then, the count is not what is there.
+    rig.counts_pools = false;
+    rig.poll_far();
+    let foreign = rig.foreign[1].drain(..);
+    for event in foreign {
+        let Event::Foreign { completion, .. } = event else { panic!("{event:?}") };
+        assert!(rig.pools[0].note_foreign(&completion));
+    }
+    rig.pools[0].note_empty();
+    let account = rig.pools[0].open(srq, 8).expect("there is room again");
+    assert_eq!((account.posted(), rig.fabric.receives(0)), (3, 3));
+    assert_eq!((rig.pools[0].unowned(), rig.pools[0].left()), (0, 0));
+}
+
+/// A pool counts the receives of its own accounts: one of another pool comes back, even if that is of the same device.
+#[test]
+fn an_account_of_another_pool_is_given_back() {
+    let mut rig = small(2, 8, 1);
+    let device = rig.pools[0].device();
+    let mut same_device = Pool::new(device, 64);
+    let ended = rig.connections.remove(0);
+    let (_queue_pairs, accounts) = ended.receiver.into_parts();
+    let [own, other] = &mut rig.pools[..] else { panic!("two devices") };
+    for (account, is_own) in accounts.zip([true, false]) {
+        let before = (own.unowned(), own.left(), same_device.unowned(), same_device.left());
+        let refused = same_device.close(account).expect_err("of another pool");
+        assert_eq!(refused.pool, device);
+        let account = if is_own {
+            refused.account
+        } else {
+            let refused = own.close(refused.account).expect_err("of another device");
+            assert_eq!((refused.pool, refused.account.device()), (device, other.device()));
+            refused.account
+        };
+        let after = (own.unowned(), own.left(), same_device.unowned(), same_device.left());
+        assert_eq!(before, after, "nothing changed");
+        let pool = if is_own { &mut *own } else { &mut *other };
+        assert!(pool.close(account).is_ok());
+        assert_eq!(pool.left(), 8);
+    }
 }
 
 /// A queue pair that died with a receive of another connection's was the last one of its connection there.

@@ -156,6 +156,12 @@ pub(crate) struct TestSrq {
     pub(crate) at: usize,
 }
 
+impl std::fmt::Debug for TestSrq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TestSrq({})", self.at)
+    }
+}
+
 impl ReceiveQueue for TestSrq {
     type RecvBatch<'q> = Batch<'q, RecvRequest>;
 

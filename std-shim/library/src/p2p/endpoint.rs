@@ -5,7 +5,7 @@ use super::error::P2pBuildError;
 use super::member::{P2pMember, Targets};
 use super::message::P2pMessage;
 use super::shared::Shared;
-use super::sizes::P2P_ROUTES;
+use super::sizes::{EngineSender, P2P_ROUTES};
 use crate::backend::Domain;
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_qp::ControlError;
@@ -57,7 +57,8 @@ impl P2pBuilder {
     /// What the devices or the engine refuse.
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
         let mut shared = Shared::new(*self, domains, 1)?;
-        Ok(P2pEndpoint { member: shared.open(0)?, shared })
+        let others: &mut [EngineSender<D::Qp>] = &mut [];
+        Ok(P2pEndpoint { member: shared.open(0, others)?, shared })
     }
 }
 

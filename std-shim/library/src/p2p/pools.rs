@@ -38,9 +38,16 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
             let device = account.device();
             let own = self.0.iter_mut().find(|(pool, _)| pool.device() == device);
             if let Some((pool, _)) = own {
-                pool.close(account);
+                // Its own: each device has one pool here, which opened the account.
+                _ = pool.close(account);
             }
         }
+    }
+
+    /// Every completion queue was found empty, by a poll that began when no queue pair of a closed account took
+    /// receives any more.
+    pub(super) fn note_empty(&mut self) {
+        self.0.iter_mut().for_each(|(pool, _)| pool.note_empty());
     }
 
     /// A completion of a queue pair that nobody knows may have taken a receive.

@@ -167,11 +167,12 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     /// There are as many as there may be, or the routing table is full; or what the devices or the engine refuse.
     /// Nothing changed.
     pub fn add(&mut self) -> Result<usize, P2pBuildError> {
-        let members = &mut self.members.0;
+        let members = &self.members.0;
         let free = members.iter().position(Option::is_none).unwrap_or(members.len());
         let number = u16::try_from(free).ok().filter(|number| *number < self.most);
         let number = number.ok_or(P2pBuildError::Members { most: self.most })?;
-        let member = self.shared.open(number)?;
+        let member = self.shared.open(number, &mut self.members)?;
+        let members = &mut self.members.0;
         match members.get_mut(free) {
             Some(place) => *place = Some(member),
             None => members.push(Some(member)),
@@ -190,7 +191,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         let member = member.ok_or(P2pRemoveError::NoMember { number })?;
         match member.take_if(|member| member.is_drained()) {
             Some(member) => {
-                self.shared.close(member);
+                self.shared.close(member, &mut self.members);
                 Ok(())
             }
             None if member.is_none() => Err(P2pRemoveError::NoMember { number }),

@@ -61,8 +61,12 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         Ok(Self { cq, pools, channels, builder, domains, places, polls: 0 })
     }
 
-    /// Makes a member of this number, which no other has.
-    pub(super) fn open(&mut self, number: u16) -> Result<P2pMember<D>, P2pBuildError> {
+    /// Makes a member of this number, which none of these has.
+    pub(super) fn open<S: TargetSet + ?Sized>(
+        &mut self,
+        number: u16,
+        members: &mut S,
+    ) -> Result<P2pMember<D>, P2pBuildError> {
         let Self { cq, pools, builder, domains, places, .. } = self;
         let member = Make { builder, domains, places }.member(cq.cqs(), pools, number)?;
         let P2pMember { sender, receiver, .. } = &member;
@@ -74,16 +78,20 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         match attached {
             Ok(()) => Ok(member),
             Err(error) => {
-                self.close(member);
+                self.close(member, members);
                 Err(error.into())
             }
         }
     }
 
-    /// Destroys a member of which no device accesses any buffer any more. The receives that it leaves are others'.
-    pub(super) fn close(&mut self, member: P2pMember<D>) {
+    /// Destroys a member of which no device accesses any buffer any more; these are the others. The receives that it
+    /// leaves are the next one's.
+    pub(super) fn close<S: TargetSet + ?Sized>(&mut self, member: P2pMember<D>, members: &mut S) {
         self.cq.detach(member.sender_index());
         self.cq.detach(member.receiver_index());
+        // Drivers forget the completions of a queue pair that is destroyed, and so would its pool the receives that
+        // these took. What cannot be polled now keeps its receives from the next member.
+        let is_empty = self.poll(members, usize::MAX).is_ok();
         let P2pMember { sender, receiver, regions, .. } = member;
         if let Some(sender) = sender {
             sender.into_queue_pairs().for_each(drop);
@@ -92,6 +100,9 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
             let (queue_pairs, accounts) = receiver.into_parts();
             queue_pairs.for_each(drop);
             self.pools.close(accounts);
+            if is_empty {
+                self.pools.note_empty();
+            }
         }
         drop(regions);
     }
