@@ -162,13 +162,16 @@ impl<
     #[inline]
     pub(super) fn refill(&mut self) {
         for pool in &mut self.pools {
-            // What was promised is there, whatever the driver says: each immediate that came took the
-            // receive that was promised for it. If it refuses, a later poll asks again.
-            let _ = match pool.each {
+            let posted = match pool.each {
                 // The last ones that dying queue pairs took here may be another connection's.
                 0 => pool.account.pay_back(),
                 each => pool.account.refill(self.waiting * each),
             };
+            if posted.is_err() {
+                // Each immediate that came took the receive that was promised for it, so what was promised is
+                // mostly there all the same. Where it is not, a later poll asks the driver again.
+                self.lanes.needs_care = true;
+            }
         }
     }
 }

@@ -259,7 +259,13 @@ impl<
         let drains = |lane: &Lane<Q, DEPTH>| lane.lifecycle.state() == RailState::Draining;
         let rewrites =
             || (0..SLOTS).any(|at| self.slots[at].wants_entries && self.entry_lane(at).is_some());
-        self.lanes.iter().any(drains) || rewrites()
+        self.lanes.iter().any(drains) || rewrites() || self.lacks_receives()
+    }
+
+    /// Whether receives are missing that were promised, because a driver did not take them: it is asked again.
+    fn lacks_receives(&self) -> bool {
+        let lacks = |pool: &DevicePool<S>| !pool.account.covers(self.waiting * pool.each);
+        self.pools.iter().any(lacks)
     }
 
     /// Does what completions and messages allow for queue pairs that failed.
@@ -274,7 +280,7 @@ impl<
         self.refill();
         self.rewrite();
         let wants_entries = self.slots.iter().any(|slot| slot.wants_entries);
-        self.lanes.needs_care = self.lanes.awaits_fence() || wants_entries;
+        self.lanes.needs_care = self.lanes.awaits_fence() || wants_entries || self.lacks_receives();
     }
 
     /// If nothing of a queue pair that failed can complete any more, the peer is told what arrived.
@@ -299,7 +305,7 @@ impl<
     /// Fills the pools up, and returns whether what may come of all waiting slots is there.
     fn covers_promises(&mut self) -> bool {
         self.refill();
-        self.pools.iter().all(|pool| pool.account.covers(self.waiting * pool.each))
+        !self.lacks_receives()
     }
 
     /// The queue pair that a place had in this generation is Down now: entries that it may have written late

@@ -7,6 +7,7 @@ use polyrail_core::p2p::{
     CallError, Failure, ImmLayout, Mask, NotNow, ProtocolError, RecvHandle, SendHandle, Told,
 };
 use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_cq::CompletionTarget;
 
 /// Entries written before a rail moved have keys for its new device.
 #[test]
@@ -126,6 +127,25 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
     for (send, recv) in handles {
         assert!(rig.sent(send) && rig.received(recv).is_some());
     }
+}
+
+/// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants one, since nothing
+/// else has the driver asked again.
+#[test]
+fn a_receiver_that_holds_a_fence_back_wants_to_be_polled() {
+    let (mut rig, _) = just_enough();
+    rig.fabric.refuse_receives_of(1, 30);
+    for _ in 0..4 {
+        rig.poll();
+        rig.carry();
+    }
+    assert_eq!(rig.receiver().queue_pair_state(0), DOWN);
+    assert_eq!(rig.receiver().next_control(), None);
+    assert!(rig.receiver().wants_poll(), "its driver is to be asked again");
+    for _ in 0..30 {
+        rig.poll_far();
+    }
+    assert!(rig.receiver().next_control().is_some() && !rig.receiver().wants_poll());
 }
 
 /// Rule M: completions of a queue pair that is fenced lower the count, and do nothing else.
