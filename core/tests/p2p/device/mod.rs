@@ -60,6 +60,8 @@ struct Srq {
 struct Cq {
     entries: VecDeque<Completion>,
     capacity: u32,
+    /// It cannot be polled for now.
+    is_broken: bool,
 }
 
 #[derive(Default)]

@@ -22,7 +22,7 @@ impl Fabric {
     pub(crate) fn cq(&self, device: u32, capacity: u32) -> TestCq {
         let mut world = self.0.borrow_mut();
         let entries = VecDeque::with_capacity(capacity as usize);
-        world.cqs.push(Cq { entries, capacity });
+        world.cqs.push(Cq { entries, capacity, is_broken: false });
         TestCq { fabric: self.clone(), at: world.cqs.len() - 1, device }
     }
 
@@ -198,6 +198,10 @@ unsafe impl CompletionQueue for TestCq {
         out: &'o mut [MaybeUninit<Completion>],
     ) -> Result<&'o [Completion], CqError> {
         let cq = &mut self.fabric.0.borrow_mut().cqs[self.at];
+        if cq.is_broken {
+            let (cq, device) = (CqId(self.at as u64), DeviceId(self.device));
+            return Err(CqError { cq, device, errno: 5 });
+        }
         let count = out.len().min(cq.entries.len());
         for place in &mut out[..count] {
             place.write(cq.entries.pop_front().expect("as many as were counted"));

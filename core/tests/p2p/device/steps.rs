@@ -75,6 +75,11 @@ impl Fabric {
         self.0.borrow_mut().flush(at, status);
     }
 
+    /// A completion queue cannot be polled for now, or again.
+    pub(crate) fn break_queue(&self, cq: usize, is_broken: bool) {
+        self.0.borrow_mut().cqs[cq].is_broken = is_broken;
+    }
+
     /// Its driver does not give its word for now.
     pub(crate) fn hold_word(&self, at: usize, holds: bool) {
         self.0.borrow_mut().qps[at].holds_word = holds;

@@ -2,7 +2,7 @@
 
 use super::{DOWN, arrives, moved, under_way};
 use crate::device::Step;
-use crate::rig::Setup;
+use crate::rig::{Rig, Setup};
 use polyrail_core::hardware::Refusal;
 use polyrail_core::p2p::{Mask, NotNow};
 use polyrail_core::verbs::{Opcode, WcStatus};
@@ -86,6 +86,27 @@ fn what_the_completion_queue_holds_at_the_word_is_taken_before_the_fence() {
         assert!(rig.sent(send) && rig.received(recv).is_some());
     }
     assert_eq!(moved(&mut rig), [], "all had arrived");
+}
+
+/// A completion queue that could not be polled was not seen empty: what it holds counts, once it can be polled again.
+#[test]
+fn a_completion_queue_that_cannot_be_polled_is_not_seen_empty() {
+    let (mut rig, send, recv) = under_way();
+    assert_eq!(rig.fabric.execute(rig.near(1)), Step::Done);
+    let queue = rig.far_cq.cqs()[1].at;
+    rig.fabric.break_queue(queue, true);
+    assert!(rig.receiver().fail_queue_pair(1));
+    for _ in 0..4 {
+        let Rig { connections, far_cq, .. } = &mut rig;
+        let polled = far_cq.poll(&mut connections[0].receiver, usize::MAX, |_| ());
+        assert!(polled.error.is_some());
+        rig.carry();
+        let state = rig.receiver().queue_pair_state(1).expect("a place").0;
+        assert_eq!(state, RailState::Draining, "nobody knows what has arrived");
+    }
+    rig.fabric.break_queue(queue, false);
+    arrives(&mut rig, send, recv);
+    assert_eq!(moved(&mut rig), [], "it had arrived");
 }
 
 #[test]
