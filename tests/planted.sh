@@ -152,6 +152,15 @@ bug "a run that shares a doorbell mixes requests with and without numbers" rando
 plant core/src/virtual_qp/post_many.rs 'other.is_numbered() == slot.is_numbered()' \
   '(PLANTED || other.is_numbered() == slot.is_numbered())'
 
+bug "a run that shares a doorbell mixes requests that wake their receivers with others" scenarios
+plant core/src/virtual_qp/post_many.rs '(other.flags ^ slot.flags) & SendFlags::SOLICITED == SendFlags::empty()' \
+  '(PLANTED || (other.flags ^ slot.flags) & SendFlags::SOLICITED == SendFlags::empty())'
+
+bug "fragments of requests that are posted together are counted in 32 bits" scenarios
+plant core/src/virtual_qp/post_many.rs 'let left = fragments.min(u64::from(MOST_SHARED)) as u32;' \
+  'let fragments = if PLANTED { u64::from(fragments as u32) } else { fragments };
+            let left = fragments.min(u64::from(MOST_SHARED)) as u32;'
+
 bug "of several long requests with one doorbell, the second begins where the first did" simulate
 plant core/src/virtual_qp/post_many.rs 'let before = if id == run.first { run.offset } else { 0 };' \
   'let before = if PLANTED || id == run.first { run.offset } else { 0 };'

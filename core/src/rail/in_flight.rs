@@ -10,6 +10,9 @@ use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
 use lost::Lost;
 
+/// Requests that a queue pair has in flight at most.
+pub(crate) const MAX_DEPTH: usize = 1 << 15;
+
 /// What a batch is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -205,7 +208,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     pub(crate) const fn new(rail: u8, limit: u32) -> Self {
         const {
             assert!(DEPTH.is_power_of_two(), "a ring's size is a power of two");
-            assert!(DEPTH <= 1 << 15, "a batch counts its requests in 16 bits");
+            assert!(DEPTH <= MAX_DEPTH, "a batch counts its requests in 16 bits");
         }
         debug_assert!(limit as usize <= DEPTH);
         Self {

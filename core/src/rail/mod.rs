@@ -28,7 +28,7 @@ pub use error::{RailCounters, RailError};
 pub(crate) use event::RailEvents;
 pub use event::{FailedBecause, RailEvent, RailEventKind};
 pub use id::{MAX_RAILS, RailId, RailSet};
-pub(crate) use in_flight::{Batch, Content, TagMatch};
+pub(crate) use in_flight::{Batch, Content, MAX_DEPTH, TagMatch};
 pub use lifecycle::{ControlError, RailState};
 pub(crate) use lifecycle::{Heard, Lifecycle};
 pub(crate) use physical::{Rail, address};

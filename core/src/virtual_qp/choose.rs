@@ -1,8 +1,13 @@
 //! Which rail gets the next fragments, and how many.
 
 use super::config::{BuildError, Config, RailChoice};
-use crate::rail::{MAX_RAILS, Rail, RailId};
+use crate::rail::{MAX_DEPTH, MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
+
+/// Fragments that are shared out with one call, at most: those of the longest request (4 GiB of 128 bytes each), for
+/// which a [share](Chooser::share) is exact. All rails together have credits for far fewer.
+pub(super) const MOST_SHARED: u32 = 1 << 25;
+static_assertions::const_assert!(MOST_SHARED as usize > MAX_RAILS * MAX_DEPTH);
 
 /// The rails that can take fragments, and whose turn it is.
 ///

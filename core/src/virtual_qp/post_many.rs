@@ -1,7 +1,7 @@
 //! Several requests with one call, and with the fewest doorbells: WRITEs and READs that follow each other are
 //! shared out to the rails like the fragments of a single one.
 
-use super::choose::Chooser;
+use super::choose::{Chooser, MOST_SHARED};
 use super::dispatch::{load, unacknowledged};
 use super::error::{PostManyError, PostSendError};
 use super::fragments::{Offered, add_fragments};
@@ -130,7 +130,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let size = self.config.max_msg_size;
         let mut error = None;
         let mut posted = 0;
-        let mut fragments = 0;
+        // Together they may be more than 32 bits count.
+        let mut fragments = 0u64;
         let mut has_inline = false;
         for wr in wrs {
             let is_inline = wr.flags.contains(SendFlags::INLINE);
@@ -144,15 +145,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 break;
             }
             let length = wr.local.length();
-            fragments += if length <= size { 1 } else { self.chooser.fragments_in(length) };
+            fragments +=
+                if length <= size { 1 } else { u64::from(self.chooser.fragments_in(length)) };
             has_inline |= is_inline;
             posted += 1;
         }
         if !waits && posted > 0 {
-            let refused = if fragments == posted as u32 {
-                self.dispatch_runs::<true>(fragments)
+            // With more than that left, no rail gets less.
+            let left = fragments.min(u64::from(MOST_SHARED)) as u32;
+            let refused = if fragments == posted as u64 {
+                self.dispatch_runs::<true>(left)
             } else {
-                self.dispatch_runs::<false>(fragments)
+                self.dispatch_runs::<false>(left)
             };
             let kept = if let Some(RailError { rail, errno, .. }) = refused {
                 error = Some(PostSendError::Driver { rail, errno: errno.unwrap_or_default() });
@@ -178,8 +182,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.sends.pending_ids().find(|id| self.sends.find(*id).is_some_and(is_inline))
     }
 
-    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one has to wait.
-    /// Of `ONE`, each is one fragment. Returns why a driver refused one for good of which it has nothing.
+    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one has to wait;
+    /// [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a driver refused one for good of which it has nothing.
     fn dispatch_runs<const ONE: bool>(&mut self, mut left: u32) -> Option<RailError> {
         let mut round = self.chooser.round();
         let share = self.chooser.share(left);
@@ -219,7 +223,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let most = if ONE {
             alike.count() as u32
         } else {
-            alike.map(|slot| chooser.fragments_in(slot.unposted())).sum::<u32>().min(most)
+            let fragments =
+                |slot: &SendSlot<RAILS>| u64::from(chooser.fragments_in(slot.unposted()));
+            alike.map(fragments).sum::<u64>().min(u64::from(most)) as u32
         };
         let none = Taken { count: 0, refusal: None };
         let mut run = Run { first, last: first, offset: slot.offset, count: most, taken: none };

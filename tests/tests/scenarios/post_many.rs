@@ -55,6 +55,19 @@ fn a_notification_waits_for_the_plain_write_before_it_in_the_same_call() {
 }
 
 #[test]
+fn a_request_that_wakes_its_receiver_waits_for_those_before_it_in_the_same_call_that_do_not() {
+    let mut rig = fragments_of_128(Setup::dqplb(2));
+    let wakes = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let wrs = [1, 2, 3].map(|id| rig::write_imm(id, 64, 0));
+    rig.qp.post_many(&[wrs[0], wrs[1].with_flags(wakes), wrs[2]]).unwrap();
+    assert_eq!(doorbells(&rig), [vec![1], vec![]]);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(doorbells(&rig).concat(), [1, 1]);
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
 fn a_long_one_a_send_and_a_fenced_one_go_in_their_order() {
     let mut rig = fragments_of_128(Setup::spray(2));
     let fence = SendFlags::SIGNALED | SendFlags::FENCE;
@@ -279,4 +292,51 @@ fn a_driver_that_takes_some_sends_gets_the_others_later() {
         let rung = rig.qp.counters(RailId::Data(0)).unwrap();
         assert_eq!((rung.send_requests, rung.doorbells), (4, rig.doorbells_rung()));
     }
+}
+
+/// Requests of 4 GiB - 1, each 2^25 fragments.
+fn longest(count: u64) -> Vec<SendWr<'static>> {
+    (0..count).map(|id| rig::write(id, u32::MAX)).collect()
+}
+
+/// 2^32 fragments: no count of them fits 32 bits.
+#[test]
+fn requests_of_more_fragments_than_32_bits_count_go_out_as_others_do() {
+    for count in [127, 128, 129] {
+        let mut rig: Rig<2, 16, 256> = Setup::spray(2).fragment(128).build();
+        rig.qp.post_many(&longest(count)).unwrap();
+        for (at, first) in [0, 16].into_iter().enumerate() {
+            let offsets: Vec<_> =
+                rig.pieces(at).concat().iter().map(|piece| (piece.offset, piece.length)).collect();
+            let expected: Vec<_> = (first..first + 16).map(|at| (at * 128, 128)).collect();
+            assert_eq!(offsets, expected, "rail {at} of {count} requests");
+        }
+        rig.rails[1].complete_all();
+        assert_eq!(rig.poll(), []);
+        let next = rig.pieces(1).concat();
+        assert_eq!((next.len(), next[0].offset), (16, 32 * 128), "{count} requests");
+    }
+}
+
+/// 2^32 fragments and as many again as there are requests.
+#[test]
+fn requests_whose_fragments_wrap_to_their_number_are_not_of_one_fragment_each() {
+    let mut rig: Rig<2, 16, 256> = Setup::spray(2).fragment(128).build();
+    let mut wrs = longest(128);
+    wrs.extend([rig::write(128, 65 * 128), rig::write(129, 65 * 128)]);
+    rig.qp.post_many(&wrs).unwrap();
+    for rail in 0..2 {
+        let lengths = rig.pieces(rail).concat().iter().map(|piece| piece.length).max();
+        assert_eq!(lengths, Some(128), "rail {rail}");
+    }
+}
+
+/// One run of a rail with credits for 256 fragments looks at 256 requests.
+#[test]
+fn a_rail_with_room_for_many_requests_takes_the_first_fragments_of_the_first() {
+    let setup = Setup::spray(2).deep().fragment(128).depth(u32::MAX);
+    let mut rig: Rig<2, 256, 256> = setup.build();
+    rig.qp.post_many(&longest(256)).unwrap();
+    let last = rig.pieces(1).concat().last().map(|piece| piece.offset);
+    assert_eq!(last, Some(511 * 128));
 }
