@@ -230,6 +230,13 @@ plant core/src/rail/tag.rs 'pub const fn from_wr_id(wr_id: u64) -> Self {
 plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' \
   'PLANTED || completion.opcode.is_recv() == receives'
 
+bug "what was attached before there was a queue gives entries of it back" scenarios
+plant core/src/virtual_cq/attach.rs 'return Ok(None);' 'return Ok(PLANTED.then_some(0));'
+
+bug "a sum of entries that 32 bits do not hold is cut off" scenarios
+plant core/src/virtual_cq/attach.rs 'match reserved[at].checked_add(entries) {' \
+  'match if PLANTED { Some(reserved[at].saturating_add(entries)) } else { reserved[at].checked_add(entries) } {'
+
 bug "what found no budget comes after what completed later" simulate
 plant core/src/virtual_cq/poll.rs 'self.hand_over_waiting(qps, &mut budget);
         let limit' 'if !PLANTED { self.hand_over_waiting(qps, &mut budget); }

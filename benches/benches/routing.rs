@@ -11,7 +11,7 @@ const LOOK_UPS: usize = 4096;
 
 fn route(index: u16) -> Route {
     let virtual_qp_num = u32::from(index);
-    Route { index, role: Role::Single, virtual_qp_num, cq: 0, entries: 0 }
+    Route { index, role: Role::Single, virtual_qp_num, reserved_in: None, entries: 0 }
 }
 
 fn find<const N: usize>(c: &mut Criterion, routes: usize) {

@@ -85,14 +85,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qp.for_each_physical(&mut |physical, role, entries| {
             multi |= role != Role::Single;
             if result.is_ok() {
-                let device = physical.device();
-                let qp_num = physical.qp_num();
-                result = self
-                    .reserve(&mut reserved, physical.cq(), entries)
-                    .and_then(|cq| cq.ok_or(AttachError::ForeignCq { device, qp_num }))
-                    .and_then(|cq| {
-                        let route = Route { index, role, virtual_qp_num, cq, entries };
-                        Ok(self.routes.insert(device, qp_num, route)?)
+                result =
+                    self.reserve_for(&mut reserved, physical, entries).and_then(|reserved_in| {
+                        let route = Route { index, role, virtual_qp_num, reserved_in, entries };
+                        Ok(self.routes.insert(physical.device(), physical.qp_num(), route)?)
                     });
             }
         });
@@ -112,35 +108,54 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// There is no such queue, of capacity 0, or it is too small; nothing changed.
     pub fn set_aside(&mut self, cq: CqId, entries: u32) -> Result<(), AttachError> {
-        let mut reserved = self.reserved;
         let none = AttachError::CqTooSmall { cq, capacity: 0, needed: entries };
-        self.reserve(&mut reserved, cq, entries)?.ok_or(none)?;
+        let at = self.place(cq).ok_or(none)?;
+        let mut reserved = self.reserved;
+        self.reserve(&mut reserved, at, entries)?;
         self.reserved = reserved;
         Ok(())
     }
 
-    /// Reserves entries and returns the place of the completion queue; `None` if it is not ours.
-    fn reserve(
+    /// The place of a completion queue, if it is ours.
+    fn place(&self, cq: CqId) -> Option<u8> {
+        // There are 256 places at most.
+        self.cqs.iter().position(|own| own.id() == cq).map(|at| at as u8)
+    }
+
+    /// Reserves entries in the completion queue at a place.
+    fn reserve(&self, reserved: &mut [u32; CQS], at: u8, entries: u32) -> Result<(), AttachError> {
+        let at = usize::from(at);
+        let (cq, capacity) = (self.cqs[at].id(), self.cqs[at].capacity());
+        // Cut off, a sum would leave too little when a part of it is given back.
+        match reserved[at].checked_add(entries) {
+            Some(needed) if needed <= capacity => reserved[at] = needed,
+            needed => {
+                let needed = needed.unwrap_or(u32::MAX);
+                return Err(AttachError::CqTooSmall { cq, capacity, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves entries for a physical queue pair, and returns the place of its completion queue. Without any
+    /// queue, there is nothing to reserve.
+    fn reserve_for(
         &self,
         reserved: &mut [u32; CQS],
-        cq: CqId,
+        qp: &dyn PhysicalQp,
         entries: u32,
     ) -> Result<Option<u8>, AttachError> {
         if self.cqs.is_empty() {
-            return Ok(Some(0));
+            return Ok(None);
         }
-        let Some(at) = self.cqs.iter().position(|own| own.id() == cq) else { return Ok(None) };
-        let capacity = self.cqs[at].capacity();
-        let needed = reserved[at].saturating_add(entries);
-        if needed > capacity {
-            return Err(AttachError::CqTooSmall { cq, capacity, needed });
-        }
-        reserved[at] = needed;
-        Ok(Some(at as u8))
+        let foreign = AttachError::ForeignCq { device: qp.device(), qp_num: qp.qp_num() };
+        let at = self.place(qp.cq()).ok_or(foreign)?;
+        self.reserve(reserved, at, entries)?;
+        Ok(Some(at))
     }
 
     /// Routes the completions of another physical queue pair in the place of `old`, given by device and
-    /// number.
+    /// number. It completes on one of our queues if `old` did.
     pub(crate) fn replace_route(
         &mut self,
         index: u16,
@@ -151,15 +166,18 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let found = self.routes.find(device, qp_num).filter(|route| route.index == index);
         let route = *found.ok_or(AttachError::NotAttached { device, qp_num })?;
         let mut reserved = self.reserved;
-        if let Some(reserved) = reserved.get_mut(usize::from(route.cq)) {
-            *reserved = reserved.saturating_sub(route.entries);
-        }
-        let (device, qp_num) = (new.device(), new.qp_num());
-        let cq = self.reserve(&mut reserved, new.cq(), route.entries)?;
-        let cq = cq.ok_or(AttachError::ForeignCq { device, qp_num })?;
+        let reserved_in = match route.reserved_in {
+            // The owner feeds its completions, and may go on to.
+            None if self.place(new.cq()).is_none() => None,
+            before => {
+                give_back(&mut reserved, before, route.entries);
+                self.reserve_for(&mut reserved, new, route.entries)?
+            }
+        };
         // First taken off: the table may be full.
         self.routes.remove(old.0, old.1);
-        if let Err(error) = self.routes.insert(device, qp_num, Route { cq, ..route }) {
+        let route_of_new = Route { reserved_in, ..route };
+        if let Err(error) = self.routes.insert(new.device(), new.qp_num(), route_of_new) {
             self.routes.insert(old.0, old.1, route)?;
             return Err(error.into());
         }
@@ -176,10 +194,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             return false;
         }
         for route in self.routes.iter().filter(|route| route.index == index) {
-            // With no queue of our own, nothing was reserved.
-            if (route.cq as usize) < self.cqs.len() {
-                self.reserved[route.cq as usize] -= route.entries;
-            }
+            give_back(&mut self.reserved, route.reserved_in, route.entries);
         }
         self.forget(index);
         true
@@ -188,5 +203,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     fn forget(&mut self, index: u16) {
         self.routes.remove_index(index);
         self.registry.remove(index);
+    }
+}
+
+/// Entries that were reserved in the completion queue at a place, if at any, are free again.
+fn give_back<const CQS: usize>(reserved: &mut [u32; CQS], at: Option<u8>, entries: u32) {
+    if let Some(at) = at {
+        reserved[usize::from(at)] -= entries;
     }
 }

@@ -109,7 +109,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     };
 
-    /// Adds a completion queue, behind the others.
+    /// Adds a completion queue, behind the others. For virtual queue pairs that were attached while there was none,
+    /// nothing is reserved in it: those that complete there are to be attached anew.
     ///
     /// # Errors
     ///
@@ -137,5 +138,16 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     pub fn invariants(&self) {
         self.routes.invariants();
         self.registry.invariants();
+        let mut reserved = [0u64; CQS];
+        for route in self.routes.iter() {
+            if let Some(at) = route.reserved_in {
+                reserved[usize::from(at)] += u64::from(route.entries);
+            }
+        }
+        // Some may be set aside.
+        let are_there = reserved.iter().zip(self.reserved).all(|(sum, all)| *sum <= u64::from(all));
+        assert!(are_there, "what routes reserved is reserved: {reserved:?} of {:?}", self.reserved);
+        let added = self.reserved.iter().skip(self.cqs.len()).all(|entries| *entries == 0);
+        assert!(added, "nothing is reserved where there is no queue");
     }
 }

@@ -17,9 +17,10 @@ pub struct Route {
     pub role: Role,
     /// The virtual queue pair's number.
     pub virtual_qp_num: u32,
-    /// Place of the completion queue that it completes on.
-    pub cq: u8,
-    /// Entries that it may need there.
+    /// Place of the completion queue in which entries are reserved for it; `None` if none are: it was attached
+    /// while there was no queue.
+    pub reserved_in: Option<u8>,
+    /// Entries that it may need.
     pub entries: u32,
 }
 
@@ -198,7 +199,7 @@ mod tests {
 
     fn route(index: u16) -> Route {
         let role = Role::Rail(0);
-        Route { index, role, virtual_qp_num: u32::from(index), cq: 0, entries: 1 }
+        Route { index, role, virtual_qp_num: u32::from(index), reserved_in: None, entries: 1 }
     }
 
     #[test]

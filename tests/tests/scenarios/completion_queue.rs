@@ -71,6 +71,45 @@ fn a_queue_of_the_promised_depth_takes_every_flush() {
     assert!(reports.iter().all(|(_, status)| *status == WcStatus::WR_FLUSH_ERR));
 }
 
+/// Without completion queues nothing is reserved, whatever is added later.
+#[test]
+fn a_queue_that_is_added_later_owes_nothing_to_what_was_attached_before() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 2 * 2 * 16)];
+    let [first, second, third, fourth] = [10, 20, 30, 40].map(|number| qp(&nic, &cqs, 2, number).0);
+    let mut cq = TestCq::EMPTY;
+    cq.attach(0, &first).unwrap();
+    cq.attach(1, &second).unwrap();
+    cq.add_cq(cqs[0].clone()).unwrap();
+    assert!(cq.detach(1));
+    cq.invariants();
+    cq.attach(1, &second).unwrap();
+    cq.attach(2, &third).unwrap();
+    assert!(cq.detach(0));
+    cq.invariants();
+    let id = polyrail_core::hardware::CompletionQueue::id(&cqs[0]);
+    let too_small = AttachError::CqTooSmall { cq: id, capacity: 64, needed: 80 };
+    assert_eq!(cq.attach(0, &fourth), Err(too_small));
+    assert!(cq.detach(2));
+    assert_eq!(cq.attach(0, &fourth), Ok(()));
+}
+
+/// Sums of entries that 32 bits do not hold are not cut off.
+#[test]
+fn what_is_set_aside_stays_so_though_the_sum_is_large() {
+    let (nic, cqs, mut cq) = one_cq(u32::MAX);
+    let id = polyrail_core::hardware::CompletionQueue::id(&cqs[0]);
+    let most = u32::MAX - 32;
+    cq.set_aside(id, most).unwrap();
+    let [first, second] = [10, 20].map(|number| qp(&nic, &cqs, 2, number).0);
+    cq.attach(0, &first).unwrap();
+    let too_small = AttachError::CqTooSmall { cq: id, capacity: u32::MAX, needed: u32::MAX };
+    assert_eq!(cq.attach(1, &second), Err(too_small));
+    assert!(cq.detach(0));
+    assert_eq!(cq.attach(0, &first), Ok(()));
+    assert_eq!(cq.attach(1, &second), Err(too_small));
+}
+
 #[test]
 fn a_queue_pair_that_completes_elsewhere_cannot_be_attached() {
     let (nic, cqs, mut cq) = one_cq(1 << 12);

@@ -1,14 +1,14 @@
 //! Queue pairs that are to take a rail's place.
 
 use super::{RAIL_0, RAIL_1, fail, fenced, ready, replace, spray};
-use polyrail_core::hardware::{QpLimits, Refusal};
+use polyrail_core::hardware::{CompletionQueue, QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
 use polyrail_core::virtual_cq::AttachError;
 use polyrail_core::virtual_qp::{
     PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError, ToldState,
 };
-use polyrail_tests::rig::{self, Rig, Setup, ok};
-use polyrail_tests::scripted::LIMITS;
+use polyrail_tests::rig::{self, Rig, Setup, TestCq, ok};
+use polyrail_tests::scripted::{LIMITS, Nic, ScriptedCq};
 
 fn down(rig: &mut Rig, rail: RailId) {
     rig.qp.fail_rail(rail);
@@ -164,4 +164,41 @@ fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
     assert_eq!(kinds[0], RailEventKind::Returned);
     assert!(matches!(kinds[1], RailEventKind::Failed { .. }));
     assert!(rig.qp.rail_state(RAIL_1).is_some_and(|state| state != RailState::InService));
+}
+
+/// Two rails that completed nowhere when they were attached: their completions are fed. The one whose queue pair is
+/// replaced by one of a queue that was added meanwhile has entries there from then on, and nobody else's.
+#[test]
+fn a_replacement_takes_the_entries_that_it_needs_and_gives_back_those_that_were_reserved() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 24), nic.cq(1, 16)];
+    let setup = Setup { notify: false, devices: 2, ..spray() };
+    let [(mut fed, ..), (other, ..)] = [10, 20].map(|first| {
+        let setup = setup.clone().config(|config| config.virtual_qp_num = first);
+        setup.build_qp::<2, 8, 8>(&nic, &cqs, first)
+    });
+    let mut cq = TestCq::EMPTY;
+    cq.attach(0, &fed).unwrap();
+    cqs.iter().for_each(|own| cq.add_cq(own.clone()).unwrap());
+    let mut replace = |cq: &mut TestCq, generation, qp_num, on: &ScriptedCq| {
+        fed.fail_rail(RAIL_0);
+        fed.control(fenced(RAIL_0, generation, 0)).unwrap();
+        let (queue_pair, _) = nic.qp(qp_num, on, LIMITS);
+        let replaced = fed.replace_rail(cq, 0, RAIL_0, generation + 1, queue_pair);
+        cq.invariants();
+        replaced.map(drop).map_err(|rejected| rejected.error)
+    };
+    cq.attach(1, &other).unwrap();
+    let too_small = |needed| AttachError::CqTooSmall { cq: cqs[0].id(), capacity: 24, needed };
+    assert_eq!(replace(&mut cq, 0, 30, &cqs[0]), Err(too_small(32).into()));
+    let elsewhere = nic.cq(0, 1);
+    assert_eq!(replace(&mut cq, 0, 31, &elsewhere), Ok(()), "as the one before it, it is fed");
+    assert!(cq.detach(1));
+    assert_eq!(replace(&mut cq, 1, 32, &cqs[0]), Ok(()));
+    let foreign = AttachError::ForeignCq { device: DeviceId(0), qp_num: 33 };
+    assert_eq!(replace(&mut cq, 2, 33, &elsewhere), Err(foreign.into()));
+    assert_eq!(replace(&mut cq, 2, 34, &cqs[1]), Ok(()), "the other queue has what it needs");
+    cq.set_aside(cqs[0].id(), 24).expect("nothing is reserved there any more");
+    assert!(cq.detach(0));
+    cq.set_aside(cqs[1].id(), 16).expect("nor there");
 }
