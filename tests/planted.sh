@@ -262,6 +262,19 @@ bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
   'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.length) };'
 
+bug "a data receive that was refused leaves rail 0's receive queue to data" scenarios
+plant core/src/virtual_qp/data_receives.rs 'self.used = self.next > 0;' 'self.used = PLANTED || self.next > 0;'
+
+bug "a receive queue is for what was refused there first" scenarios
+plant core/src/virtual_qp/receive.rs '        if !self.data_receives.used() {
+            self.rails[0].recvs.set_kind(TagKind::NotifyRecv);' \
+  '        if !PLANTED && !self.data_receives.used() {
+            self.rails[0].recvs.set_kind(TagKind::NotifyRecv);'
+
+bug "a request that was refused chose for all that they may be reported when they are done" scenarios
+plant core/src/virtual_qp/when_done.rs 'any |= slot.state.contains(SlotState::WHEN_DONE);' \
+  'any |= !PLANTED && slot.state.contains(SlotState::WHEN_DONE);'
+
 bug "FENCE waits for READs only" random
 plant core/src/virtual_qp/dispatch.rs 'let passes = self.pass_through' \
   'let fetches = || self.all_rails().flat_map(|rail| rail.sends.iter()).any(|b| b.opcode.is_fetching());

@@ -8,6 +8,7 @@ mod lost;
 
 use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
+use core::fmt;
 use lost::Lost;
 
 /// Requests that a queue pair has in flight at most.
@@ -175,7 +176,7 @@ pub(crate) enum TagMatch {
 /// Laid out as written: what one post or one completion updates does not stand side by side.
 /// Neighbours get updated with one 16-byte access, whose result the next post has to wait for, and
 /// wait long where it crosses a cache line.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[repr(C)]
 pub(crate) struct InFlight<const DEPTH: usize> {
     /// Tag of request 0.
@@ -495,6 +496,23 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         assert_eq!(in_flight + self.credits, self.limit, "credits are conserved");
         assert!(self.missing == 0 || !self.is_empty(), "only a batch in flight can be partial");
         self.lost_invariants();
+    }
+}
+
+/// What places hold that are of no batch in flight or lost means nothing.
+impl<const DEPTH: usize> fmt::Debug for InFlight<DEPTH> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lost = fmt::from_fn(|f| f.debug_list().entries(self.lost_batches()).finish());
+        let in_flight = fmt::from_fn(|f| f.debug_list().entries(self.iter()).finish());
+        let mut all = f.debug_struct("InFlight");
+        all.field("next_tag", &self.next_tag()).field("expected", &self.expected());
+        all.field("head", &self.head).field("tail", &self.tail);
+        all.field("limit", &self.limit).field("credits", &self.credits);
+        all.field("bytes_posted", &self.bytes_posted).field("batches_posted", &self.batches_posted);
+        all.field("missing", &self.missing).field("never_posted", &self.never_posted);
+        all.field("receives_due", &self.receives_due).field("places_of_lost", &self.lost);
+        all.field("is_out_of_order", &self.is_out_of_order);
+        all.field("lost", &lost).field("in_flight", &in_flight).finish()
     }
 }
 

@@ -32,8 +32,14 @@ impl Ahead {
         slot: &mut SendSlot<RAILS>,
         order: ReportOrder,
     ) {
-        slot.state = SlotState::reported(order);
+        slot.state.remove(SlotState::WHEN_DONE);
+        slot.state.insert(SlotState::reported(order));
         self.is_used |= order == ReportOrder::WhenDone;
+    }
+
+    /// A request to be reported when it is done was taken back; there are others, or there are none.
+    pub(super) fn note_others(&mut self, any: bool) {
+        self.is_used = any;
     }
 
     /// How many there are.

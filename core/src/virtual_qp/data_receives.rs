@@ -2,6 +2,7 @@
 
 use crate::completion::VirtualWc;
 use crate::verbs::{LocalBuffer, WcOpcode, WcStatus};
+use core::fmt;
 
 /// A receive with a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,7 @@ impl Outcome {
 ///         | wait to be | posted,     |
 ///         | reported   | or will be  |
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct DataReceives<const RAILS: usize, const DEPTH: usize> {
     /// One was posted: from then on rail 0's receive queue is for data.
     used: bool,
@@ -125,7 +126,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         }
     }
 
-    /// Forgets the newest one.
+    /// Forgets the newest one, which was not posted.
     pub(super) fn take_back(&mut self) {
         debug_assert!(self.complete < self.next);
         self.next -= 1;
@@ -133,6 +134,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
             self.more -= 1;
             self.next -= 1;
         }
+        self.used = self.next > 0;
     }
 
     /// The number behind a receive and all its buffers.
@@ -191,5 +193,18 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.reported = behind;
         let What::Complete(outcome) = what else { return None };
         Some(outcome.report(wr_id, qp_num))
+    }
+}
+
+/// What places hold that are of no receive that is remembered means nothing. (Without re-routing, rail 0 knows which
+/// of the names are of those posted.)
+impl<const RAILS: usize, const DEPTH: usize> fmt::Debug for DataReceives<RAILS, DEPTH> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remembered = (self.reported..self.next).map(|at| &self.receives[Self::index(at)]);
+        let remembered = fmt::from_fn(|f| f.debug_list().entries(remembered.clone()).finish());
+        let mut receives = f.debug_struct("DataReceives");
+        receives.field("used", &self.used).field("reported", &self.reported);
+        receives.field("complete", &self.complete).field("next", &self.next);
+        receives.field("more", &self.more).field("remembered", &remembered).finish()
     }
 }

@@ -218,13 +218,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 }
             }
             Progress::Waits if is_inline => {
-                return Err(self.forget_list(PostSendError::InlineMustWait));
+                return Err(self.forget_list(id, PostSendError::InlineMustWait));
             }
             Progress::Refused(error) => {
                 if self.sends.slot(id).batches_in_flight == 0 {
                     let RailError { rail, errno, .. } = error;
                     let errno = errno.unwrap_or_default();
-                    return Err(self.forget_list(PostSendError::Driver { rail, errno }));
+                    return Err(self.forget_list(id, PostSendError::Driver { rail, errno }));
                 }
                 self.request_refused(id, error);
             }
@@ -233,12 +233,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Forgets the newest request and its buffers, of which nothing is posted.
+    /// Forgets request `id`, the newest, and its buffers, of which nothing is posted.
     #[cold]
-    fn forget_list(&mut self, error: PostSendError) -> PostSendError {
-        while let Some(slot) = self.sends.take_back() {
-            self.parts -= usize::from(slot.state.contains(SlotState::PART));
-        }
+    fn forget_list(&mut self, id: u64, error: PostSendError) -> PostSendError {
+        self.take_back_from(id);
         self.pass_through.forget_fence();
         error
     }

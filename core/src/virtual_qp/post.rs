@@ -120,13 +120,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.sends.pop_pending();
                 self.acknowledge_now();
             }
-            Progress::Waits if inline => return self.refuse_newest(PostSendError::InlineMustWait),
+            Progress::Waits if inline => {
+                return self.refuse_newest(id, PostSendError::InlineMustWait);
+            }
             Progress::Waits | Progress::Failed => {}
             Progress::Refused(error) => {
                 if self.sends.slot(id).batches_in_flight == 0 {
                     let RailError { rail, errno, .. } = error;
                     let errno = errno.unwrap_or_default();
-                    return self.refuse_newest(PostSendError::Driver { rail, errno });
+                    return self.refuse_newest(id, PostSendError::Driver { rail, errno });
                 }
                 self.request_refused(id, error);
             }
@@ -158,11 +160,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 };
             }
             slot.fill(wr, header.imm_order, header.first_state);
-            if let Some(order) = wr.report_order {
-                ahead.choose(slot, order);
-            }
             if wr.opcode == Opcode::RdmaWriteWithImm {
                 scheme.prepare(wr, slot)?;
+            }
+            if let Some(order) = wr.report_order {
+                ahead.choose(slot, order);
             }
             if EMPTY && slot.wants_notify() {
                 slot.state.insert(SlotState::NO_DATA);
@@ -171,10 +173,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })
     }
 
-    /// Forgets the newest request, of which nothing is posted.
+    /// Forgets request `id`, the newest, of which nothing is posted.
     #[cold]
-    fn refuse_newest(&mut self, error: PostSendError) -> Result<(), PostSendError> {
-        self.sends.take_back();
+    fn refuse_newest(&mut self, id: u64, error: PostSendError) -> Result<(), PostSendError> {
+        self.take_back_from(id);
         self.pass_through.forget_fence();
         Err(error)
     }

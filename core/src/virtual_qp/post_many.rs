@@ -167,9 +167,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             } else {
                 None
             };
-            while kept.is_some_and(|id| self.sends.pending_ids().end > id) {
-                self.sends.take_back();
-                posted -= 1;
+            if let Some(refused) = kept {
+                posted -= self.take_back_from(refused);
             }
         }
         self.debug_invariants();

@@ -61,7 +61,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// # Errors
     ///
     /// The receive is refused and forgotten, nothing changed. [`PostRecvError::Full`] and
-    /// [`PostRecvError::QueueFull`] ask for a poll, the others for another request.
+    /// [`PostRecvError::QueueFull`] ask for a poll, the others for another request. (The first notification receive
+    /// with DQPLB [prepares](Self::prepare_receives) all rails: if some drivers refuse, what others took stays
+    /// posted.)
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         if !self.is_multi() {
@@ -182,7 +184,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.data_receives.posted(sequence, wr_id);
             complaint
         });
+        if posted.is_err() {
+            self.leave_kind_open();
+        }
         Ok(self.posted_to_rail_0(posted)?)
+    }
+
+    /// A receive with a buffer was refused. If it would have been the first one, rail 0's receive queue may serve
+    /// notifications still.
+    #[cold]
+    fn leave_kind_open(&mut self) {
+        if !self.data_receives.used() {
+            self.rails[0].recvs.set_kind(TagKind::NotifyRecv);
+        }
     }
 
     /// The keys of a buffer on every device, or the first device that there are none for.
@@ -243,6 +257,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(refusal) = refusal else { return Ok(()) };
         if count == 0 {
             self.data_receives.take_back();
+            self.leave_kind_open();
             return Err(RefusedBy { rail: id, refusal }.into());
         }
         self.driver_complained(id, refusal);

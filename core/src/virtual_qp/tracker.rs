@@ -14,6 +14,7 @@
 //! Slots in `reported..added` are alive, and earlier ones for as long as they are kept. A full ring
 //! refuses the next request.
 
+use core::fmt;
 use core::ops::Range;
 
 /// The ring was full; nothing changed.
@@ -25,7 +26,7 @@ pub struct TrackerFull {
 }
 
 /// A ring of `N` requests in posting order. `N` is a power of two.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WrTracker<T, const N: usize> {
     slots: [T; N],
     reported: u64,
@@ -256,5 +257,17 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         assert!(self.notified <= self.posted);
         assert!(self.posted <= self.added);
         assert!(self.added - self.oldest_alive() <= N as u64);
+    }
+}
+
+/// What slots hold that are not alive means nothing.
+impl<T: Copy + fmt::Debug, const N: usize> fmt::Debug for WrTracker<T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let alive = self.alive().map(|id| &self.slots[Self::index(id)]);
+        let alive = fmt::from_fn(|f| f.debug_list().entries(alive.clone()).finish());
+        let mut tracker = f.debug_struct("WrTracker");
+        tracker.field("reported", &self.reported).field("notified", &self.notified);
+        tracker.field("posted", &self.posted).field("added", &self.added);
+        tracker.field("alive", &alive).finish()
     }
 }

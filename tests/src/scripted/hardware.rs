@@ -7,13 +7,20 @@ use polyrail_core::hardware::{
     Refusal, SendBatch,
 };
 use polyrail_core::verbs::{Completion, DeviceId, LocalBuffer, RecvRequest, SendRequest, Sge};
+use std::fmt;
 use std::mem::MaybeUninit;
 
 /// A queue pair as the engine owns it.
-#[derive(Debug)]
 pub struct ScriptedQp {
     pub(super) nic: Nic,
     pub(super) at: usize,
+}
+
+/// Without the NIC, which it is only a part of.
+impl fmt::Debug for ScriptedQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ScriptedQp").field(&self.at).finish()
+    }
 }
 
 /// Sends on their way to a [`ScriptedQp`].
@@ -136,10 +143,17 @@ unsafe impl QueuePair for ScriptedQp {
 }
 
 /// A completion queue as the engine owns it. Clones are the same queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ScriptedCq {
     pub(super) nic: Nic,
     pub(super) at: usize,
+}
+
+/// Without the NIC, which it is only a part of.
+impl fmt::Debug for ScriptedCq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ScriptedCq").field(&self.at).finish()
+    }
 }
 
 // SAFETY: it touches no memory. (What tests inject breaks the promises on purpose.)

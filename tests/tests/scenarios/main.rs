@@ -19,6 +19,7 @@ mod pass_through;
 mod post_many;
 mod protocol_errors;
 mod reference_defects;
+mod refusals;
 mod report_order;
 mod reroute;
 mod seed_dqplb;

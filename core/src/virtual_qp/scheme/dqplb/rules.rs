@@ -4,7 +4,6 @@ use super::numbers::{PeerWindow, PeerWindowError, SendNumbers};
 use super::sequence::SequenceImm;
 use super::window::{Arrival, SequenceWindow};
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::tag::TagKind;
 use crate::rail::{Rail, RailError, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendWr};
 use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError, RefusedBy};
@@ -123,10 +122,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         }
         if receiving.serves_data {
             return Err(PostRecvError::MixedReceives { serves_data: true });
-        }
-        if !self.prepared {
-            // A data receive may have been tried and refused.
-            receiving.rails[0].recvs.set_kind(TagKind::NotifyRecv);
         }
         let mut posted = 0;
         let mut refused = None;
