@@ -208,7 +208,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                         break;
                     }
                     let Some(index) = self.registry.dequeue() else { break };
-                    self.drain(index, qps, budget);
+                    self.drain_apart(index, qps, budget);
                     self.empty_for(index, qps, budget, polled);
                 }
             } else {
@@ -219,6 +219,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Empties the completion queue that a target has to see empty, as far as the backlog has room: takes all that
     /// the queue held, or as much as it can hold. Whatever else completes there goes its usual way.
+    #[cold]
+    #[inline(never)]
     fn empty_for<S: TargetSet + ?Sized>(
         &mut self,
         index: u16,
@@ -252,7 +254,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         if let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
-        self.drain(index, qps, budget);
+        self.drain_apart(index, qps, budget);
     }
 
     /// Hands over what passed straight through in earlier polls and found no budget. Before anything
@@ -384,7 +386,18 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         !qp.wants_poll()
     }
 
-    /// The same for several, where that is seldom.
+    /// [`drain`](Self::drain), but not in line, where it is seldom needed.
+    #[inline(never)]
+    fn drain_apart<S: TargetSet + ?Sized>(
+        &mut self,
+        index: u16,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        self.drain(index, qps, budget);
+    }
+
+    /// Drains several, where that is seldom needed.
     #[inline(never)]
     fn drain_all<S: TargetSet + ?Sized>(
         &mut self,
@@ -393,7 +406,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
         for index in touched.drain(..) {
-            self.drain(index, qps, budget);
+            self.drain_apart(index, qps, budget);
         }
     }
 

@@ -10,7 +10,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// The next finished request, sends and receives taking turns.
-    #[inline]
+    #[inline(always)]
     pub(super) fn report(&mut self) -> Option<VirtualWc> {
         if self.recvs.front_finished().is_some() {
             self.recvs_first = !self.recvs_first;
