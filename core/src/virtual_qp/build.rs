@@ -4,6 +4,7 @@ use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, RailFailure};
 use super::data_receives::DataReceives;
+use super::devices::Devices;
 use super::health::Health;
 use super::list::usable;
 use super::offers::Offers;
@@ -71,7 +72,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             max_sge: 1,
             max_recv_sge: 1,
             recvs_first: false,
-            devices: ArrayVec::new(),
+            devices: Devices::NONE,
             scheme: SchemeState::NONE,
             data_receives: DataReceives::NONE,
             reroute: Reroute::new(config.rail_failure),

@@ -137,6 +137,20 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.used = self.next > 0;
     }
 
+    /// Devices have other places, each with where one of its device was. A key is the same for all that the device
+    /// meets.
+    pub(super) fn renumber(&mut self, places_before: &[Option<usize>]) {
+        for number in self.reported..self.next {
+            let DataReceive { what, .. } = &mut self.receives[Self::index(number)];
+            if let What::Waits(buffer) | What::More(buffer) = what {
+                let before = buffer.lkeys;
+                for (lkey, place) in buffer.lkeys.iter_mut().zip(places_before) {
+                    *lkey = place.map_or(0, |place| before[place]);
+                }
+            }
+        }
+    }
+
     /// The number behind a receive and all its buffers.
     fn behind(&self, number: u64) -> u64 {
         let is_more = |at: &u64| matches!(self.receives[Self::index(*at)].what, What::More(_));

@@ -161,14 +161,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return Err(PostSendError::InlineMustWait);
             }
         }
-        self.check_parts(whole.flags, buffers, self.devices.len())?;
+        self.check_parts(whole.flags, buffers, self.devices.places.len())?;
         let id = self.add_apart(whole)?;
         self.add_parts(id, buffers)?;
         if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
     }
 
     /// Refuses a list that the ring has no room for, or of which a buffer is not registered with one of the
-    /// first `devices` devices.
+    /// first `devices` places of devices.
     pub(super) fn check_parts(
         &self,
         flags: SendFlags,
@@ -180,9 +180,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if count >= self.sends.room() {
             return Err(TrackerFull { capacity: WRS }.into());
         }
-        for device in &self.devices[..devices] {
+        for place in &self.devices.places[..devices] {
             for (at, part) in filled(buffers) {
-                lkey(flags, part, at, *device)?;
+                lkey(flags, part, at, place.device())?;
             }
         }
         Ok(())
@@ -199,8 +199,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for (_, part) in filled(buffers) {
             let mut slot =
                 SendSlot { local: part.local, state: SlotState::PART, ..SendSlot::BLANK };
-            for (at, (keys, device)) in slot.keys.iter_mut().zip(devices.iter()).enumerate() {
-                *keys = Keys::find(part.keys, *device, at).unwrap_or_default();
+            for (at, (keys, place)) in slot.keys.iter_mut().zip(&devices.places).enumerate() {
+                *keys = Keys::find(part.keys, place.device(), at).unwrap_or_default();
             }
             sends.add(slot)?;
             *parts += 1;

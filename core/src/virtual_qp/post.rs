@@ -151,12 +151,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> Result<u64, PostSendError> {
         let Self { sends, devices, scheme, header, ahead, .. } = self;
         sends.add_with(|slot| {
-            for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
-                *keys = match Keys::find_at(wr.keys, devices, at) {
+            let places = &*devices.places;
+            for (at, (keys, place)) in slot.keys.iter_mut().zip(places).enumerate() {
+                *keys = match Keys::find_at(wr.keys, places, at) {
                     Some(keys) => keys,
                     // A signal names no memory.
                     None if EMPTY => Keys::default(),
-                    None => return Err(PostSendError::MissingKeys { device: *device }),
+                    None => return Err(PostSendError::MissingKeys { device: place.device() }),
                 };
             }
             slot.fill(wr, header.imm_order, header.first_state);

@@ -4,6 +4,7 @@ use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::Config;
 use super::data_receives::DataReceives;
+use super::devices::Devices;
 use super::health::Health;
 use super::offers::Offers;
 use super::pass_through::PassThrough;
@@ -13,7 +14,7 @@ use super::slot::{Recvs, Sends, SlotState};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
-use crate::verbs::{DeviceId, ImmOrder};
+use crate::verbs::ImmOrder;
 use arrayvec::ArrayVec;
 
 /// One queue pair made of up to `RAILS` physical ones.
@@ -197,9 +198,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) max_recv_sge: u32,
     /// Which ring is looked at first for the next report: they take turns.
     pub(super) recvs_first: bool,
-    /// The devices of the rails, each once, or once for each device of the peer that it
-    /// [meets](Self::pair_devices); `keys` of a slot are in this order.
-    pub(super) devices: ArrayVec<DeviceId, RAILS>,
+    /// The devices of the rails.
+    pub(super) devices: Devices<RAILS>,
     /// How receivers of a WRITE_WITH_IMM learn of it.
     pub(super) scheme: SchemeState<Q, RAILS, DEPTH>,
     /// Receives with buffers.

@@ -202,8 +202,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// The keys of a buffer on every device, or the first device that there are none for.
     fn lkeys(&self, keys: &[DeviceKeys]) -> Result<[u32; RAILS], DeviceId> {
         let mut lkeys = [0; RAILS];
-        for (at, (lkey, device)) in lkeys.iter_mut().zip(&self.devices).enumerate() {
-            *lkey = Keys::find(keys, *device, at).ok_or(*device)?.lkey;
+        for (at, (lkey, place)) in lkeys.iter_mut().zip(&self.devices.places).enumerate() {
+            let device = place.device();
+            *lkey = Keys::find(keys, device, at).ok_or(device)?.lkey;
         }
         Ok(lkeys)
     }

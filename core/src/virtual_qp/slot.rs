@@ -1,5 +1,6 @@
 //! What the rings remember of a request.
 
+use super::devices::Place;
 use super::error::PostSendError;
 use super::tracker::WrTracker;
 use crate::completion::VirtualWc;
@@ -41,12 +42,12 @@ impl Keys {
     }
 
     /// Looks up the keys of the rails at a place among the devices. A device that meets several of the peer
-    /// has several places there, and as many keys, in the same order.
+    /// has several places there, and as many keys, in the same order: then it does not tell where a key stands.
     #[inline]
-    pub(super) fn find_at(keys: &[DeviceKeys], devices: &[DeviceId], at: usize) -> Option<Self> {
-        let found = match (keys.get(at), devices.get(at)) {
-            (Some(keys), Some(device)) if keys.device == *device => keys,
-            _ => Self::search_at(keys, devices, at)?,
+    pub(super) fn find_at(keys: &[DeviceKeys], places: &[Place], at: usize) -> Option<Self> {
+        let found = match (keys.get(at), places.get(at)) {
+            (Some(keys), Some(place)) if place.is_the_only_one_of(keys.device) => keys,
+            _ => Self::search_at(keys, places, at)?,
         };
         Some(Self { lkey: found.lkey, rkey: found.rkey })
     }
@@ -55,25 +56,25 @@ impl Keys {
     #[inline(never)]
     fn search_at<'k>(
         keys: &'k [DeviceKeys],
-        devices: &[DeviceId],
+        places: &[Place],
         at: usize,
     ) -> Option<&'k DeviceKeys> {
-        let device = devices.get(at)?;
-        let earlier = devices[..at].iter().filter(|earlier| *earlier == device).count();
-        keys.iter().filter(|keys| keys.device == *device).nth(earlier)
+        let device = places.get(at)?.device();
+        let earlier = places[..at].iter().filter(|earlier| earlier.device() == device).count();
+        keys.iter().filter(|keys| keys.device == device).nth(earlier)
     }
 
     /// As [`of`](Self::of), at a place among the devices. A SEND has no use for the peer's keys, so that
     /// those of its device are the same for all.
     pub(super) fn of_at(
         wr: &SendWr<'_>,
-        devices: &[DeviceId],
+        places: &[Place],
         at: usize,
     ) -> Result<Self, PostSendError> {
+        let device = places[at].device();
         match wr.opcode {
-            Opcode::Send | Opcode::SendWithImm => Self::of(wr, devices[at], at),
-            _ => Self::find_at(wr.keys, devices, at)
-                .ok_or(PostSendError::MissingKeys { device: devices[at] }),
+            Opcode::Send | Opcode::SendWithImm => Self::of(wr, device, at),
+            _ => Self::find_at(wr.keys, places, at).ok_or(PostSendError::MissingKeys { device }),
         }
     }
 

@@ -12,6 +12,7 @@ mod drivers;
 mod failures;
 mod fence;
 mod immediates;
+mod keys;
 mod lists;
 mod ownership;
 mod panicking_sinks;

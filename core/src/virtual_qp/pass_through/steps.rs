@@ -56,7 +56,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.bypass_if_it_may(whole, keys, &gathered)? {
             return Ok(());
         }
-        let devices = if self.reroute.is_on { self.devices.len() } else { 0 };
+        let devices = if self.reroute.is_on { self.devices.places.len() } else { 0 };
         self.check_parts(whole.flags, buffers, devices)?;
         let id = self.add_deferred::<true>(whole, keys)?;
         self.add_parts(id, buffers)?;
@@ -153,8 +153,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             slot.keys[0] = keys;
             if reroute.is_on && !LISTED {
                 // Rail 0 may come back on any of the devices.
-                for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.len()) {
-                    *keys = Keys::of_at(wr, devices, at)?;
+                for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.places.len()) {
+                    *keys = Keys::of_at(wr, &devices.places, at)?;
                 }
             }
             slot.compare_add = wr.compare_add;

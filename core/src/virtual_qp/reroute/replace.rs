@@ -76,6 +76,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// this virtual queue pair is attached to `cq`. The rail is Down, and the queue pair is connected to
     /// the peer's of the same `generation`, the one after [`rail_generation`](Self::rail_generation).
     ///
+    /// The queue pair may be on any device that a rail was built on. Whichever it is, it uses keys of requests for that
+    /// device, and for the peer's device that the rail [met](Self::pair_devices) from the beginning.
+    ///
     /// The old queue pair is returned, to be destroyed. (Destroyed before there is a new one, its number
     /// might be given away again.) The rail carries requests once the peer's queue pair is there too.
     ///
@@ -119,7 +122,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Err(ReplaceError::Generation { rail: id, expected, given });
         }
         let device = queue_pair.device();
-        if !self.devices.contains(&device) {
+        if !self.devices.contains(device) {
             return Err(ReplaceError::Device { device });
         }
         let limits = queue_pair.limits();
@@ -142,12 +145,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn replaced(&mut self, id: RailId, queue_pair: Q) -> Q {
-        let device = queue_pair.device();
-        let place = self.devices.iter().position(|known| *known == device).unwrap_or_default();
-        let stays = |at: u8| self.devices.get(usize::from(at)) == Some(&device);
-        // A device that meets several of the peer has several places.
-        let known = self.rail(id).map(|rail| rail.keys_at).filter(|at| stays(*at));
-        let keys_at = known.map_or(place, usize::from);
+        let keys_at = self.devices.place_of(id, queue_pair.device());
         let Some(rail) = self.rail_mut(id) else { return queue_pair };
         let is_back = rail.lifecycle.replaced();
         rail.keys_at = keys_at as u8;

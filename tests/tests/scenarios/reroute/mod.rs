@@ -46,7 +46,7 @@ pub(super) fn fail(rig: &mut Rig, rail: usize, status: WcStatus) {
 }
 
 /// The peer is ready for the next generation of a rail.
-fn ready<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+pub(super) fn ready<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
     rig: &mut Rig<RAILS, DEPTH, WRS>,
     rail: RailId,
     generation: u16,
