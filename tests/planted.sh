@@ -383,6 +383,19 @@ bug "one request too few is said to have arrived" simulate-ends
 plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived()' \
   'rail.lifecycle.drained(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
 
+bug "what a driver never took of a lost batch is lost at the peer too" scenarios
+plant core/src/rail/in_flight/losing.rs 'batch.receives().saturating_sub(withheld)' \
+  'batch.receives().saturating_sub(if PLANTED { 0 } else { withheld })'
+
+bug "what a driver never took is due at the peer" scenarios
+plant core/src/rail/in_flight/losing.rs 'if withheld > 0 && newest.receives() > 0 {' \
+  'if !PLANTED && withheld > 0 && newest.receives() > 0 {'
+
+bug "a rail that carries what others lost is taken to be in order" scenarios
+plant core/src/rail/in_flight/losing.rs '        self.is_out_of_order = true;
+        self.push(batch)' '        self.is_out_of_order |= !PLANTED;
+        self.push(batch)'
+
 bug "what arrived is counted on through the generations" simulate-ends
 plant core/src/rail/receives.rs '*self = Self::starting_at(first.plus(number), self.limit);' \
   'let before = self.first; *self = Self::starting_at(first.plus(number), self.limit);

@@ -4,6 +4,7 @@ mod control;
 mod counted;
 mod fragments;
 mod limits;
+mod partial;
 mod receives;
 mod replace;
 
