@@ -99,6 +99,10 @@ impl VerbsError {
                 "no permission on the device file, /dev/infiniband/uverbs*"
             }
             ("ibv_open_device", ENOENT) => "the device is gone, or its driver is not loaded",
+            ("ibv_open_device", ENOMEM) => {
+                "the kernel has too little memory, or too little may be locked: ulimit -l unlimited, or memlock in \
+                 /etc/security/limits.conf"
+            }
             ("ibv_reg_mr", ENOMEM | EPERM) => {
                 "too little memory may be locked (ulimit -l unlimited, or memlock in \
                  /etc/security/limits.conf), or the range is not mapped"
@@ -218,6 +222,15 @@ mod tests {
                 .to_string()
                 .ends_with("; the kernel module ib_uverbs is not loaded: modprobe ib_uverbs")
         );
+    }
+
+    /// A driver maps pages of its device when it is opened, which count as locked.
+    #[test]
+    fn a_device_that_cannot_be_opened_for_want_of_memory_names_the_limit() {
+        let device = Argument::Device("mlx5_0".parse().unwrap_or_default());
+        let error = VerbsError::new("ibv_open_device", libc::ENOMEM, device);
+        assert!(error.to_string().starts_with("ibv_open_device(mlx5_0): Cannot allocate memory"));
+        assert!(error.hint().is_some_and(|hint| hint.contains("ulimit -l")));
     }
 
     #[test]

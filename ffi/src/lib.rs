@@ -147,9 +147,9 @@ pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
     ChangeInit, ChangeRts, ChangeSqd, Connected, DatagramBatch, DatagramChangeInit,
     DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, PostMode, QpAttributes,
-    QpCap, QpInit, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr, ToInit, ToReset,
-    ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts, UnreliableChangeSqd,
-    UnreliableToRtr, UnreliableToRts,
+    QpCap, QpInit, QpInitAttributes, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr,
+    ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts,
+    UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use qp_state::QpState;
 pub use recv::RecvBatch;

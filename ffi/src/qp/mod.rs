@@ -12,7 +12,7 @@ mod service;
 mod transition;
 
 pub use create::{PostMode, QpCap, QpInit};
-pub use query::QpAttributes;
+pub use query::{QpAttributes, QpInitAttributes};
 pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
 pub use transition::{
@@ -70,9 +70,10 @@ pub struct QueuePair<S: Service = Rc> {
     state: LastState,
     limits: QpLimits,
     qp_num: u32,
+    // If nobody else has them, they are destroyed in the order of the manual's section 11.3.
+    srq: Option<Arc<srq::Shared>>,
     send_cq: CqHandle,
     recv_cq: CqHandle,
-    srq: Option<Arc<srq::Shared>>,
     pd: ProtectionDomain,
     service: PhantomData<S>,
 }

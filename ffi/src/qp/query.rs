@@ -52,6 +52,21 @@ pub struct QpAttributes {
     pub sq_draining: bool,
     /// What it was granted.
     pub cap: QpCap,
+    /// What it was made of.
+    pub init: QpInitAttributes,
+}
+
+/// What a queue pair was made of, as its driver knows it (`struct ibv_qp_init_attr`). Its service is its type; its
+/// [queues](QueuePair::send_cq), its [domain](QueuePair::pd) and [what its user knows it by](QueuePair::user_context)
+/// it tells without its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInitAttributes {
+    /// What it was granted when it was made.
+    pub cap: QpCap,
+    /// Every send request completes visibly, SIGNALED or not.
+    pub sq_sig_all: bool,
+    /// Its receives come from a shared receive queue.
+    pub has_srq: bool,
 }
 
 impl<S: Service> QueuePair<S> {
@@ -96,11 +111,12 @@ impl<S: Service> QueuePair<S> {
         let argument = Argument::Number("qp_num", self.qp_num.into());
         VerbsError::check(returned, "ibv_query_qp", argument)?;
         // SAFETY: initialised, with zeros at least.
-        Ok(from_raw(unsafe { attr.assume_init_ref() }))
+        let (attr, init) = unsafe { (attr.assume_init_ref(), init.assume_init_ref()) };
+        Ok(from_raw(attr, init))
     }
 }
 
-fn from_raw(raw: &ibv_qp_attr) -> QpAttributes {
+fn from_raw(raw: &ibv_qp_attr, init: &ibv_qp_init_attr) -> QpAttributes {
     QpAttributes {
         state: QpState::from_raw(raw.qp_state),
         cur_state: QpState::from_raw(raw.cur_qp_state),
@@ -121,5 +137,10 @@ fn from_raw(raw: &ibv_qp_attr) -> QpAttributes {
         rnr_retry: raw.rnr_retry,
         sq_draining: raw.sq_draining != 0,
         cap: QpCap::from_raw(&raw.cap),
+        init: QpInitAttributes {
+            cap: QpCap::from_raw(&init.cap),
+            sq_sig_all: init.sq_sig_all != 0,
+            has_srq: !init.srq.is_null(),
+        },
     }
 }

@@ -135,6 +135,27 @@ fn children_are_destroyed_before_their_parents_whatever_is_dropped_first() {
     assert_eq!(violations(), [""; 0]);
 }
 
+/// A queue pair that is the last to use what it was made of: the order of the manual's section 11.3.
+#[test]
+fn what_a_queue_pair_was_the_last_to_use_is_destroyed_in_the_manuals_order() {
+    let All { qp, context, channel, pd, cq, srq, .. } = All::new(PostMode::Classic).unwrap();
+    drop((context, channel, pd, cq, srq));
+    with(|state| state.calls.clear());
+    drop(qp);
+    assert_eq!(
+        with(|state| state.calls.clone()),
+        [
+            "ibv_destroy_qp",
+            "ibv_destroy_srq",
+            "ibv_destroy_cq",
+            "ibv_destroy_comp_channel",
+            "ibv_dealloc_pd",
+            "ibv_close_device",
+        ]
+    );
+    assert_eq!((alive(), violations()), (vec![], vec![]));
+}
+
 #[test]
 fn closing_reports_what_still_uses_an_object_and_what_a_driver_says() {
     let All { context, channel, pd, cq, srq, qp, ah, mr } = All::new(PostMode::Classic).unwrap();

@@ -87,7 +87,7 @@ const INSIDE: &[(&str, &str)] = &[
         "6.2.3 timeout retry_cnt rnr_retry sq_psn max_rd_atomic",
         "ToRts::timeout retry_cnt rnr_retry sq_psn max_rd_atomic",
     ),
-    ("6.3 STATE CUR_STATE path", "QpAttributes::state cur_state path"),
+    ("6.3 STATE CUR_STATE path init_attr", "QpAttributes::state cur_state path init"),
     (
         "7.1 wr_id opcode send_flags imm_data remote_addr rkey compare_add swap",
         "SendRequest::wr_id opcode flags imm remote_addr rkey compare_add swap",

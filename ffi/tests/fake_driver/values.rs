@@ -1,11 +1,11 @@
 //! What calls hand over, and what they hand back, value by value.
 
 use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
-use crate::fixture::All;
+use crate::fixture::{All, open};
 use polyrail_core::verbs::{AccessFlags, WcOpcode};
 use polyrail_ffi::{
     CqInit, Gid, GidType, MemoryRegion, OnDemandPaging, OnDemandRequests, PostMode,
-    ProtectionDomain, QpState, SrqAttributes, Timestamps,
+    ProtectionDomain, QpCap, QpInit, QpState, Rc, SrqAttributes, SrqInit, Timestamps,
 };
 use rdma_sys::{ibv_create_cq_wc_flags as wc, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -124,4 +124,22 @@ fn queries_give_what_the_driver_says() {
     assert_eq!(entry.gid_type, GidType::RoceV2);
     assert_eq!(all.context.gid_table(), Ok(vec![entry]));
     assert_eq!(all.context.query_pkey(2, 3), Ok(0x203));
+}
+
+/// What `ibv_query_qp` says of the making of a queue pair, whichever call made it.
+#[test]
+fn a_queue_pair_tells_what_it_was_made_of() {
+    let (_context, pd, cq) = open();
+    let srq = pd.create_srq(&SrqInit::new(8)).unwrap();
+    let cap = QpCap { max_send_sge: 2, ..QpCap::new(17, 5, 32) };
+    for post_mode in [PostMode::Classic, PostMode::Extended] {
+        for (srq, sq_sig_all) in [(None, true), (Some(&srq), false)] {
+            let init = QpInit { srq, sq_sig_all, post_mode, ..QpInit::new(&cq, cap) };
+            let made = pd.create_qp::<Rc>(&init).unwrap().query().unwrap().init;
+            let sends = (made.cap.max_send_wr, made.cap.max_send_sge, made.cap.max_inline_data);
+            assert_eq!(sends, (17, 2, 32), "{post_mode:?}");
+            assert_eq!((made.has_srq, made.sq_sig_all), (srq.is_some(), sq_sig_all));
+            assert_eq!(made.cap.max_recv_wr, if srq.is_some() { 0 } else { 5 });
+        }
+    }
 }

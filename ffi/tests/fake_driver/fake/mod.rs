@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) modified: Option<(u32, ibv_qp_attr)>,
     /// How large the last queue pair was to be.
     pub(crate) cap: Option<ibv_qp_cap>,
+    /// Whether its requests were to be all signaled.
+    pub(crate) sq_sig_all: libc::c_int,
     /// How large the last shared receive queue was to be.
     pub(crate) srq_attr: Option<ibv_srq_attr>,
     /// What the last region was made of.

@@ -230,7 +230,7 @@ exported! {
 
     fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
         let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
-        with(|state| state.cap = Some(cap));
+        with(|state| (state.cap, state.sq_sig_all) = (Some(cap), (*init).sq_sig_all));
         let parents = [send_cq.addr(), recv_cq.addr(), srq.addr()];
         new_qp("ibv_create_qp", pd, qp_type, qp_context, parents)
     }
@@ -244,8 +244,12 @@ exported! {
     }
 
     fn ibv_query_qp(
-        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, _init: *mut ibv_qp_init_attr
+        qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr
     ) -> c_int {
+        let (cap, sq_sig_all) = with(|state| (state.cap, state.sq_sig_all));
+        (*init).cap = cap.expect("a queue pair was made");
+        (*init).sq_sig_all = sq_sig_all;
+        (*init).srq = (*qp).srq;
         // What a driver has of a queue pair, as far as it is asked for.
         let asked = |attribute: ibv_qp_attr_mask| mask as u32 & attribute.0 != 0;
         (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
@@ -378,6 +382,7 @@ unsafe fn new_qp(
     qp.qp_base.qp_type = qp_type;
     queues::fill_qp(&mut qp);
     let [send_cq, recv_cq, srq] = parents;
+    qp.qp_base.srq = ptr::without_provenance_mut(srq);
     create(name, "qp", &[pd.addr(), send_cq, recv_cq, srq], qp).cast()
 }
 
@@ -386,7 +391,7 @@ unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
-    with(|state| state.cap = Some(cap));
+    with(|state| (state.cap, state.sq_sig_all) = (Some(cap), (*init).sq_sig_all));
     if pd.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
