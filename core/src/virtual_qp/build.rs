@@ -2,7 +2,7 @@
 
 use super::ahead::Ahead;
 use super::choose::Chooser;
-use super::config::{BuildError, Config, FRAGMENT_ALIGN, RailFailure};
+use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailFailure};
 use super::data_receives::DataReceives;
 use super::devices::Devices;
 use super::health::Health;
@@ -78,6 +78,29 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             reroute: Reroute::new(config.rail_failure),
             config,
         }
+    }
+
+    /// Over several rails: makes fragments no longer than the peer's, if those are shorter than
+    /// [`max_msg_size`](Config::max_msg_size) here: that is as long as its devices are known to take. Rounds down to a
+    /// multiple of [`FRAGMENT_ALIGN`]. To be called before anything is sent.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed: see [`FragmentSizeError`].
+    pub fn limit_max_msg_size(&mut self, bytes: u32) -> Result<(), FragmentSizeError> {
+        if !self.is_multi() || bytes >= self.config.max_msg_size {
+            return Ok(());
+        }
+        let limit = bytes / FRAGMENT_ALIGN * FRAGMENT_ALIGN;
+        if limit == 0 {
+            return Err(FragmentSizeError::TooShort { bytes });
+        }
+        if !self.sends.alive().is_empty() {
+            return Err(FragmentSizeError::InUse);
+        }
+        self.config.max_msg_size = limit;
+        self.chooser.set_fragment(limit);
+        Ok(())
     }
 
     /// What this side's connection card tells a DQPLB sender.

@@ -87,6 +87,11 @@ impl<const RAILS: usize> Chooser<RAILS> {
         Ok(chooser)
     }
 
+    /// Fragments are of at most so many bytes from now on.
+    pub(super) fn set_fragment(&mut self, bytes: u32) {
+        self.fragment = Divisor::new(bytes);
+    }
+
     /// Fragments that `bytes`, more than 0, are split into.
     #[inline]
     pub(super) fn fragments_in(&self, bytes: u32) -> u32 {

@@ -178,3 +178,17 @@ pub enum BuildError {
         rail: u8,
     },
 }
+
+/// Fragments cannot be as short as the peer's are; nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FragmentSizeError {
+    /// There are no fragments as short.
+    #[error("fragments of up to {bytes} bytes, where the shortest limit is {FRAGMENT_ALIGN} bytes")]
+    TooShort {
+        /// What the peer asks for.
+        bytes: u32,
+    },
+    /// Requests that were posted before are cut already.
+    #[error("there are requests that were posted before the peer's fragment size was known")]
+    InUse,
+}

@@ -64,7 +64,10 @@ pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
     RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, ToldState,
 };
-pub use config::{BuildError, Config, FRAGMENT_ALIGN, PassThroughOrder, RailChoice, RailFailure};
+pub use config::{
+    BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, PassThroughOrder, RailChoice,
+    RailFailure,
+};
 pub use devices::PairDevicesError;
 pub use error::{PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
 pub use health::Failure;

@@ -629,7 +629,7 @@ typedef struct {
   uint32_t rails;
   // A polyrail_scheme. Requests only.
   uint32_t scheme;
-  // Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only.
+  // Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only. Of two ends, the lesser one counts.
   uint32_t max_msg_size;
   // Requests outstanding on one queue pair at most. 0: 100. Requests only. May differ.
   uint32_t max_msgs_per_qp;

@@ -14,7 +14,8 @@ use polyrail::nic::{
 };
 use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_qp::{
-    PairDevicesError, PeerWindow, PeerWindowError, RailFailure, RailId, RailState, Scheme,
+    FragmentSizeError, PairDevicesError, PeerWindow, PeerWindowError, RailFailure, RailId,
+    RailState, Scheme,
 };
 use std::time::{Duration, Instant};
 
@@ -257,9 +258,11 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     let here = Scheme::Spray;
     let peer = Scheme::Dqplb;
     assert_eq!(error(&mut four, &dqplb), ConnectError::Scheme { here, peer });
-    let short = host(2, new().max_msg_size(4096));
-    let fragments = ConnectError::FragmentSize { here: 65536, peer: 4096 };
-    assert_eq!(error(&mut four, &short), fragments);
+    let mut shorter = four.endpoint.address();
+    shorter.max_msg_size = 127;
+    let fragments = ConnectError::FragmentSize(FragmentSizeError::TooShort { bytes: 127 });
+    let mut other = host(2, new());
+    assert_eq!(other.endpoint.connect(&shorter), Err(fragments));
     let spread = host(4, new());
     let swapped = host(2, new().imm_order(ImmOrder::LittleEndian));
     let here = ImmOrder::BigEndian;
@@ -286,6 +289,34 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     // Nothing had changed.
     let mut fits = host(2, new());
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
+}
+
+/// Each end cuts what it sends; neither is longer than the other knows its own devices to take.
+#[test]
+fn of_two_fragment_sizes_both_ends_take_the_lesser_one() {
+    for (near, far, agreed) in [(65536, 4096, 4096), (4096, 65536, 4096), (8192, 8192, 8192)] {
+        let fabric = Fabric::threaded();
+        let host =
+            |name, size| Host::new(&fabric, name, 2, &EndpointBuilder::new().max_msg_size(size));
+        let (mut a, mut b) = (host("a", near), host("b", far));
+        connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut a, &mut b];
+            assert_eq!(ends[from].endpoint.address().max_msg_size, agreed);
+            ends[from].buffer.write_at(0, &pattern()).unwrap();
+            let keys = ends[from].buffer.toward(&ends[to].buffer.remote()).unwrap();
+            let local = ends[from].buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write(2, local, ends[to].buffer.addr(), &keys);
+            ends[from].endpoint.post_send(&wr).unwrap();
+            let expected = if from == 0 { (1, 0) } else { (0, 1) };
+            poll_both(&mut a, &mut b, expected);
+            let sender = if from == 0 { &a } else { &b };
+            let of_rail = |at| sender.endpoint.virtual_qp().counters(RailId::Data(at)).unwrap();
+            let fragments: u64 = (0..4).map(|at| of_rail(at).send_requests).sum();
+            assert_eq!(fragments, BYTES.div_ceil(agreed as usize) as u64, "{near} and {far}");
+        }
+        assert!(a.bytes() == pattern() && b.bytes() == pattern());
+    }
 }
 
 /// Packets of the two versions of IP do not meet, and every driver reports only EINVAL.
@@ -415,7 +446,7 @@ fn receives_are_posted_before_anybody_can_reach_them() {
         qp.rails().chain(qp.notify_qp()).map(|qp| qp.state()).collect::<Vec<_>>()
     };
     let mut peer = b.endpoint.address();
-    peer.max_msg_size = 128;
+    peer.scheme = Scheme::Dqplb;
     let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("they do not agree") };
     a.endpoint.connect_after(&peer, never).unwrap_err();
     let mut seen = Vec::new();

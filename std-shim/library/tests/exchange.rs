@@ -12,7 +12,7 @@ use polyrail::exchange::{
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{PostRecvError, Scheme};
+use polyrail::virtual_qp::{PostRecvError, RailFailure, Scheme};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -382,8 +382,8 @@ fn every_disagreement_is_named_by_both_sides() {
             ["scheme Spray here, Dqplb at", "scheme Dqplb here, Spray at"],
         ),
         (
-            new().max_msg_size(4096),
-            ["65536 bytes here, of up to 4096", "4096 bytes here, of up to 65536"],
+            new().rail_failure(RailFailure::Reroute),
+            ["fatal here, re-routed at the peer", "re-routed here, fatal at the peer"],
         ),
     ];
     for (other, texts) in cases {

@@ -329,3 +329,18 @@ fn a_reserved_rail_carries_what_no_other_can() {
     assert_eq!(loads(&rig), [3, 3]);
     assert_eq!(rig.run_dry().len(), 3);
 }
+
+/// A peer whose fragments are shorter: none is longer than its, and each is of a length that fragments can have.
+#[test]
+fn fragments_are_no_longer_than_the_peers() {
+    for (peer, agreed) in [(u32::MAX, 512), (512, 512), (300, 256), (128, 128)] {
+        let mut rig = Setup::spray(2).fragment(512).rig();
+        rig.qp.limit_max_msg_size(peer).unwrap();
+        assert_eq!(rig.qp.config().max_msg_size, agreed);
+        rig.qp.post_many(&[rig::write(1, 1024), rig::write(2, 1000)]).unwrap();
+        let mut lengths: Vec<_> = (0..2).flat_map(|rail| rig.pieces(rail).concat()).collect();
+        lengths.retain(|piece| piece.length != agreed);
+        assert!(lengths.len() <= 1 && lengths.iter().all(|piece| piece.length == 1000 % agreed));
+        assert_eq!(rig.run_dry().len(), 2);
+    }
+}

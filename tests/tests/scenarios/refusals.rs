@@ -7,8 +7,8 @@ use polyrail_core::verbs::{
 };
 use polyrail_core::virtual_cq::AttachError;
 use polyrail_core::virtual_qp::{
-    ControlMessage, PairDevicesError, PeerWindow, PostManyError, PostRecvError, PostSendError,
-    RailId, ReplaceError,
+    ControlMessage, FragmentSizeError, PairDevicesError, PeerWindow, PostManyError, PostRecvError,
+    PostSendError, RailId, ReplaceError,
 };
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, TestQp, local};
 use polyrail_tests::scripted::LIMITS;
@@ -53,6 +53,7 @@ named! { PostRecvError:
 named! { AttachError: Index Number ForeignCq NotAttached CqTooSmall Route }
 named! { ReplaceError: NoRail State InErrorState Generation Device Limit Attach }
 named! { PairDevicesError: Rails InUse }
+named! { FragmentSizeError: TooShort InUse }
 
 /// The errors that were met.
 struct Met<E>(BTreeSet<&'static str>, std::marker::PhantomData<E>);
@@ -403,6 +404,10 @@ fn settings_that_are_refused_leave_no_trace() {
     met.refused(&mut rig, |rig| rig.qp.pair_devices(&[0, 1, 2]));
     rig.post([write()]);
     met.refused(&mut rig, |rig| rig.qp.pair_devices(&[0, 1]));
+    met.are_all();
+    let mut met = Met::new();
+    met.refused(&mut rig, |rig| rig.qp.limit_max_msg_size(127));
+    met.refused(&mut rig, |rig| rig.qp.limit_max_msg_size(128));
     met.are_all();
     let mut rig = dqplb().rig();
     let untouched = |rig: &mut Rig, call: &dyn Fn(&mut Rig) -> bool| {

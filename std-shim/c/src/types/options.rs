@@ -98,7 +98,7 @@ pub struct EndpointOptions {
     pub rails: u32,
     /// A polyrail_scheme. Requests only.
     pub scheme: u32,
-    /// Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only.
+    /// Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only. Of two ends, the lesser one counts.
     pub max_msg_size: u32,
     /// Requests outstanding on one queue pair at most. 0: 100. Requests only. May differ.
     pub max_msgs_per_qp: u32,

@@ -15,7 +15,7 @@ pub struct Address {
     /// How receivers are notified; the same on both sides.
     #[serde(serialize_with = "scheme_name")]
     pub scheme: Scheme,
-    /// Bytes of the longest fragment; the same on both sides.
+    /// Bytes of the longest fragment; over several rails both sides take the lesser one.
     pub max_msg_size: u32,
     /// Where the rails' queue pairs live, in the order of the card.
     pub rails: Vec<RailAddress>,

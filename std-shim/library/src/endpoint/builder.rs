@@ -53,7 +53,8 @@ impl EndpointBuilder {
         self.config(Config { scheme, ..self.config })
     }
 
-    /// Bytes of the longest fragment, a multiple of 128.
+    /// Bytes of the longest fragment, a multiple of 128. Of two ends that differ, both take the lesser one when they
+    /// connect.
     #[must_use]
     pub fn max_msg_size(self, max_msg_size: u32) -> Self {
         self.config(Config { max_msg_size, ..self.config })

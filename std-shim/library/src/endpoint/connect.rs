@@ -10,7 +10,9 @@ use crate::card::ConnectionCard;
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme};
+use polyrail_core::virtual_qp::{
+    FragmentSizeError, PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme,
+};
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,14 +36,9 @@ pub enum ConnectError {
         /// The peer's.
         peer: Scheme,
     },
-    /// Requests are split differently.
-    #[error("fragments of up to {here} bytes here, of up to {peer} bytes at the peer")]
-    FragmentSize {
-        /// Bytes of the longest fragment here.
-        here: u32,
-        /// And at the peer.
-        peer: u32,
-    },
+    /// Fragments cannot be as short as the peer's.
+    #[error(transparent)]
+    FragmentSize(#[from] FragmentSizeError),
     /// Immediates would arrive as other numbers than were sent. A peer whose card does not name the
     /// order is assumed to have this side's.
     #[error("immediates travel {here} from here, {peer} from the peer")]
@@ -145,7 +142,8 @@ where
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
     ///
     /// The two ends have as many rails, and may have different numbers of devices: rails take the devices of
-    /// each end in turn. Then each rail stays on the devices where it is, whatever fails.
+    /// each end in turn. Then each rail stays on the devices where it is, whatever fails. If their fragments are of
+    /// different lengths, both take the lesser one.
     ///
     /// Both sides must have returned from here before either posts: a request to a queue pair that is
     /// not ready is retried only a few times. Post receives for the peer's first requests with
@@ -203,11 +201,6 @@ where
         if own.scheme != peer.scheme {
             return Err(ConnectError::Scheme { here: own.scheme, peer: peer.scheme });
         }
-        let here = own.max_msg_size;
-        let there = peer.max_msg_size;
-        if here != there {
-            return Err(ConnectError::FragmentSize { here, peer: there });
-        }
         let here = self.qp.config().imm_order;
         if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
             return Err(ConnectError::ImmOrder { here, peer });
@@ -240,6 +233,7 @@ where
         if !self.far_devices.is_empty() {
             self.qp.pair_devices(&self.far_devices[..rails])?;
         }
+        self.qp.limit_max_msg_size(peer.max_msg_size)?;
         Ok(())
     }
 
