@@ -20,6 +20,9 @@ pub struct VirtualWc {
     pub byte_len: u32,
     /// The immediate that arrived, as the number that was sent, if both ends have the same
     /// [`imm_order`](crate::virtual_qp::Config::imm_order). DQPLB needs the immediate itself: none arrives.
+    ///
+    /// The completion of a send has none, as in verbs, where only receives carry one: its poster knows what it sent
+    /// under this `wr_id`, and what is here says that something arrived.
     pub imm: Option<u32>,
 }
 

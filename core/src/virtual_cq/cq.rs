@@ -23,6 +23,10 @@ pub struct TooManyCqs {
 /// table, of which three quarters can be used: one route for each physical queue pair. Virtual
 /// queue pairs have indices below `ROUTES`.
 ///
+/// It has no number: a completion comes out of the [`poll`](Self::poll) of the queue that it completed on, so its
+/// owner knows which one that is, and [`qp_num`](super::VirtualWc::qp_num) tells of which virtual queue pair. What it
+/// is made of has numbers, unique within the process: the [ids](CompletionQueue::id) of its [`cqs`](Self::cqs).
+///
 /// # Example
 ///
 /// Virtual queue pairs of several sizes, each at the index under which it was attached:

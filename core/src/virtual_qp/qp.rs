@@ -250,7 +250,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.scheme.notify().map(|rail| &rail.qp)
     }
 
-    /// A physical queue pair, to be connected, queried or moved to the error state.
+    /// A physical queue pair, to be connected, queried, or moved to the error state.
+    ///
+    /// SQD and back to RTS is fine too, to change its path, say: its driver takes requests meanwhile, and starts
+    /// them when the send queue goes on. ([`check_stalled`](Self::check_stalled) names a rail that takes long.) RESET
+    /// is not: what is outstanding would be forgotten, and never complete. A rail begins again with ERR, which
+    /// completes all that it has, and with [another queue pair](Self::replace_rail).
     pub fn physical(&self, rail: RailId) -> Option<&Q> {
         self.rail(rail).map(|rail| &rail.qp)
     }

@@ -460,6 +460,30 @@ fn receives_are_posted_before_anybody_can_reach_them() {
     assert_eq!(states(&a.endpoint), [nic::QpState::Rts; 5]);
 }
 
+/// A send queue that is drained (SQD), to change the path of its packets, say: nothing is lost meanwhile.
+#[test]
+fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
+    let (mut a, mut b) = pair(2, &EndpointBuilder::new().rails(2));
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    a.buffer.write_at(0, &pattern()).unwrap();
+    let rail = RailId::Data(1);
+    let moved = |a: &Host, to| {
+        let qp = a.endpoint.virtual_qp().physical(rail).unwrap();
+        qp.modify(to, &nic::QpAttributes::default()).unwrap();
+    };
+    moved(&a, nic::QpState::Sqd);
+    let local = a.buffer.local(0, BYTES as u32).unwrap();
+    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    let others = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < others {
+        assert!(a.endpoint.poll(8).completions.is_empty());
+    }
+    assert_eq!(a.endpoint.unreported(), 1);
+    moved(&a, nic::QpState::Rts);
+    assert_eq!(poll_both(&mut a, &mut b, (1, 0)).0[0].status, WcStatus::SUCCESS);
+    assert!(b.bytes() == pattern());
+}
+
 #[test]
 fn polling_with_a_callback_sees_the_same() {
     let (mut a, b) = pair(1, &EndpointBuilder::new());
