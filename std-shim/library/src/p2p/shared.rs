@@ -20,9 +20,10 @@ const HEAL_EVERY: u32 = 32;
 /// What the members of one owner share.
 #[derive(Debug)]
 pub(super) struct Shared<D: Domain, const ROUTES: usize> {
-    pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
-    /// The receives of each device.
+    /// The receives of each device. Before the completion queues: that is the order in which a driver's manual has them
+    /// destroyed.
     pub(super) pools: Pools<D::Srq>,
+    pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
     /// What tells of completions.
     channels: Channels,
     builder: P2pBuilder,
