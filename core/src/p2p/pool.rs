@@ -170,8 +170,8 @@ impl Pool {
             });
         }
         self.granted += limit;
-        // What closed accounts left, and is known to be there, is this one's now.
-        let posted = self.unowned.min(i64::from(limit));
+        // What closed accounts left, and is known to be there, is this one's now. What they owe is the pool's.
+        let posted = self.unowned.clamp(0, i64::from(limit));
         self.unowned -= posted;
         // An account for few receives is not filled up with each that is taken.
         let low_water = LOW_WATER.min(limit / 8);
@@ -181,7 +181,8 @@ impl Pool {
     /// Takes an account back, of a connection that has ended: none of its queue pairs takes a receive any
     /// more, or if one does, its completion is [foreign](Self::note_foreign). The handle is returned.
     ///
-    /// The receives that it leaves are promised to nobody before [`note_empty`](Self::note_empty).
+    /// The receives that it leaves are promised to nobody before [`note_empty`](Self::note_empty). What it took
+    /// at the cost of others is to be [settled](Self::settle).
     ///
     /// # Errors
     ///
@@ -479,6 +480,23 @@ mod tests {
         assert_eq!(pool.settle(&mut queue), Ok(3));
         assert_eq!(pool.settle(&mut queue), Ok(0));
         assert_eq!(account.posted() + pool.unowned(), queue.0.posted.get());
+    }
+
+    /// What a closed account took of others is missing in the queue: another account does not begin with it.
+    #[test]
+    fn what_a_closed_account_owes_is_settled_by_the_pool() {
+        let mut queue = Shared::default();
+        let mut pool = Pool::new(DEVICE, 100);
+        let mut honest = pool.open(queue.clone(), 50).unwrap();
+        let mut rogue = pool.open(queue.clone(), 40).unwrap();
+        assert_eq!(honest.refill(50), Ok(()));
+        queue.take(3);
+        lower(&mut rogue, 3);
+        assert!(pool.close(rogue).is_ok());
+        let next = pool.open(queue.clone(), 50).unwrap();
+        assert_eq!((next.posted(), pool.unowned()), (0, -3));
+        assert_eq!(pool.settle(&mut queue), Ok(3));
+        assert_eq!((honest.posted(), queue.0.posted.get()), (50, 50));
     }
 
     #[test]

@@ -37,9 +37,11 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
         for account in accounts {
             let device = account.device();
             let own = self.0.iter_mut().find(|(pool, _)| pool.device() == device);
-            if let Some((pool, _)) = own {
+            if let Some((pool, queue)) = own {
                 // Its own: each device has one pool here, which opened the account.
                 _ = pool.close(account);
+                // If the driver refuses, the next foreign completion asks again.
+                _ = pool.settle(queue);
             }
         }
     }
