@@ -13,6 +13,22 @@
 //! that the sizes are in the completion record; the R values below it mean that this is the share of rail
 //! r, 0 the lowest of them, which was moved to another rail: the sizes are in the record too. With two
 //! rails that is the layout of `mpib-dual-rail-srq.md`, bit by bit.
+//!
+//! # Why 8 bits name a message
+//!
+//! The slot is the number of a message modulo the number of slots, without a generation, and the receives of a shared
+//! queue are all alike: an immediate that came late, when its slot is another message's, would count for that one.
+//! None does, because nothing of a message is on its way when its slot is taken anew:
+//!
+//! - a queue pair carries requests out in order, and a receive ends only when the immediates of all rails in its mask
+//!   came; only then does its slot become free, so of a message that lost nothing, nothing is left;
+//! - what was lost with a queue pair is sent again only after the fence, when the lost request can no longer be carried
+//!   out, and the receive waits for it; a completion of a fenced queue pair is not looked at;
+//! - entries that are written again hold their slot until they have ended (`rewriting` in the receiver's slot);
+//! - both ends keep their state by the message's whole number, so a late *acknowledgement* of a former message changes
+//!   nothing either.
+//!
+//! An immediate for a slot in which nothing waits fails the connection, as does a second one of a rail.
 
 use super::mask::Mask;
 use crate::rail::MAX_RAILS;
@@ -38,7 +54,7 @@ pub enum Told {
 /// An immediate, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Immediate {
-    /// The slot of the message.
+    /// The slot of the message: no generation is needed, since nothing of a former message of the slot is on its way.
     pub slot: u8,
     /// The rails that the message is spread over: each of them brings one immediate.
     pub mask: Mask,

@@ -14,3 +14,4 @@ mod random;
 mod refusals;
 mod reroute;
 mod rig;
+mod seed;
