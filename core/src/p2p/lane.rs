@@ -8,7 +8,9 @@ use super::mask::Mask;
 use super::queue::{Purpose, SendQueue};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
-use crate::rail::{Lifecycle, MAX_RAILS, RailCounters, RailError, RailEvents, RailId};
+use crate::rail::{
+    Lifecycle, MAX_RAILS, RailCounters, RailError, RailEvent, RailEventKind, RailEvents, RailId,
+};
 use crate::verbs::{
     Completion, DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus,
 };
@@ -299,6 +301,12 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     /// Whether its driver must be asked again to go on.
     pub(super) const fn wants_poll(&self) -> bool {
         self.is_stopped && !self.is_drained
+    }
+
+    /// Notes for its owner what happened to the queue pair of this generation.
+    pub(super) fn note_event(&mut self, generation: u16, kind: RailEventKind) {
+        let rail = RailId::Data(self.rail);
+        self.events.add(RailEvent { rail, device: self.device, generation, kind });
     }
 
     /// The record of a failed completion.

@@ -153,7 +153,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         }
         let refused = lane.stop();
         let generation = lane.lifecycle.generation();
-        lane.events.add(generation, RailEventKind::Failed { why, refused });
+        lane.note_event(generation, RailEventKind::Failed { why, refused });
         self.needs_care = true;
         let in_service = self.rails_in_service();
         let min_rails = self.min_rails;
@@ -235,7 +235,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let generation = lane.lifecycle.generation();
         lane.start_over(generation);
         let kind = RailEventKind::Failed { why: FailedBecause::Peer, refused: None };
-        lane.events.add(generation, kind);
+        lane.note_event(generation, kind);
         (lane.lifecycle.state() == RailState::Down).then_some(generation)
     }
 
@@ -244,7 +244,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let lane = &mut self.all[place];
         lane.is_stopped = false;
         let generation = lane.lifecycle.generation();
-        lane.events.add(generation, RailEventKind::Returned);
+        lane.note_event(generation, RailEventKind::Returned);
     }
 
     /// Messages of the peer's that told nothing new.
@@ -254,12 +254,8 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
 
     /// The oldest event that was not taken yet, with the place of its queue pair.
     pub(super) fn take_event(&mut self) -> Option<(usize, RailEvent)> {
-        let mut events = self.all.iter_mut().enumerate().filter_map(|(place, lane)| {
-            let (generation, kind) = lane.events.take()?;
-            let rail = RailId::Data(lane.rail);
-            Some((place, RailEvent { rail, device: lane.device, generation, kind }))
-        });
-        events.next()
+        let mut lanes = self.all.iter_mut().enumerate();
+        lanes.find_map(|(place, lane)| Some((place, lane.events.take()?)))
     }
 
     /// Where a queue pair stands between failure and return, and which one it is.

@@ -10,7 +10,7 @@ use crate::verbs::DeviceId;
 pub struct RailEvent {
     /// Which rail.
     pub rail: RailId,
-    /// The device of the queue pair in its place.
+    /// The device of the queue pair that was in its place when that happened.
     pub device: DeviceId,
     /// Which queue pair in its place: 0 for the first one.
     pub generation: u16,
@@ -58,22 +58,21 @@ pub enum FailedBecause {
 /// those of the peer's next queue pair, which failed before there was one here.
 const KEPT: usize = 8;
 
-/// The events of one rail that its owner has not taken, oldest first, each with the generation of its queue pair. Of
-/// more than [`KEPT`], the oldest are dropped.
+/// The events of one rail that its owner has not taken, oldest first. Of more than [`KEPT`], the oldest are dropped.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RailEvents(heapless::Deque<(u16, RailEventKind), KEPT>);
+pub(crate) struct RailEvents(heapless::Deque<RailEvent, KEPT>);
 
 impl RailEvents {
-    pub(crate) fn add(&mut self, generation: u16, kind: RailEventKind) {
+    pub(crate) fn add(&mut self, event: RailEvent) {
         if self.0.is_full() {
             self.0.pop_front();
         }
-        let added = self.0.push_back((generation, kind));
+        let added = self.0.push_back(event);
         debug_assert!(added.is_ok(), "one place is free");
     }
 
-    /// The oldest event, with its generation.
-    pub(crate) fn take(&mut self) -> Option<(u16, RailEventKind)> {
+    /// Takes the oldest event.
+    pub(crate) fn take(&mut self) -> Option<RailEvent> {
         self.0.pop_front()
     }
 }
@@ -86,19 +85,23 @@ mod tests {
         RailEventKind::Failed { why: FailedBecause::Owner, refused: None };
     const FENCED: RailEventKind = RailEventKind::Fenced { arrived: 1, again: 2 };
 
+    const fn event(generation: u16, kind: RailEventKind) -> RailEvent {
+        RailEvent { rail: RailId::Data(1), device: DeviceId(3), generation, kind }
+    }
+
     #[test]
     fn events_come_out_as_they_happened() {
         let mut events = RailEvents::default();
         assert_eq!(events.take(), None);
         let happened = [
-            (u16::MAX, FAILED),
-            (u16::MAX, FENCED),
-            (0, FAILED),
-            (0, FENCED),
-            (1, RailEventKind::Returned),
-            (1, FAILED),
+            event(u16::MAX, FAILED),
+            event(u16::MAX, FENCED),
+            event(0, FAILED),
+            event(0, FENCED),
+            event(1, RailEventKind::Returned),
+            event(1, FAILED),
         ];
-        happened.into_iter().for_each(|(generation, kind)| events.add(generation, kind));
+        happened.into_iter().for_each(|event| events.add(event));
         for event in happened {
             assert_eq!(events.take(), Some(event));
         }
@@ -108,9 +111,9 @@ mod tests {
     #[test]
     fn the_newest_are_kept() {
         let mut events = RailEvents::default();
-        (0..KEPT as u16 + 3).for_each(|generation| events.add(generation, FAILED));
+        (0..KEPT as u16 + 3).for_each(|generation| events.add(event(generation, FAILED)));
         for generation in 3..KEPT as u16 + 3 {
-            assert_eq!(events.take(), Some((generation, FAILED)));
+            assert_eq!(events.take(), Some(event(generation, FAILED)));
         }
         assert_eq!(events.take(), None);
     }

@@ -1,7 +1,7 @@
 //! One physical queue pair with its credits, what is in flight on it, and its receives.
 
 use super::error::{RailCounters, RailError};
-use super::event::RailEvents;
+use super::event::{RailEvent, RailEventKind, RailEvents};
 use super::id::RailId;
 use super::in_flight::{Batch, InFlight};
 use super::lifecycle::Lifecycle;
@@ -281,6 +281,11 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         let stalled = busy && mark == self.stall_mark;
         self.stall_mark = mark;
         stalled
+    }
+
+    /// Notes for its owner what happened to the queue pair of this generation.
+    pub(crate) fn note_event(&mut self, generation: u16, kind: RailEventKind) {
+        self.events.add(RailEvent { rail: self.id, device: self.device, generation, kind });
     }
 
     /// The record of a failed completion.

@@ -322,7 +322,7 @@ impl<
             again += u32::from(is_lost);
         }
         let kind = RailEventKind::Fenced { arrived: 0, again };
-        self.lanes[place].events.add(generation, kind);
+        self.lanes[place].note_event(generation, kind);
     }
 
     /// Writes entries again that may never have arrived.

@@ -258,7 +258,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             is_fatal |= suspects && again > before && self.blames(at);
         }
         let kind = RailEventKind::Fenced { arrived: done, again };
-        self.lanes[place].events.add(generation, kind);
+        self.lanes[place].note_event(generation, kind);
         self.has_lost |= again > 0;
         if is_fatal {
             self.give_up(Failure::Rail(error));

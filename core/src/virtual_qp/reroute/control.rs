@@ -83,7 +83,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let generation = rail.lifecycle.generation();
         rail.start_over(generation);
         let (why, refused) = (FailedBecause::Peer, None);
-        rail.events.add(generation, RailEventKind::Failed { why, refused });
+        rail.note_event(generation, RailEventKind::Failed { why, refused });
         if rail.lifecycle.state() == RailState::Down {
             self.rail_fenced(id, generation, 0);
         }
@@ -93,7 +93,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn rail_returned(&mut self, id: RailId) {
         if let Some(rail) = self.rail_mut(id) {
             let generation = rail.lifecycle.generation();
-            rail.events.add(generation, RailEventKind::Returned);
+            rail.note_event(generation, RailEventKind::Returned);
         }
         self.update_rail(id);
     }
@@ -116,10 +116,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// order in which they happened. The newest eight of each rail are kept, and one call adds four at most: an owner
     /// that takes all events after each poll and each other call misses none.
     pub fn take_rail_event(&mut self) -> Option<RailEvent> {
-        let mut events = self.all_rails_mut().filter_map(|rail| {
-            let (generation, kind) = rail.events.take()?;
-            Some(RailEvent { rail: rail.id, device: rail.device, generation, kind })
-        });
+        let mut events = self.all_rails_mut().filter_map(|rail| rail.events.take());
         events.next()
     }
 

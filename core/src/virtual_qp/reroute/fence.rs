@@ -135,7 +135,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return };
         rail.sends.resolve();
         let kind = RailEventKind::Fenced { arrived: unacknowledged, again: lost - unacknowledged };
-        rail.events.add(generation, kind);
+        rail.note_event(generation, kind);
     }
 
     /// The first `arrived` requests of a lost batch arrived, the others did not.

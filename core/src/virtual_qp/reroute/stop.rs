@@ -197,7 +197,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         rail.sends.begin_loss();
         let refused = rail.silence();
         let generation = rail.lifecycle.generation();
-        rail.events.add(generation, RailEventKind::Failed { why, refused });
+        rail.note_event(generation, RailEventKind::Failed { why, refused });
         self.offers.sends.remove(id);
         if partial.is_some() {
             // What its driver took has no signaled request behind it: it is offered one.

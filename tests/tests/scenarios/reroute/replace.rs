@@ -202,3 +202,16 @@ fn a_replacement_takes_the_entries_that_it_needs_and_gives_back_those_that_were_
     assert!(cq.detach(0));
     cq.set_aside(cqs[1].id(), 16).expect("nor there");
 }
+
+/// The owner reads late: the events of the old queue pair name the device that it was on.
+#[test]
+fn events_name_the_device_of_their_queue_pair() {
+    let mut rig = spray().devices(2).rig();
+    rig.qp.fail_rail(RAIL_1);
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.replace(RAIL_1, 1, 77);
+    ready(&mut rig, RAIL_1, 1);
+    let devices: Vec<_> =
+        rig.rail_events().iter().map(|event| (event.generation, event.device.0)).collect();
+    assert_eq!(devices, [(0, 1), (0, 1), (1, 0)]);
+}
