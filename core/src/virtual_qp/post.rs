@@ -18,6 +18,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
     /// rail 0 (see [`PassThroughOrder`](super::PassThroughOrder)).
     ///
+    /// A SEND, an atomic or a WRITE_WITH_IMM need not be SIGNALED: then it is reported if it fails, and its success is
+    /// not, as in verbs. That of a WRITE_WITH_IMM, its peer is notified of. Until it is complete it counts as
+    /// [unreported](Self::unreported_sends), and what is behind it waits for its turn. WRITEs and READs must be
+    /// SIGNALED, since nothing else would tell that they are done.
+    ///
     /// # Errors
     ///
     /// The request is refused and forgotten, nothing changed. [`PostSendError::Full`] and
