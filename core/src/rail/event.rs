@@ -55,8 +55,9 @@ pub enum FailedBecause {
 }
 
 /// Events that are kept of one rail. One call of an engine adds four of one rail at most: its failure and fence, and
-/// those of the peer's next queue pair, which failed before there was one here.
-const KEPT: usize = 8;
+/// those of the peer's next queue pair, which failed before there was one here. More would not fit the memory that a
+/// virtual queue pair of four rails may take.
+const KEPT: usize = 5;
 
 /// The events of one rail that its owner has not taken, oldest first. Of more than [`KEPT`], the oldest are dropped.
 #[derive(Clone, Debug, Default)]
@@ -97,9 +98,8 @@ mod tests {
             event(u16::MAX, FAILED),
             event(u16::MAX, FENCED),
             event(0, FAILED),
+            event(0, RailEventKind::Returned),
             event(0, FENCED),
-            event(1, RailEventKind::Returned),
-            event(1, FAILED),
         ];
         happened.into_iter().for_each(|event| events.add(event));
         for event in happened {

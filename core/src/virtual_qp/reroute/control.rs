@@ -113,7 +113,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Returns the oldest event of a rail that was not taken yet, if there is one. Events of one rail come in the
-    /// order in which they happened. The newest eight of each rail are kept, and one call adds four at most: an owner
+    /// order in which they happened. The newest five of each rail are kept, and one call adds four at most: an owner
     /// that takes all events after each poll and each other call misses none.
     pub fn take_rail_event(&mut self) -> Option<RailEvent> {
         let mut events = self.all_rails_mut().filter_map(|rail| rail.events.take());
