@@ -251,7 +251,8 @@ plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' 
   'PLANTED || completion.opcode.is_recv() == receives'
 
 bug "what was attached before there was a queue gives entries of it back" scenarios
-plant core/src/virtual_cq/attach.rs 'return Ok(None);' 'return Ok(PLANTED.then_some(0));'
+plant core/src/virtual_cq/attach.rs 'return Ok(ReservedIn::NOWHERE);' \
+  'return Ok(if PLANTED { ReservedIn::queue_at(0) } else { ReservedIn::NOWHERE });'
 
 bug "a sum of entries that 32 bits do not hold is cut off" scenarios
 plant core/src/virtual_cq/attach.rs 'match reserved[at].checked_add(entries) {' \

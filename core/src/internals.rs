@@ -4,7 +4,7 @@
 pub use crate::completion::Role;
 pub use crate::p2p::entry::hash as entry_hash;
 pub use crate::rail::tag::{Tag, TagKind};
-pub use crate::virtual_cq::routing::{Route, RoutingTable};
+pub use crate::virtual_cq::routing::{ReservedIn, Route, RoutingTable};
 pub use crate::virtual_qp::scheme::dqplb::sequence::{MODULUS, SequenceImm, SequenceNumber};
 pub use crate::virtual_qp::scheme::dqplb::window::{Arrival, SequenceWindow};
 pub use crate::virtual_qp::tracker::WrTracker;

@@ -1,7 +1,7 @@
 //! Attaching virtual queue pairs: their routes, and the depth that they need.
 
 use super::cq::VirtualCq;
-use super::routing::{Route, RouteError};
+use super::routing::{ReservedIn, Route, RouteError};
 use crate::completion::{CompletionTarget, PhysicalQp, Role};
 use crate::hardware::{CompletionQueue, CqId};
 use crate::verbs::DeviceId;
@@ -137,21 +137,21 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(())
     }
 
-    /// Reserves entries for a physical queue pair, and returns the place of its completion queue. Without any
-    /// queue, there is nothing to reserve.
+    /// Reserves entries for a physical queue pair, and returns where. Without any queue, there is nothing to
+    /// reserve.
     fn reserve_for(
         &self,
         reserved: &mut [u32; CQS],
         qp: &dyn PhysicalQp,
         entries: u32,
-    ) -> Result<Option<u8>, AttachError> {
+    ) -> Result<ReservedIn, AttachError> {
         if self.cqs.is_empty() {
-            return Ok(None);
+            return Ok(ReservedIn::NOWHERE);
         }
         let foreign = AttachError::ForeignCq { device: qp.device(), qp_num: qp.qp_num() };
         let at = self.place(qp.cq()).ok_or(foreign)?;
         self.reserve(reserved, at, entries)?;
-        Ok(Some(at))
+        Ok(ReservedIn::queue_at(at))
     }
 
     /// Routes the completions of another physical queue pair in the place of `old`, given by device and
@@ -168,7 +168,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut reserved = self.reserved;
         let reserved_in = match route.reserved_in {
             // The owner feeds its completions, and may go on to.
-            None if self.place(new.cq()).is_none() => None,
+            ReservedIn::NOWHERE if self.place(new.cq()).is_none() => ReservedIn::NOWHERE,
             before => {
                 give_back(&mut reserved, before, route.entries);
                 self.reserve_for(&mut reserved, new, route.entries)?
@@ -206,9 +206,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 }
 
-/// Entries that were reserved in the completion queue at a place, if at any, are free again.
-fn give_back<const CQS: usize>(reserved: &mut [u32; CQS], at: Option<u8>, entries: u32) {
-    if let Some(at) = at {
-        reserved[usize::from(at)] -= entries;
+/// Entries that were reserved, if any were, are free again.
+fn give_back<const CQS: usize>(reserved: &mut [u32; CQS], reserved_in: ReservedIn, entries: u32) {
+    if let Some(at) = reserved_in.place() {
+        reserved[at] -= entries;
     }
 }

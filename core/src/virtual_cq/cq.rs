@@ -144,8 +144,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.registry.invariants();
         let mut reserved = [0u64; CQS];
         for route in self.routes.iter() {
-            if let Some(at) = route.reserved_in {
-                reserved[usize::from(at)] += u64::from(route.entries);
+            if let Some(at) = route.reserved_in.place() {
+                reserved[at] += u64::from(route.entries);
             }
         }
         // Some may be set aside.

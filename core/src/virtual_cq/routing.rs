@@ -17,11 +17,31 @@ pub struct Route {
     pub role: Role,
     /// The virtual queue pair's number.
     pub virtual_qp_num: u32,
-    /// Place of the completion queue in which entries are reserved for it; `None` if none are: it was attached
-    /// while there was no queue.
-    pub reserved_in: Option<u8>,
+    /// Where entries are reserved for it.
+    pub reserved_in: ReservedIn,
     /// Entries that it may need.
     pub entries: u32,
+}
+
+/// The place of the completion queue in which entries are reserved for a physical queue pair, if it has any: one that
+/// was attached while there was no queue has none.
+// No `Option`: an empty place of the table would be told by it rather than by the role, which costs each lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedIn(u16);
+
+impl ReservedIn {
+    /// In no queue.
+    pub const NOWHERE: Self = Self(u16::MAX);
+
+    /// In the queue at a place.
+    pub const fn queue_at(place: u8) -> Self {
+        Self(place as u16)
+    }
+
+    /// The place, if there is one.
+    pub fn place(self) -> Option<usize> {
+        (self != Self::NOWHERE).then_some(usize::from(self.0))
+    }
 }
 
 /// A route could not be added; the table did not change.
@@ -199,7 +219,13 @@ mod tests {
 
     fn route(index: u16) -> Route {
         let role = Role::Rail(0);
-        Route { index, role, virtual_qp_num: u32::from(index), reserved_in: None, entries: 1 }
+        Route {
+            index,
+            role,
+            virtual_qp_num: u32::from(index),
+            reserved_in: ReservedIn::NOWHERE,
+            entries: 1,
+        }
     }
 
     #[test]
