@@ -265,7 +265,10 @@ impl Sender {
     /// A request was reported.
     pub(super) fn reported(&mut self, wc: &VirtualWc, ground: &Ground<'_>, multi: bool) {
         let request = match self.bypassing.remove(&wc.wr_id) {
-            Some(request) => request,
+            Some(request) => {
+                self.settle_bypassing(request.id, ground);
+                request
+            }
             None => match self.take_when_done(wc.wr_id) {
                 Some(request) => request,
                 None => self.pop_ordered(wc.wr_id, ground),
@@ -282,9 +285,6 @@ impl Sender {
         assert!(!ok || !request.is_unsignaled(), "{request:?} is unsignaled");
         if ok {
             self.succeed(&request, ground);
-            if multi && !request.is_fragmented() {
-                self.settle_bypassing(request.id, ground);
-            }
         } else {
             self.release(&request, ground);
         }
@@ -313,17 +313,14 @@ impl Sender {
         }
     }
 
-    /// Unsignaled pass-through requests before this one have succeeded: rail 0 keeps the order.
+    /// A pass-through request is reported, a success or not: those before it are, and the unsignaled ones that are not
+    /// have succeeded, since rail 0 keeps the order.
     fn settle_bypassing(&mut self, before: u64, ground: &Ground<'_>) {
         let later = self.bypassing.split_off(&before);
         let earlier = std::mem::replace(&mut self.bypassing, later);
-        for (id, request) in earlier {
-            if request.is_unsignaled() {
-                self.succeed(&request, ground);
-            } else {
-                // Deferred in the ring: its report waits for its turn.
-                self.bypassing.insert(id, request);
-            }
+        for request in earlier.into_values() {
+            assert!(request.is_unsignaled(), "{before} is reported before {request:?}");
+            self.succeed(&request, ground);
         }
     }
 

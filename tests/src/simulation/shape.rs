@@ -82,6 +82,8 @@ pub struct Shape {
     pub pace: u32,
     /// One end gets half of all requests, so that it gets far.
     pub leans: bool,
+    /// Most requests pass through to rail 0.
+    pub passes: bool,
     /// A plain queue pair completes on the same completion queues.
     pub bystander: bool,
     /// The longest message of each device, at both hosts.
@@ -103,8 +105,9 @@ impl Shape {
         let weather = pick(choices, &[Weather::Fair, Weather::Rough, Weather::Storm]);
         let pace = pick(choices, &[6, 20, 60, 150]);
         let leans = choices.coin();
+        let passes = choices.one_in(3);
         let bystander = choices.one_in(3);
-        let budget = pick(choices, &[None, None, None, Some(1)]);
+        let budget = pick(choices, &[None, None, Some(1)]);
         let message_limits = match choices.coin() {
             true => [1 << 30; MAX_DEVICES],
             false => [(); MAX_DEVICES].map(|()| pick(choices, &[128, 300, 640, 4096, 1 << 30])),
@@ -115,6 +118,7 @@ impl Shape {
             weather,
             pace,
             leans,
+            passes,
             bystander,
             message_limits,
             budget,
@@ -260,6 +264,7 @@ impl fmt::Display for Shape {
         let Self { devices, weather, pace, leans, bystander, connections, .. } = self;
         write!(f, "{devices} devices a host, {weather:?}, pace {pace}")?;
         f.write_str(if *leans { ", leaning" } else { "" })?;
+        f.write_str(if self.passes { ", passing" } else { "" })?;
         f.write_str(if *bystander { ", a foreign queue pair" } else { "" })?;
         write!(f, ", messages of {:?}", &self.message_limits[..*devices])?;
         self.budget.iter().try_for_each(|budget| write!(f, ", budget {budget}"))?;

@@ -160,9 +160,11 @@ impl World {
             FetchAdd,
             CompareSwap,
         ];
+        const PASSING: [Opcode; 8] =
+            [RdmaWrite, RdmaWriteWithImm, Send, Send, SendWithImm, FetchAdd, FetchAdd, CompareSwap];
         let connection = &self.connections[at];
         let shape = &connection.shape;
-        let chosen = pick(choices, &KINDS);
+        let chosen = pick(choices, if self.shape.passes { &PASSING[..] } else { &KINDS });
         let opcode = match if leans && choices.coin() { RdmaWriteWithImm } else { chosen } {
             RdmaWriteWithImm if !shape.notifies(1 - end) => RdmaWrite,
             Send | SendWithImm if !shape.takes_sends(1 - end) => RdmaWrite,
