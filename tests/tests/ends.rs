@@ -20,6 +20,8 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     let busy = total.requests > 2 * seeds && total.reports > total.requests;
     assert!(busy && total.failures > seeds && total.replaced > seeds, "{total:?}");
     assert!(total.stragglers > seeds / 20 && total.given_up > seeds / 20, "{total:?}");
+    assert!(total.shared > seeds / 2 && total.out_of_service > seeds / 10, "{total:?}");
+    assert!(total.sleeps > 10 * seeds, "{total:?}");
 }
 
 fn fails(world: &str, failure: Failure<Shape>) -> ! {

@@ -2,6 +2,7 @@
 
 use super::World;
 use super::physical::Name;
+use super::shape::{FRAGMENT, Shape, peer, side};
 use crate::choices::{Choices, pick};
 use crate::link::Old;
 use polyrail_core::verbs::WcStatus;
@@ -11,8 +12,8 @@ use polyrail_core::virtual_qp::{QpState, RailState};
 #[allow(missing_docs, reason = "the fields are what the variants tell of")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An application posts its next request.
-    Post(usize),
+    /// An application posts its next request, or with one call a run of so many at most.
+    Post { end: usize, run: usize },
     /// An application posts a receive, with a buffer or for a notification.
     Receive { end: usize, data: bool },
     /// The peer's NIC executes the next request of a queue pair.
@@ -23,18 +24,18 @@ pub enum Action {
     Fail(Name, WcStatus),
     /// One request, or receive, of a queue pair in the error state is flushed.
     Flush { name: Name, sends: bool },
-    /// An end polls, and its queues give out at most so many completions each.
-    Poll { end: usize, most: usize },
+    /// A host polls, and its queues give out at most so many completions each.
+    Poll { host: usize, how: How, budget: usize, most: usize },
     /// An owner sends the control messages that there are.
     Tell(usize),
     /// The next control message arrives at an end, of the link or of one that broke.
     Hear { end: usize, late: bool },
     /// The control link breaks, and is there again.
-    Break(Old),
+    Break { connection: usize, old: Old },
     /// An owner notices that the link is a new one.
     Notice(usize),
     /// An owner makes the next queue pair in the place of a rail that is down.
-    Create { end: usize, rail: usize, device: usize },
+    Create { end: usize, rail: usize },
     /// An owner connects the queue pair that it made.
     Connect { end: usize, rail: usize },
     /// An owner hands the queue pair that it made over.
@@ -50,36 +51,67 @@ pub enum Action {
     /// An owner says that a rail's device is gone; it finds its completions no more, or does.
     Lose { end: usize, rail: usize, purges: bool },
     /// A completion queue breaks.
-    BreakCq { end: usize, device: usize },
-    /// The driver does not take the next batch whole.
-    Refuse { name: Name, taken: u32, sends: bool, is_full: bool },
+    BreakCq { host: usize, device: usize },
+    /// The driver does not take the next batch whole that is longer, and nothing of what it is offered then, so many
+    /// times.
+    Refuse { name: Name, taken: u32, times: u32, sends: bool, is_full: bool },
     /// An owner gives the virtual queue pair up.
     Surrender(usize),
+    /// An owner takes a rail out of service, or back in.
+    Serve { end: usize, rail: usize, in_service: bool },
+    /// An owner reserves a rail, or ends that.
+    Reserve { end: usize, rail: usize, reserved: bool },
+}
+
+/// How an owner polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// All queues.
+    All,
+    /// Until one thing is reported.
+    One,
+    /// The queue of this device.
+    Queue(usize),
+    /// The owner takes completions of this device's queue, and feeds them to the engine.
+    Feed(usize),
+}
+
+/// A poll of all queues that keeps nothing back.
+pub(super) const fn poll_all(host: usize, budget: usize) -> Action {
+    Action::Poll { host, how: How::All, budget, most: usize::MAX }
 }
 
 impl World {
     /// Everything that can happen next.
     pub fn possible(&self) -> Vec<Action> {
         let mut actions = Vec::with_capacity(64);
-        for end in 0..2 {
+        for end in self.all_ends() {
             self.add_traffic(end, &mut actions);
             self.add_control(end, &mut actions);
             for rail in 0..self.shape.queue_pairs() {
                 self.add_owner(end, rail, &mut actions);
             }
-            if self.left.broken_cqs > 0 {
-                let working = |device: &usize| !self.is_cq_broken(end, *device);
-                let devices = (1..self.shape.devices).filter(working);
-                actions.extend(devices.map(|device| Action::BreakCq { end, device }));
-            }
             if self.left.surrenders > 0 && !self.ends[end].failed {
                 actions.push(Action::Surrender(end));
+            }
+        }
+        for host in 0..2 {
+            if self.has_something_to_poll(host) {
+                actions.push(poll_all(host, self.shape.budget));
+            }
+            if self.left.broken_cqs > 0 {
+                let working = |device: &usize| !self.is_cq_broken(host, *device);
+                let devices = (1..self.shape.devices[host]).filter(working);
+                actions.extend(devices.map(|device| Action::BreakCq { host, device }));
             }
         }
         let nics = self.nics.borrow();
         (0..nics.qps.len()).for_each(|at| self.add_nic(at, &mut actions));
         if self.left.breaks > 0 {
-            actions.extend([Old::Lost, Old::First, Old::Late].map(Action::Break));
+            for connection in 0..self.shape.connections {
+                let broken = |old| Action::Break { connection, old };
+                actions.extend([Old::Lost, Old::First, Old::Late].map(broken));
+            }
         }
         actions
     }
@@ -90,7 +122,7 @@ impl World {
             // What is left is reported as flushed.
         } else {
             if this.next_job < self.shape.jobs[end].len() {
-                actions.push(Action::Post(end));
+                actions.push(Action::Post { end, run: 0 });
             }
             for data in [false, true] {
                 if self.wants_receive(end, data) {
@@ -98,23 +130,21 @@ impl World {
                 }
             }
         }
-        if self.has_something_to_poll(end) {
-            actions.push(Action::Poll { end, most: usize::MAX });
-        }
     }
 
     fn add_control(&self, end: usize, actions: &mut Vec<Action>) {
-        if self.link.is_unnoticed(end) {
+        let link = self.link(end);
+        if link.is_unnoticed(side(end)) {
             actions.push(Action::Notice(end));
         } else {
             if self.ends[end].may_tell {
                 actions.push(Action::Tell(end));
             }
-            if self.link.carries(1 - end, false) {
+            if link.carries(side(peer(end)), false) {
                 actions.push(Action::Hear { end, late: false });
             }
         }
-        if self.link.carries(1 - end, true) {
+        if link.carries(side(peer(end)), true) {
             actions.push(Action::Hear { end, late: true });
         }
     }
@@ -129,8 +159,9 @@ impl World {
         }
         let is_weak = self.shape.weak >> rail & 1 == 1;
         if self.shape.replaces {
-            let devices = self.devices_for(end, rail);
-            actions.extend(devices.map(|device| Action::Create { end, rail, device }));
+            if self.devices_for(end, rail).is_some() {
+                actions.push(Action::Create { end, rail });
+            }
             if self.can_connect(end, rail) {
                 actions.push(Action::Connect { end, rail });
             }
@@ -147,6 +178,22 @@ impl World {
         let works = matches!(self.state(end, rail), RailState::InService | RailState::Joining);
         if self.left.failures > 0 && is_weak && works && !self.shape.is_brief {
             actions.push(Action::Distrust { end, rail });
+        }
+        if rail < self.shape.rails {
+            self.add_maintenance(end, rail, actions);
+        }
+    }
+
+    fn add_maintenance(&self, end: usize, rail: usize, actions: &mut Vec<Action>) {
+        let is_wanted = self.ends[end].wanted[rail];
+        if self.left.maintenance > 0 {
+            actions.push(Action::Reserve { end, rail, reserved: true });
+            if is_wanted {
+                actions.push(Action::Serve { end, rail, in_service: false });
+            }
+        }
+        if !is_wanted && self.shape.restores {
+            actions.push(Action::Serve { end, rail, in_service: true });
         }
     }
 
@@ -179,7 +226,8 @@ impl World {
             actions.push(Action::Remove(name));
         }
         if self.left.refusals > 0 && is_weak && qp.mood.is_none() && qp.recv_mood.is_none() {
-            actions.push(Action::Refuse { name, taken: 0, sends: true, is_full: false });
+            let (taken, times) = (0, 0);
+            actions.push(Action::Refuse { name, taken, times, sends: true, is_full: false });
         }
     }
 
@@ -187,26 +235,52 @@ impl World {
     fn weight(&self, action: &Action) -> u32 {
         match action {
             Action::Execute(name) if self.has_failed(*name) => 3,
-            Action::Post(_) | Action::Execute(_) => 12,
-            Action::Poll { end, .. } => self.shape.polls[*end],
+            Action::Post { .. } | Action::Execute(_) => 12,
+            Action::Poll { host, .. } => self.shape.polls[*host],
             Action::Acknowledge(_) => self.shape.acknowledgements,
             Action::Tell(_) | Action::Hear { late: false, .. } => self.shape.control,
             Action::Receive { .. } | Action::Create { .. } | Action::Flush { .. } => 6,
             Action::Connect { .. } | Action::Replace { .. } => 6,
             Action::Hear { .. } | Action::Notice(_) | Action::HearOfConnect { .. } => 2,
-            Action::Lose { .. } => 2,
+            // SENDs that were accepted need rail 0, whatever its owner wants of it.
+            Action::Serve { end, rail: 0, .. } if self.directions[*end].has_open_pass_through() => {
+                8
+            }
+            Action::Lose { .. } | Action::Serve { .. } => 2,
+            // What a driver owes when its queue pair fails was never posted.
+            Action::Fail(name, _) if self.is_owed(*name) => 60,
+            // A SEND that rail 0 loses while its owner does not want it can go nowhere else.
+            Action::Fail(Name { end, rail: 0, .. }, _)
+                if !self.ends[*end].wanted[0] && self.directions[*end].has_open_pass_through() =>
+            {
+                40
+            }
+            // A batch that comes is not taken whole.
+            Action::Refuse { name, .. } if self.has_long_job(name.end) => 6,
             // Where one rail has failed, the next failure is more of a test.
             Action::Fail(name, _) if self.is_busy(*name) => 12,
             Action::Fail(..) if self.is_disturbed() => 2,
             // A link without messages breaks without consequences.
-            Action::Break(_) => self.shape.breaks * u32::from(self.is_talking()),
+            Action::Break { connection, .. } => {
+                self.shape.breaks * u32::from(self.is_talking(*connection))
+            }
             _ => 1,
         }
     }
 
     /// Whether messages are under way.
-    fn is_talking(&self) -> bool {
-        (0..2).any(|end| self.link.carries(end, false))
+    fn is_talking(&self, connection: usize) -> bool {
+        (0..2).any(|side| self.links[connection].carries(side, false))
+    }
+
+    /// Whether the next request of an end has several fragments.
+    fn has_long_job(&self, end: usize) -> bool {
+        let next = self.shape.jobs[end].get(self.ends[end].next_job);
+        next.is_some_and(|job| job.is_fragmented() && job.length > FRAGMENT)
+    }
+
+    fn is_owed(&self, name: Name) -> bool {
+        self.nics.borrow().qps[self.at(name)].is_owed
     }
 
     pub(super) fn has_failed(&self, name: Name) -> bool {
@@ -221,8 +295,8 @@ impl World {
 
     /// Whether a rail is anything but in service.
     fn is_disturbed(&self) -> bool {
-        let ends =
-            (0..2).flat_map(|end| (0..self.shape.queue_pairs()).map(move |rail| (end, rail)));
+        let rails = self.shape.queue_pairs();
+        let ends = self.all_ends().flat_map(|end| (0..rails).map(move |rail| (end, rail)));
         ends.into_iter().any(|(end, rail)| self.state(end, rail) != RailState::InService)
     }
 
@@ -247,16 +321,34 @@ impl World {
     fn vary(&self, action: Action, choices: &mut dyn Choices) -> Action {
         match action {
             Action::Fail(name, _) => Action::Fail(name, pick(choices, &STATUSES)),
-            Action::Poll { end, .. } if !self.shape.flushes_at_once => {
-                Action::Poll { end, most: pick(choices, &[usize::MAX, usize::MAX, 1, 2, 3]) }
+            Action::Post { end, .. } if self.shape.posts_many => {
+                Action::Post { end, run: pick(choices, &[0, 1, 2, 3, 4, 8, 8]) }
             }
+            Action::Poll { host, .. } => self.vary_poll(host, choices),
             Action::Lose { end, rail, .. } => Action::Lose { end, rail, purges: choices.coin() },
             Action::Refuse { name, .. } => {
-                let (taken, sends, is_full) = (choices.below(3), choices.coin(), choices.coin());
-                Action::Refuse { name, taken, sends, is_full }
+                let (taken, times) = (pick(choices, &[0, 1, 1, 2, 3]), pick(choices, &[0, 1, 3]));
+                let (sends, is_full) = (!choices.one_in(4), choices.coin());
+                Action::Refuse { name, taken, times, sends, is_full }
+            }
+            Action::Reserve { end, rail, .. } => {
+                Action::Reserve { end, rail, reserved: choices.coin() }
             }
             other => other,
         }
+    }
+
+    fn vary_poll(&self, host: usize, choices: &mut dyn Choices) -> Action {
+        let Shape { budget, polls_anyhow, flushes_at_once, devices, .. } = self.shape;
+        let most = [usize::MAX, usize::MAX, 1, 2, 3];
+        let most = if polls_anyhow || !flushes_at_once { pick(choices, &most) } else { usize::MAX };
+        if !polls_anyhow {
+            return Action::Poll { host, how: How::All, budget, most };
+        }
+        let device = choices.below(devices[host] as u32) as usize;
+        let how = [How::All, How::All, How::One, How::Queue(device), How::Feed(device)];
+        let (how, budget) = (pick(choices, &how), pick(choices, &[budget, budget, 1, usize::MAX]));
+        Action::Poll { host, how, budget, most }
     }
 
     pub(super) fn state(&self, end: usize, rail: usize) -> RailState {

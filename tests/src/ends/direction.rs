@@ -1,9 +1,9 @@
 //! What travels in one direction, and what is known of it: the requests of one end, the memory and the
 //! receives of the other.
 
-use super::shape::{Job, Kind};
+use super::shape::{Job, Kind, MOST_BYTES};
 use polyrail_core::verbs::WcStatus;
-use polyrail_core::virtual_qp::{PassThroughOrder, RailEvent, Scheme};
+use polyrail_core::virtual_qp::{PassThroughOrder, Scheme};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -24,6 +24,8 @@ pub(super) const RECEIVE: u64 = 1 << 32;
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) job: Job,
+    /// Where its fragments begin.
+    pub(super) cuts: Vec<u32>,
     /// The place that a WRITE goes to.
     pub(super) place: usize,
     /// Fragments that were executed, bit by bit; the first stands for a SEND, an atomic, or the empty
@@ -40,7 +42,14 @@ pub(super) struct Request {
 
 impl Request {
     fn all_fragments(&self) -> u32 {
-        (1 << self.job.fragments()) - 1
+        (1 << self.cuts.len()) - 1
+    }
+
+    /// Which of its fragments begins at an offset, and how long that is.
+    pub(super) fn fragment_at(&self, offset: u32) -> Option<(u32, u32)> {
+        let at = self.cuts.iter().position(|cut| *cut == offset)?;
+        let end = self.cuts.get(at + 1).copied().unwrap_or(self.job.length);
+        Some((at as u32, end - offset))
     }
 
     /// Whether all of its data was executed, and came back.
@@ -67,12 +76,16 @@ pub(super) struct DataReceive {
 pub(super) struct Direction {
     pub(super) scheme: Scheme,
     pub(super) order: PassThroughOrder,
-    /// Numbers that may be on their way, and those that were executed.
+    /// Numbers that may be on their way, and those that were executed behind one that was not.
     pub(super) span: u32,
     pub(super) numbers: BTreeSet<u32>,
+    /// The oldest number that was not executed.
+    pub(super) oldest_number: u32,
     pub(super) requests: Vec<Request>,
     /// Bytes of the places, each [`STRIDE`] long at most.
-    pub(super) memory: Vec<[u8; 1024]>,
+    pub(super) memory: Vec<[u8; MOST_BYTES]>,
+    /// A place was written, or a request of one settled, since memory was checked.
+    pub(super) is_unchecked: bool,
     /// The newest request of each place.
     pub(super) owners: Vec<usize>,
     /// Receives for notifications: posted, and reported.
@@ -82,8 +95,6 @@ pub(super) struct Direction {
     pub(super) deliveries: usize,
     /// Receives that were reported as failed.
     pub(super) failed_notifications: usize,
-    /// What the sending end's engine said of its rails.
-    pub(super) rail_events: Vec<RailEvent>,
 }
 
 /// Memory and events follow from the rest.
@@ -103,30 +114,34 @@ impl Direction {
             order,
             span,
             numbers: BTreeSet::new(),
+            oldest_number: 0,
             requests: Vec::new(),
             memory: Vec::new(),
+            is_unchecked: false,
             owners: Vec::new(),
             notification_receives: 0,
             notifications: 0,
             data_receives: Vec::new(),
             deliveries: 0,
             failed_notifications: 0,
-            rail_events: Vec::new(),
         }
     }
 
-    /// A place that nobody waits for, or a new one.
-    pub(super) fn free_place(&self) -> usize {
-        let settled = |owner: &usize| self.requests[*owner].is_settled();
-        self.owners.iter().position(settled).unwrap_or(self.owners.len())
+    /// Places for a run of requests, one for each that writes: those that nobody waits for, then new ones.
+    pub(super) fn free_places(&self, jobs: &[Job]) -> Vec<usize> {
+        let settled = |place: &usize| self.requests[self.owners[*place]].is_settled();
+        let known = self.owners.len();
+        let mut free = (0..known).filter(settled).chain(known..);
+        let mut next = |job: &Job| if job.writes() { free.next().unwrap_or(known) } else { 0 };
+        jobs.iter().map(&mut next).collect()
     }
 
     /// A request was accepted.
     pub(super) fn accepted(&mut self, job: Job, place: usize) {
-        if matches!(job.kind, Kind::Write | Kind::WriteImm) {
+        if job.writes() {
             if place == self.owners.len() {
                 self.owners.push(0);
-                self.memory.push([0; 1024]);
+                self.memory.push([0; MOST_BYTES]);
             }
             self.owners[place] = self.requests.len();
         }
@@ -134,6 +149,7 @@ impl Direction {
         let is_notify = job.length == 0 && self.scheme == Scheme::Spray;
         self.requests.push(Request {
             job,
+            cuts: job.cuts(),
             place,
             ran: u32::from(is_notify),
             landed: 0,
@@ -163,6 +179,14 @@ impl Direction {
         })
     }
 
+    /// Whether there are pass-through requests that are not reported, or not complete.
+    pub(super) fn has_open_pass_through(&self) -> bool {
+        self.requests.iter().any(|request| {
+            let is_over = request.has_run() && (request.report.is_some() || !request.job.signaled);
+            !request.job.is_fragmented() && !is_over
+        })
+    }
+
     /// Whether pass-through requests keep their place among the others.
     pub(super) fn is_ordered(&self) -> bool {
         self.order == PassThroughOrder::Ordered
@@ -184,8 +208,11 @@ impl Direction {
         self.requests.iter().filter(|request| request.job.kind == kind).count()
     }
 
-    /// Checks that what is settled is still in place.
-    pub(super) fn check_memory(&self) {
+    /// Checks that what is settled is still in place, if anything could have changed that.
+    pub(super) fn check_memory(&mut self) {
+        if !std::mem::take(&mut self.is_unchecked) {
+            return;
+        }
         for (place, owner) in self.owners.iter().enumerate() {
             if self.requests[*owner].is_settled() {
                 self.check_bytes(*owner, place);

@@ -1,30 +1,82 @@
 //! What holds after every step, and how a world ends: with all trouble over, nothing waits.
 
-use super::action::Action;
-use super::shape::{Kind, Troubles};
-use super::{Summary, World};
-use polyrail_core::virtual_qp::{Failure, RailState, Scheme};
+use super::action::{Action, poll_all};
+use super::shape::{Kind, Troubles, connection, peer};
+use super::{End, Summary, World};
+use crate::link::Link;
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{Failure, RailEvent, RailEventKind, RailState, Scheme};
+
+/// What an engine says of a rail, of each generation in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Heard {
+    Returned,
+    Failed,
+    Fenced,
+}
+
+impl End {
+    /// The engine says what became of a rail: once, in the order in which it happened.
+    fn hear(&mut self, rail: usize, event: RailEvent) {
+        let what = match event.kind {
+            RailEventKind::Returned => Heard::Returned,
+            RailEventKind::Failed { .. } => Heard::Failed,
+            RailEventKind::Fenced { .. } => Heard::Fenced,
+        };
+        let next = Some((event.generation, what));
+        let before = std::mem::replace(&mut self.heard[rail], next);
+        assert!(before < next, "{event:?} comes behind {before:?}");
+    }
+}
 
 impl World {
     /// Checks what holds between any two steps.
     pub(super) fn check(&mut self) {
-        for end in 0..2 {
+        self.cqs.iter().for_each(VirtualCq::invariants);
+        for end in self.all_ends() {
             let this = &mut self.ends[end];
             this.qp.invariants();
-            this.cq.invariants();
             assert_eq!(this.qp.duplicates(), 0, "a fragment arrived twice at end {end}");
             let broken = this.qp.take_protocol_error();
             assert!(broken.is_none(), "end {end}: {broken:?}");
             while let Some(event) = this.qp.take_rail_event() {
-                self.directions[end].rail_events.push(event);
+                this.hear(self.shape.rail_at(event.rail), event);
             }
             if !self.ends[end].failed && self.is_in_error(end) {
                 self.ends[end].failed = true;
                 self.check_excused(end);
             }
         }
-        (0..2).for_each(|end| self.check_ready(end));
-        self.directions.iter().for_each(super::Direction::check_memory);
+        self.check_posted();
+        self.all_ends().for_each(|end| self.check_heard(end));
+        self.all_ends().for_each(|end| self.check_ready(end));
+        self.directions.iter_mut().for_each(super::Direction::check_memory);
+    }
+
+    fn check_posted(&self) {
+        for qp in &mut self.nics.borrow_mut().qps {
+            let posted = &qp.sent[qp.seen..];
+            posted.iter().for_each(|request| self.directions[qp.name.end].number_posted(request));
+            qp.seen = qp.sent.len();
+        }
+    }
+
+    /// The owner knows by its events where every rail stands.
+    fn check_heard(&self, end: usize) {
+        if self.ends[end].failed {
+            return;
+        }
+        for (rail, heard) in self.ends[end].heard.iter().enumerate() {
+            let (state, generation) = (self.state(end, rail), self.generation(end, rail));
+            let wanted = match state {
+                RailState::InService if generation == 0 => None,
+                RailState::InService => Some((generation, Heard::Returned)),
+                RailState::Draining | RailState::Fenced => Some((generation, Heard::Failed)),
+                RailState::Down => Some((generation, Heard::Fenced)),
+                RailState::Joining => Some((generation - 1, Heard::Fenced)),
+            };
+            assert_eq!(*heard, wanted, "the last event of rail {rail} of end {end}, {state:?}");
+        }
     }
 
     /// Requests go to queue pairs only that the peer has got, and has said to be ready.
@@ -40,7 +92,7 @@ impl World {
                 RailState::Joining => !nics.qps[self.ends[end].installed[rail]].sent.is_empty(),
                 _ => false,
             };
-            let peer = self.generation(1 - end, rail);
+            let peer = self.generation(peer(end), rail);
             let is_ready = peer >= generation && state == RailState::InService;
             assert!(!is_used || is_ready, "end {end}: {rail} is used, generation {generation}");
         }
@@ -51,10 +103,12 @@ impl World {
         let failure = self.ends[end].qp.failure().expect("why it is in the error state");
         let atomics = self.directions[end].count(Kind::FetchAdd) > 0;
         let is_fair = match failure {
-            Failure::Rail(_) => atomics || self.hard_failures > 2 * self.shape.rails,
-            Failure::TooFewRails { .. } => self.usable < usize::from(self.shape.min_rails),
-            Failure::Peer => self.ends[1 - end].failed,
-            Failure::CompletionsLost { .. } => self.lost_completions,
+            Failure::Rail(_) => {
+                atomics || self.hard_failures[connection(end)] > 2 * self.shape.rails
+            }
+            Failure::TooFewRails { .. } => self.usable[end] < usize::from(self.shape.min_rails),
+            Failure::Peer => self.ends[peer(end)].failed,
+            Failure::CompletionsLost { .. } => self.nics.borrow().lost_completions[connection(end)],
             Failure::Owner => self.surrendered[end],
             Failure::Control(_) => false,
         };
@@ -63,19 +117,28 @@ impl World {
 
     /// Takes note of how many data rails there are for requests before a step that takes one of them away.
     pub(super) fn note_usable(&mut self, action: &Action) {
-        let usable = (0..self.shape.rails).filter(|rail| self.is_usable(*rail)).count();
-        let taken = matches!(action, Action::Distrust { rail, .. } if self.is_usable(*rail));
-        self.usable = usable - usize::from(taken && usable > 0);
+        for end in self.all_ends() {
+            let usable = (0..self.shape.rails).filter(|rail| self.is_usable(end, *rail)).count();
+            let taken = match action {
+                Action::Distrust { end: other, rail } | Action::Serve { end: other, rail, .. } => {
+                    connection(*other) == connection(end) && self.is_usable(end, *rail)
+                }
+                _ => false,
+            };
+            self.usable[end] = usable - usize::from(taken && usable > 0);
+        }
     }
 
-    fn is_usable(&self, rail: usize) -> bool {
+    fn is_usable(&self, end: usize, rail: usize) -> bool {
         let nics = self.nics.borrow();
+        let works = |this: &End| {
+            let qp = &nics.qps[this.installed[rail]];
+            let in_good_mood = qp.mood.is_none() && qp.recv_mood.is_none();
+            !qp.in_error && in_good_mood && this.is_in_service(&self.shape, rail)
+        };
         rail < self.shape.rails
-            && self.ends.iter().all(|end| {
-                let qp = &nics.qps[end.installed[rail]];
-                let in_good_mood = qp.mood.is_none() && qp.recv_mood.is_none();
-                !qp.in_error && in_good_mood && end.is_in_service(&self.shape, rail)
-            })
+            && self.ends[end].wanted[rail]
+            && [end, peer(end)].iter().all(|end| works(&self.ends[*end]))
     }
 
     /// Lifts all trouble, lets everything happen that must, and checks that nothing waits.
@@ -89,23 +152,45 @@ impl World {
             (qp.mood, qp.recv_mood) = (None, None);
         }
         self.settle_in_silence();
-        self.settle(false);
-        self.check_fences();
-        self.check_all_that_can_is_done();
-        self.settle(true);
-        if self.ends.iter().any(|end| end.failed) {
-            self.end_in_error();
-        } else {
-            self.check_all_rails_are_back();
-            (0..2).for_each(|end| self.check_done(end));
+        self.settle(false, false);
+        let connections = 0..self.shape.connections;
+        connections.clone().for_each(|at| self.check_fences(at));
+        self.all_ends().for_each(|end| self.check_all_that_can_is_done(end));
+        self.settle(true, false);
+        let has_rail = |end: &usize| {
+            let this = &self.ends[*end];
+            let serves =
+                |rail: &usize| this.wanted[*rail] && this.is_in_service(&self.shape, *rail);
+            (0..self.shape.rails).any(|rail| serves(&rail))
+        };
+        self.all_ends().filter(has_rail).for_each(|end| self.check_accepted(end));
+        self.settle(true, true);
+        for at in connections.clone() {
+            if self.has_failed_end(at) {
+                self.enter_error(at);
+            } else {
+                self.check_all_rails_are_back(at);
+                (2 * at..2 * at + 2).for_each(|end| self.check_done(end));
+            }
+        }
+        self.settle(true, true);
+        for at in connections {
+            if self.has_failed_end(at) {
+                self.summary.given_up += 1;
+                (2 * at..2 * at + 2).for_each(|end| self.check_flushed(end));
+            }
         }
         self.summary
+    }
+
+    fn has_failed_end(&self, connection: usize) -> bool {
+        self.ends[2 * connection..][..2].iter().any(|end| end.failed)
     }
 
     /// Lets everything happen but what the owners do, then what had left queue pairs that failed: a fence
     /// that was not awaited shows.
     fn settle_in_silence(&mut self) {
-        self.shape.replaces = false;
+        (self.shape.replaces, self.shape.restores) = (false, false);
         self.settle_some(|world, action| match action {
             Action::Tell(_) | Action::Hear { .. } | Action::Notice(_) => false,
             Action::Execute(name) => !world.has_failed(*name),
@@ -114,9 +199,10 @@ impl World {
         self.settle_some(|_, action| matches!(action, Action::Execute(_)));
     }
 
-    /// Lets everything happen that must, until nothing is left.
-    fn settle(&mut self, replaces: bool) {
-        self.shape.replaces = replaces;
+    /// Lets everything happen that must, until nothing is left: rails are replaced, or brought back into service, or
+    /// not.
+    fn settle(&mut self, replaces: bool, restores: bool) {
+        (self.shape.replaces, self.shape.restores) = (replaces, restores);
         self.settle_some(|_, _| true);
     }
 
@@ -133,7 +219,7 @@ impl World {
                 if before == std::mem::replace(&mut quiet_at, before) {
                     return;
                 }
-                (0..2).for_each(|end| self.perform(Action::Poll { end, most: usize::MAX }));
+                (0..2).for_each(|host| self.perform(poll_all(host, usize::MAX)));
                 refused.clear();
                 continue;
             }
@@ -141,7 +227,7 @@ impl World {
             self.perform(action);
             if self.ticks() != before {
                 refused.clear();
-            } else if matches!(action, Action::Post(_) | Action::Receive { .. }) {
+            } else if matches!(action, Action::Post { .. } | Action::Receive { .. }) {
                 refused.push(action);
             }
         }
@@ -155,16 +241,23 @@ impl World {
             qp.executed + qp.completed + qp.used + qp.sent.len() + qp.recvs.len()
         };
         let moved: usize = nics.qps.iter().map(per_qp).sum();
-        requests + receives + reports + moved as u64 + self.link.carried()
+        let carried: u64 = self.links.iter().map(Link::carried).sum();
+        requests + receives + reports + moved as u64 + carried
+    }
+
+    /// The states of a rail of a connection, and the generations.
+    fn both(&self, connection: usize, rail: usize) -> [(RailState, u16); 2] {
+        let ends = [2 * connection, 2 * connection + 1];
+        ends.map(|end| (self.state(end, rail), self.generation(end, rail)))
     }
 
     /// With every message delivered, both ends know of every failure, and have had the fence.
-    fn check_fences(&self) {
-        if self.ends.iter().any(|end| end.failed) {
+    fn check_fences(&self, connection: usize) {
+        if self.has_failed_end(connection) {
             return;
         }
         for rail in 0..self.shape.queue_pairs() {
-            let states = [0, 1].map(|end| (self.state(end, rail), self.generation(end, rail)));
+            let states = self.both(connection, rail);
             let [(near, g), (far, h)] = states;
             let fits = match (near, far) {
                 (RailState::InService, RailState::InService)
@@ -177,39 +270,50 @@ impl World {
         }
     }
 
-    /// Without a rail being replaced, everything is done that does not need one that is down.
-    fn check_all_that_can_is_done(&self) {
-        if self.ends.iter().any(|end| end.failed) {
+    /// Without a rail being replaced, everything is done that does not need one that is down, or out of service.
+    fn check_all_that_can_is_done(&self, end: usize) {
+        if self.has_failed_end(connection(end)) {
             return;
         }
-        let is_up = |rail: usize| self.ends.iter().all(|end| end.is_in_service(&self.shape, rail));
-        let any_up = (0..self.shape.rails).any(is_up);
-        for end in 0..2 {
-            let jobs = &self.shape.jobs[end];
-            let needs_rail_0 = jobs.iter().any(|job| !job.is_fragmented());
-            let notifies = self.shape.scheme == Scheme::Spray
-                && jobs.iter().any(|job| job.kind == Kind::WriteImm);
-            let rail_0 = !needs_rail_0 || is_up(0);
-            if any_up && rail_0 && (!notifies || is_up(self.shape.rails)) {
+        let ends = [end, peer(end)];
+        let is_up =
+            |rail: usize| ends.iter().all(|end| self.ends[*end].is_in_service(&self.shape, rail));
+        let wanted = &self.ends[end].wanted;
+        let any_up = (0..self.shape.rails).any(|rail| is_up(rail) && wanted[rail]);
+        // The peer's requests are notified of, and reported, by other rails.
+        let jobs = &self.shape.jobs[end];
+        let needs_rail_0 = jobs.iter().any(|job| !job.is_fragmented());
+        let notifies =
+            self.shape.scheme == Scheme::Spray && jobs.iter().any(|job| job.kind == Kind::WriteImm);
+        let rail_0 = !needs_rail_0 || is_up(0);
+        if any_up && rail_0 && (!notifies || is_up(self.shape.rails)) {
+            self.check_accepted(end);
+            if !needs_rail_0 || wanted[0] {
                 self.check_done(end);
             }
         }
     }
 
-    fn check_all_rails_are_back(&self) {
+    fn check_all_rails_are_back(&self, connection: usize) {
         for rail in 0..self.shape.queue_pairs() {
-            let states = [0, 1].map(|end| (self.state(end, rail), self.generation(end, rail)));
+            let states = self.both(connection, rail);
             let [(near, g), (far, h)] = states;
-            let back = near == RailState::InService && near == far && g == h;
+            let wanted = match self.next_devices(connection, rail) {
+                Some(_) => RailState::InService,
+                // Requests have no keys for the devices that are left.
+                None => RailState::Down,
+            };
+            let back = (near == RailState::InService || near == wanted) && near == far && g == h;
             assert!(back, "rail {rail} does not come back: {states:?}");
         }
     }
 
-    /// Everything that an end was to post is reported, and has arrived.
-    fn check_done(&self, end: usize) {
+    /// Everything that an end has posted is reported, whatever rails are out of service.
+    fn check_accepted(&self, end: usize) {
+        if self.has_failed_end(connection(end)) {
+            return;
+        }
         let direction = &self.directions[end];
-        let left = self.shape.jobs[end].len() - self.ends[end].next_job;
-        assert_eq!(left, 0, "end {end} waits: requests are not accepted");
         for (number, request) in direction.requests.iter().enumerate() {
             let done = request.report.is_some() || !request.job.signaled;
             assert!(
@@ -217,32 +321,46 @@ impl World {
                 "end {end} waits: {number}, {request:?}"
             );
         }
-        let wanted = (direction.count(Kind::WriteImm), direction.count(Kind::Send));
-        let told = (direction.notifications, direction.deliveries);
-        assert_eq!(told, wanted, "notifications and SENDs of end {end} that arrived");
         assert_eq!(self.ends[end].qp.unreported_sends(), 0, "of end {end}");
     }
 
-    /// One virtual queue pair failed for good: so did the other, and everything is reported.
-    fn end_in_error(&mut self) {
-        let failed = [0, 1].map(|end: usize| self.ends[end].failed);
+    /// Everything that an end was to post is reported, and has arrived.
+    fn check_done(&self, end: usize) {
+        let direction = &self.directions[end];
+        let left = self.shape.jobs[end].len() - self.ends[end].next_job;
+        assert_eq!(left, 0, "end {end} waits: requests are not accepted");
+        self.check_accepted(end);
+        let wanted = (direction.count(Kind::WriteImm), direction.count(Kind::Send));
+        let told = (direction.notifications, direction.deliveries);
+        assert_eq!(told, wanted, "notifications and SENDs of end {end} that arrived");
+    }
+
+    /// One virtual queue pair of a connection failed for good: so did the other, and all queue pairs go to the error
+    /// state.
+    fn enter_error(&mut self, connection: usize) {
+        let ends = [2 * connection, 2 * connection + 1];
+        let failed = ends.map(|end| self.ends[end].failed);
         assert_eq!(failed, [true, true], "one end has failed for good, the other has not");
-        self.summary.given_up += 1;
-        let count = self.nics.borrow().qps.len();
-        (0..count).for_each(|at| self.nics.borrow_mut().enter_error(at));
-        self.settle(true);
-        for end in 0..2 {
-            let is_silent = |number: &usize| {
-                let request = &self.directions[end].requests[*number];
-                request.job.signaled && request.report.is_none()
-            };
-            let silent = (0..self.directions[end].requests.len()).find(is_silent);
-            assert_eq!(silent, None, "end {end} failed, and never reports this request");
-            let peer = &self.directions[1 - end];
-            let reported = peer.notifications + peer.failed_notifications;
-            assert_eq!(reported, peer.notification_receives, "notification receives of end {end}");
-            let open = peer.data_receives.iter().filter(|receive| !receive.is_reported).count();
-            assert_eq!(open, 0, "data receives of end {end}");
+        let mut nics = self.nics.borrow_mut();
+        for at in 0..nics.qps.len() {
+            if ends.contains(&nics.qps[at].name.end) {
+                nics.enter_error(at);
+            }
         }
+    }
+
+    /// Everything that was posted at an end that failed for good is reported.
+    fn check_flushed(&self, end: usize) {
+        let is_silent = |number: &usize| {
+            let request = &self.directions[end].requests[*number];
+            request.job.signaled && request.report.is_none()
+        };
+        let silent = (0..self.directions[end].requests.len()).find(is_silent);
+        assert_eq!(silent, None, "end {end} failed, and never reports this request");
+        let far = &self.directions[peer(end)];
+        let reported = far.notifications + far.failed_notifications;
+        assert_eq!(reported, far.notification_receives, "notification receives of end {end}");
+        let open = far.data_receives.iter().filter(|receive| !receive.is_reported).count();
+        assert_eq!(open, 0, "data receives of end {end}");
     }
 }

@@ -1,6 +1,7 @@
 //! The state of all NICs of both ends, and what they do when the test lets them.
 
 use super::physical::{Name, Qp, answer, key};
+use super::shape::{connection, side};
 use polyrail_core::hardware::{CommitError, QpLimits};
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
@@ -17,12 +18,17 @@ pub(super) const EINVAL: i32 = 22;
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub(super) qps: Vec<Qp>,
-    /// Those of end 0, one for each device, then those of end 1.
+    /// Those of host 0, one for each device, then those of host 1.
     pub(super) cqs: Vec<Cq>,
-    /// Devices of each end.
-    pub(super) devices: usize,
+    /// Devices of each host.
+    devices: [usize; 2],
     /// A queue pair's flush happens as soon as it is in the error state.
     pub(super) flushes_at_once: bool,
+    /// By connection: completions of receives that were used are lost.
+    pub(super) lost_completions: Vec<bool>,
+    /// By host: requests and receives that drivers took, and batches that they did not take whole.
+    pub(super) taken: [usize; 2],
+    pub(super) refused: [usize; 2],
 }
 
 #[derive(Debug)]
@@ -50,16 +56,23 @@ pub(super) struct Executed {
 }
 
 impl Fabric {
-    pub(super) fn new(devices: usize, flushes_at_once: bool) -> Self {
+    pub(super) fn new(devices: [usize; 2], connections: usize, flushes_at_once: bool) -> Self {
         let cq = |_| Cq { entries: VecDeque::new(), is_broken: false, most: usize::MAX };
-        let cqs = (0..2 * devices).map(cq).collect();
-        Self { qps: Vec::new(), cqs, devices, flushes_at_once }
+        Self {
+            qps: Vec::new(),
+            cqs: (0..devices[0] + devices[1]).map(cq).collect(),
+            devices,
+            flushes_at_once,
+            lost_completions: vec![false; connections],
+            taken: [0; 2],
+            refused: [0; 2],
+        }
     }
 
     /// A new queue pair, in the lowest number that is free on its device.
     pub(super) fn make(&mut self, name: Name, device: usize, limits: QpLimits) -> usize {
         let taken = |number: &u32| {
-            let same = |qp: &Qp| qp.name.end == name.end && qp.device == device;
+            let same = |qp: &Qp| side(qp.name.end) == side(name.end) && qp.device == device;
             self.qps.iter().any(|qp| same(qp) && !qp.is_destroyed && qp.qp_num == *number)
         };
         let qp_num = (1..).find(|number| !taken(number)).expect("few queue pairs");
@@ -76,8 +89,32 @@ impl Fabric {
         self.qps.iter().rposition(|qp| qp.name == name)
     }
 
+    /// The place of a device's completion queue.
+    pub(super) fn cq_at(&self, host: usize, device: usize) -> usize {
+        host * self.devices[0] + device
+    }
+
+    /// The completion queues of a host.
+    pub(super) fn cqs_of(&mut self, host: usize) -> &mut [Cq] {
+        let first = self.cq_at(host, 0);
+        &mut self.cqs[first..first + self.devices[host]]
+    }
+
+    /// Whether a host has completions to poll.
+    pub(super) fn has_completions(&self, host: usize) -> bool {
+        let first = self.cq_at(host, 0);
+        self.cqs[first..first + self.devices[host]].iter().any(|cq| !cq.entries.is_empty())
+    }
+
     fn cq_of(&self, at: usize) -> usize {
-        self.qps[at].name.end * self.devices + self.qps[at].device
+        let Qp { name, device, .. } = &self.qps[at];
+        self.cq_at(side(name.end), *device)
+    }
+
+    /// The device is gone: whether completions of receives that were used were taken is noted.
+    pub(super) fn lose(&mut self, at: usize, purges: bool) {
+        let lost = self.remove(at, purges);
+        self.lost_completions[connection(self.qps[at].name.end)] |= lost;
     }
 
     /// The device is gone, or the queue pair destroyed. Returns whether the completion of a receive
@@ -94,13 +131,14 @@ impl Fabric {
         lost
     }
 
-    /// A completion queue breaks, and the device with it. Returns whether the completion of a
-    /// receive that was used is lost.
-    pub(super) fn break_cq(&mut self, cq: usize) -> bool {
+    /// A completion queue breaks, and the device with it.
+    pub(super) fn break_cq(&mut self, cq: usize) {
         self.cqs[cq].is_broken = true;
-        let on_it: Vec<_> = (0..self.qps.len()).filter(|at| self.cq_of(*at) == cq).collect();
-        let lost = on_it.into_iter().filter(|at| self.remove(*at, true)).count();
-        lost > 0
+        for at in 0..self.qps.len() {
+            if self.cq_of(at) == cq {
+                self.lose(at, true);
+            }
+        }
     }
 
     pub(super) fn enter_error(&mut self, at: usize) {
@@ -251,19 +289,29 @@ impl Fabric {
         Some(entry.completion)
     }
 
+    /// Takes the oldest completions of a host's queue, so many at most, unless the queue is broken.
+    pub(super) fn take_some(&mut self, host: usize, device: usize, most: usize) -> Vec<Completion> {
+        let cq = self.cq_at(host, device);
+        let most = if self.cqs[cq].is_broken { 0 } else { most };
+        std::iter::from_fn(|| self.take(cq)).take(most).collect()
+    }
+
     pub(super) fn post_sends(
         &mut self,
         at: usize,
         batch: &[SendRequest],
     ) -> Result<(), CommitError> {
+        let far_device = self.qps[at].peer.map_or(usize::MAX, |far| self.qps[far].device);
         let qp = &mut self.qps[at];
+        let count = batch.len() as u32;
         let room = qp.limits.max_send_wr - qp.slots;
-        let answer = answer(qp.mood.take(), qp.is_gone, batch.len() as u32, room);
-        let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
-        qp.check_keys(batch);
+        let answer = answer(&mut qp.mood, qp.is_gone, count, room);
+        let accepted = answer.map_or_else(|error| error.accepted, |()| count);
+        qp.check_keys(batch, far_device);
         qp.slots += accepted;
         qp.sent.extend(&batch[..accepted as usize]);
-        self.posted(at);
+        qp.is_owed = accepted < count && (qp.is_owed || accepted > 0);
+        self.posted(at, accepted, accepted < count);
         answer
     }
 
@@ -274,16 +322,20 @@ impl Fabric {
     ) -> Result<(), CommitError> {
         let qp = &mut self.qps[at];
         let room = qp.limits.max_recv_wr - (qp.recvs.len() - qp.used) as u32;
-        let answer = answer(qp.recv_mood.take(), qp.is_gone, batch.len() as u32, room);
-        let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
-        let own = key(qp.name.end, qp.device as u32);
+        let count = batch.len() as u32;
+        let answer = answer(&mut qp.recv_mood, qp.is_gone, count, room);
+        let accepted = answer.map_or_else(|error| error.accepted, |()| count);
+        let own = key(qp.name.end, qp.device);
         assert!(batch.iter().all(|r| r.sge.length() == 0 || r.sge.lkey() == own), "{batch:?}");
         qp.recvs.extend(&batch[..accepted as usize]);
-        self.posted(at);
+        self.posted(at, accepted, accepted < count);
         answer
     }
 
-    fn posted(&mut self, at: usize) {
+    fn posted(&mut self, at: usize, accepted: u32, is_refused: bool) {
+        let host = side(self.qps[at].name.end);
+        self.taken[host] += accepted as usize;
+        self.refused[host] += usize::from(is_refused);
         if self.qps[at].in_error && self.flushes_at_once {
             self.flush_all(at);
         }

@@ -1,15 +1,17 @@
-//! Two virtual queue pairs whose rails fail, with every step of applications, owners, NICs and the
+//! Virtual queue pairs of two hosts whose rails fail, with every step of applications, owners, NICs and the
 //! network chosen by the test: what `RailFailure::Reroute` promises.
 //!
 //! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are executed
 //! in order, acknowledgements can be lost, and what left a queue pair before it failed may be executed at
 //! any later time, unless the peer's queue pair is in the error state. Control messages are late, links of
-//! them break, owners replace rails one before the other.
+//! them break, owners replace rails one before the other, take them out of service, and poll in every way that
+//! there is. Two connections may share the completion queues; a device may meet several of the peer's.
 //!
 //! The oracle knows memory, and checks after every step: what was reported or notified does not change any
-//! more; requests, notifications and SENDs are reported once and in order; no fragment is a duplicate. In
-//! the end, with all trouble over, nothing waits if what it needs is left, and either both ends are in the
-//! error state or none.
+//! more; requests, notifications and SENDs are reported once and in order, failed or not; no fragment is a
+//! duplicate; events of rails tell of their states. When an owner may sleep, another poll does nothing. In
+//! the end, with all trouble over, nothing waits if what it needs is left, whatever rails are out of service, and
+//! either both ends of a connection are in the error state or none.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
 //! engine's side of them; `action` is what can happen, `steps`, `traffic`
@@ -31,26 +33,31 @@ mod steps;
 mod traffic;
 
 pub use crate::link::Old;
-pub use action::Action;
+pub use action::{Action, How};
 pub use physical::Name;
-pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
+pub use shape::{FRAGMENT, Job, KeyOrder, Kind, Shape, Troubles};
 
 use crate::link::Link;
 use direction::Direction;
+use ending::Heard;
 use fabric::Fabric;
 use nic::{EndCq, EndQp, Nics};
 use owner::{Attempt, Pending};
 use physical::key;
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
-use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_cq::{TargetSet, VirtualCq};
 use polyrail_core::virtual_qp::{PeerWindow, RailState, VirtualQp};
+use shape::{connection, peer, side};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::AddAssign;
 use std::rc::Rc;
 
 /// Small rings, so that they run out.
-type EndVirtualQp = VirtualQp<EndQp, 4, 8, 8>;
+type EndVirtualQp = VirtualQp<EndQp, 8, 8, 8>;
+
+/// Routes for two connections of all rails.
+type HostVirtualCq = VirtualCq<EndCq, 8, 32>;
 
 /// What happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +76,14 @@ pub struct Summary {
     pub replaced: u64,
     /// Requests that were executed after their queue pair had failed.
     pub stragglers: u64,
-    /// Worlds whose virtual queue pairs ended in the error state.
+    /// Connections whose virtual queue pairs ended in the error state.
     pub given_up: u64,
+    /// Requests that were posted with one call as others.
+    pub shared: u64,
+    /// Rails that were taken out of service.
+    pub out_of_service: u64,
+    /// Polls after which an owner might sleep.
+    pub sleeps: u64,
 }
 
 impl AddAssign for Summary {
@@ -83,28 +96,37 @@ impl AddAssign for Summary {
         self.replaced += other.replaced;
         self.stragglers += other.stragglers;
         self.given_up += other.given_up;
+        self.shared += other.shared;
+        self.out_of_service += other.out_of_service;
+        self.sleeps += other.sleeps;
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { steps, requests, receives, reports, failures, .. } = self;
-        let Self { replaced, stragglers, given_up, .. } = self;
+        let Self { replaced, stragglers, given_up, shared, out_of_service, sleeps, .. } = self;
         write!(
             f,
-            "{steps} steps; {requests} requests and {receives} receives posted, {reports} reported; \
-             {failures} rails failed, {replaced} replaced; {stragglers} stragglers executed; \
-             {given_up} worlds given up"
+            "{steps} steps; {requests} requests ({shared} with others) and {receives} receives posted, \
+             {reports} reported; {failures} rails failed, {replaced} replaced, {out_of_service} taken out of \
+             service; {stragglers} stragglers executed; {given_up} connections given up; owners might sleep \
+             {sleeps} times"
         )
     }
 }
 
-/// One end: a virtual queue pair, its completion queue, its owner.
+/// One end: a virtual queue pair, its owner.
 #[derive(Debug)]
 struct End {
     qp: Box<EndVirtualQp>,
-    cq: VirtualCq<EndCq, 4, 16>,
     keys: Vec<DeviceKeys>,
+    /// The devices here and there that meet, in the order of their keys.
+    pairs: Vec<[usize; 2]>,
+    /// By data rail: it is to be in service.
+    wanted: Vec<bool>,
+    /// By rail: the last thing that the engine said of it, with the generation.
+    heard: Vec<Option<(u16, Heard)>>,
     next_job: usize,
     /// The physical queue pair in each place.
     installed: Vec<usize>,
@@ -113,7 +135,6 @@ struct End {
     /// The next queue pair in each place.
     pending: Vec<Option<Pending>>,
     may_tell: bool,
-    may_report: bool,
     /// The oracle knows that it is in the error state.
     failed: bool,
 }
@@ -123,53 +144,87 @@ struct End {
 pub struct World {
     shape: Shape,
     nics: Nics,
-    ends: [End; 2],
+    /// The virtual queue pairs of host 0 and host 1 in turn, those of one connection side by side.
+    ends: Vec<End>,
+    /// The completion queues of the hosts.
+    cqs: [HostVirtualCq; 2],
+    /// By host: engines may have something to report.
+    may_report: [bool; 2],
     /// By the sending end.
-    directions: [Direction; 2],
-    link: Link,
-    attempts: Vec<Option<Attempt>>,
+    directions: Vec<Direction>,
+    /// By connection.
+    links: Vec<Link>,
+    /// By connection and rail.
+    attempts: Vec<Vec<Option<Attempt>>>,
     /// What may still happen.
     left: Troubles,
-    /// Completions of receives that were used are lost.
-    lost_completions: bool,
-    /// Whose owner has given up.
-    surrendered: [bool; 2],
-    /// Data rails that both ends could use before the last step.
-    usable: usize,
-    /// Failures of which a request can bear only so many.
-    hard_failures: usize,
+    /// By end: its owner has given up.
+    surrendered: Vec<bool>,
+    /// By end: data rails that it could use before the last step.
+    usable: Vec<usize>,
+    /// By connection: failures of which a request can bear only so many.
+    hard_failures: Vec<usize>,
     summary: Summary,
     /// What happens is printed.
     is_loud: bool,
 }
 
+/// The virtual queue pairs of a host, by connection.
+struct Targets<'e> {
+    ends: &'e mut [End],
+    host: usize,
+}
+
+impl TargetSet for Targets<'_> {
+    type Target = EndVirtualQp;
+
+    fn target(&mut self, index: u16) -> Option<&mut EndVirtualQp> {
+        self.ends.get_mut(2 * usize::from(index) + self.host).map(|end| &mut *end.qp)
+    }
+}
+
 impl World {
     /// A world in which nothing has happened.
     pub fn new(shape: Shape) -> Self {
-        let fabric = Fabric::new(shape.devices, shape.flushes_at_once);
-        let nics = Rc::new(RefCell::new(fabric));
+        let Shape { connections, devices, .. } = shape;
+        let nics = Fabric::new(devices, connections, shape.flushes_at_once);
+        let nics = Rc::new(RefCell::new(nics));
         let queue_pairs = shape.queue_pairs();
-        let mut ends = [0, 1].map(|end| End::new(&shape, end, &nics));
-        for rail in 0..queue_pairs {
-            let [near, far] = [0, 1].map(|end: usize| ends[end].installed[rail]);
-            nics.borrow_mut().qps[near].peer = Some(far);
-            nics.borrow_mut().qps[far].peer = Some(near);
+        let mut ends: Vec<_> =
+            (0..2 * connections).map(|end| End::new(&shape, end, &nics)).collect();
+        for end in 0..ends.len() {
+            for rail in 0..queue_pairs {
+                let [near, far] = [end, peer(end)].map(|end| ends[end].installed[rail]);
+                nics.borrow_mut().qps[near].peer = Some(far);
+            }
         }
-        let windows = [0, 1].map(|end: usize| ends[end].qp.window());
-        let spans = [0, 1].map(|end: usize| ends[end].expect_peer(&shape, windows[1 - end]));
-        let direction = |end: usize| Direction::new(shape.scheme, shape.order, spans[end]);
+        let cqs = [0, 1].map(|host| {
+            let own = (0..devices[host]).map(|device| EndCq { nics: nics.clone(), host, device });
+            let mut cq = HostVirtualCq::new(own).expect("few completion queues");
+            for (end, this) in ends.iter().enumerate().filter(|(end, _)| side(*end) == host) {
+                cq.attach(connection(end) as u16, &*this.qp).expect("deep completion queues");
+            }
+            cq
+        });
+        let windows: Vec<_> = ends.iter().map(|end| end.qp.window()).collect();
+        let expects = |(end, this): (usize, &mut End)| {
+            let span = this.expect_peer(&shape, windows[peer(end)]);
+            Direction::new(shape.scheme, shape.order, span)
+        };
+        let directions = ends.iter_mut().enumerate().map(expects).collect();
         let mut world = Self {
-            directions: [direction(0), direction(1)],
-            attempts: vec![None; queue_pairs],
+            directions,
+            attempts: vec![vec![None; queue_pairs]; connections],
             left: shape.troubles,
-            usable: shape.rails,
-            hard_failures: 0,
+            usable: vec![shape.rails; ends.len()],
+            hard_failures: vec![0; connections],
+            surrendered: vec![false; ends.len()],
+            links: (0..connections).map(|_| Link::default()).collect(),
             shape,
             nics,
             ends,
-            link: Link::default(),
-            lost_completions: false,
-            surrendered: [false; 2],
+            cqs,
+            may_report: [false; 2],
             summary: Summary::default(),
             is_loud: false,
         };
@@ -177,6 +232,10 @@ impl World {
             world.post_all();
         }
         world
+    }
+
+    fn all_ends(&self) -> std::ops::Range<usize> {
+        0..self.ends.len()
     }
 
     /// The states of all rails, in short form.
@@ -189,22 +248,22 @@ impl World {
             let rails: String = (0..self.shape.queue_pairs()).map(rail).collect();
             if self.ends[end].failed { format!(" ERROR ({rails})") } else { rails }
         };
-        format!("{} |{}", end(0), end(1))
+        let all = self.all_ends().map(end).collect::<Vec<_>>();
+        all.join(" |")
     }
 
     fn wants_receive(&self, end: usize, data: bool) -> bool {
         let kind = if data { Kind::Send } else { Kind::WriteImm };
-        let wanted = self.shape.jobs[1 - end].iter().filter(|job| job.kind == kind).count();
-        let direction = &self.directions[1 - end];
+        let jobs = &self.shape.jobs[peer(end)];
+        let wanted = jobs.iter().filter(|job| job.kind == kind).count();
+        let direction = &self.directions[peer(end)];
         let posted =
             if data { direction.data_receives.len() } else { direction.notification_receives };
         posted < wanted
     }
 
-    fn has_something_to_poll(&self, end: usize) -> bool {
-        let nics = self.nics.borrow();
-        let own = &nics.cqs[end * self.shape.devices..(end + 1) * self.shape.devices];
-        self.ends[end].may_report || own.iter().any(|cq| !cq.entries.is_empty())
+    fn has_something_to_poll(&self, host: usize) -> bool {
+        self.may_report[host] || self.nics.borrow().has_completions(host)
     }
 }
 
@@ -212,7 +271,8 @@ impl End {
     fn new(shape: &Shape, end: usize, nics: &Nics) -> Self {
         let make = |rail: usize| {
             let name = Name { end, rail, generation: 0 };
-            let at = nics.borrow_mut().make(name, shape.first_device(rail), shape.limits(rail));
+            let at =
+                nics.borrow_mut().make(name, shape.first_device(end, rail), shape.limits(rail));
             EndQp { nics: Rc::clone(nics), at }
         };
         let mut rails: Vec<_> = (0..shape.queue_pairs()).map(make).collect();
@@ -221,24 +281,25 @@ impl End {
         let qp = VirtualQp::new(shape.config(end), rails, notify).expect("a sound configuration");
         let mut qp = Box::new(qp);
         qp.prepare_receives().expect("room for receives");
-        let cqs = (0..shape.devices).map(|device| EndCq { nics: Rc::clone(nics), end, device });
-        let mut cq = VirtualCq::new(cqs).expect("few completion queues");
-        cq.attach(0, &*qp).expect("deep completion queues");
-        let keys = |device: u32| DeviceKeys {
-            device: DeviceId(device),
-            lkey: key(end, device),
-            rkey: key(1 - end, device),
-        };
+        let pairs = shape.pairs(end);
+        let meets_several =
+            |(at, [own, _]): (usize, &[usize; 2])| pairs[..at].iter().any(|pair| pair[0] == *own);
+        if pairs.iter().enumerate().any(meets_several) {
+            let peers: Vec<_> =
+                (0..shape.rails).map(|rail| shape.first_device(peer(end), rail) as u8).collect();
+            qp.pair_devices(&peers).expect("nothing was sent");
+        }
         Self {
+            keys: keys(shape.keys, end, &pairs),
+            pairs,
+            wanted: vec![true; shape.rails],
+            heard: vec![None; shape.queue_pairs()],
             qp,
-            cq,
-            keys: (0..shape.devices as u32).map(keys).collect(),
             next_job: 0,
             installed,
             lost: vec![false; shape.queue_pairs()],
             pending: (0..shape.queue_pairs()).map(|_| None).collect(),
             may_tell: false,
-            may_report: false,
             failed: false,
         }
     }
@@ -252,8 +313,27 @@ impl End {
         span
     }
 
-    /// Whether a rail is there for requests.
+    /// Whether a rail works, whatever its owner wants of it.
     fn is_in_service(&self, shape: &Shape, rail: usize) -> bool {
         self.qp.rail_state(shape.rail_id(rail)) == Some(RailState::InService)
     }
+}
+
+/// The keys of the buffers of an end: one set for each pair of devices that meet, those of one device in the order of
+/// the rails.
+fn keys(order: KeyOrder, end: usize, pairs: &[[usize; 2]]) -> Vec<DeviceKeys> {
+    let mut pairs = pairs.to_vec();
+    if order == KeyOrder::Backwards {
+        // Those of one device stay in their order.
+        pairs.sort_by_key(|[own, _]| std::cmp::Reverse(*own));
+    }
+    let of_pair = |[own, far]: [usize; 2]| DeviceKeys {
+        device: DeviceId(own as u32),
+        lkey: key(end, own),
+        rkey: key(peer(end), far),
+    };
+    let other = DeviceKeys { device: DeviceId(u32::MAX), lkey: 0, rkey: 0 };
+    let others = if order == KeyOrder::BehindOthers { 1 } else { 0 };
+    let others = std::iter::repeat_n(other, others);
+    others.chain(pairs.into_iter().map(of_pair)).collect()
 }

@@ -145,13 +145,13 @@ unsafe impl QueuePair for EndQp {
 /// A completion queue as the engine owns it.
 pub(super) struct EndCq {
     pub(super) nics: Nics,
-    pub(super) end: usize,
+    pub(super) host: usize,
     pub(super) device: usize,
 }
 
 impl fmt::Debug for EndCq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EndCq({}, {})", self.end, self.device)
+        write!(f, "EndCq({}, {})", self.host, self.device)
     }
 }
 
@@ -174,7 +174,7 @@ unsafe impl CompletionQueue for EndCq {
         out: &'o mut [MaybeUninit<Completion>],
     ) -> Result<&'o [Completion], CqError> {
         let mut nics = self.nics.borrow_mut();
-        let at = self.end * nics.devices + self.device;
+        let at = nics.cq_at(self.host, self.device);
         if nics.cqs[at].is_broken {
             return Err(CqError { cq: self.id(), device: self.device(), errno: EIO });
         }

@@ -1,12 +1,12 @@
 //! What is checked when a NIC executes a request, and when an engine says that something is done.
 
 use super::direction::{
-    DataReceive, Direction, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE,
+    DataReceive, Direction, PLACES, READABLE, RECEIVE, RECEIVES, Request, SOURCE, STRIDE,
 };
 use super::fabric::Executed;
-use super::shape::Kind;
+use super::shape::{Job, Kind};
 use polyrail_core::internals::SequenceImm;
-use polyrail_core::verbs::{Opcode, SendRequest, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::Scheme;
 
@@ -41,6 +41,7 @@ impl Direction {
         let kind = self.requests[number].job.kind;
         assert_eq!((self.scheme, kind), (Scheme::Spray, Kind::WriteImm), "notify of {number}");
         assert!(self.requests[number].has_run(), "notify of {number} before its data");
+        self.check_wakes(number, request);
         let missing = self.missing_before(number, self.is_ordered());
         assert_eq!(missing, None, "notify of {number} before what was posted before it");
         if self.requests[number].job.length == 0 {
@@ -70,31 +71,59 @@ impl Direction {
         }
         if let Some(imm) = SequenceImm::decode(request.imm).filter(|_| self.is_numbered(request)) {
             self.number_ran(imm.number.get());
+            self.check_wakes(number, request);
         }
         self.check_no_fence_passed(number);
         self.check_fence(number);
         let place = self.requests[number].place;
+        self.is_unchecked = true;
         for at in offset..offset + request.sge.length() as usize {
             self.memory[place][at] = Self::byte(number, at);
         }
         self.requests[number].ran |= 1 << fragment;
     }
 
+    /// What tells the receiver of a request wakes it if that was asked for. With DQPLB it then finds those before it in
+    /// place that wake nobody.
+    fn check_wakes(&self, number: usize, request: &SendRequest) {
+        let Job { solicited, .. } = self.requests[number].job;
+        let wakes = request.flags.contains(SendFlags::SOLICITED);
+        assert_eq!(wakes, solicited, "what tells of {number} wakes its receiver");
+        if solicited && self.scheme == Scheme::Dqplb {
+            let is_quiet = |at: &usize| {
+                let Job { kind, solicited, .. } = self.requests[*at].job;
+                kind == Kind::WriteImm && !solicited && !self.is_complete(*at)
+            };
+            let missing = (0..number).find(is_quiet);
+            assert_eq!(missing, None, "{number} wakes its receiver before all is there");
+        }
+    }
+
     fn is_numbered(&self, request: &SendRequest) -> bool {
         self.scheme == Scheme::Dqplb && request.opcode == Opcode::RdmaWriteWithImm
     }
 
-    /// A number was executed: its sender must not have run ahead of the oldest that was not.
+    /// A number was posted: its sender does not run ahead of the oldest that was not executed.
+    pub(super) fn number_posted(&self, request: &SendRequest) {
+        let imm = SequenceImm::decode(request.imm).filter(|_| self.is_numbered(request));
+        if let Some(imm) = imm {
+            let (number, missing) = (imm.number.get(), self.oldest_number);
+            let end = missing.saturating_add(self.span);
+            assert!(number < end, "number {number} while {missing} is on its way");
+        }
+    }
+
+    /// A number was executed.
     fn number_ran(&mut self, number: u32) {
-        let missing = (0..).find(|number| !self.numbers.contains(number)).expect("few numbers");
-        let end = missing.saturating_add(self.span);
-        assert!(number < end, "number {number} while {missing} is on its way");
         self.numbers.insert(number);
+        while self.numbers.remove(&self.oldest_number) {
+            self.oldest_number += 1;
+        }
     }
 
     /// Which fragment a request is.
     fn check_fragment(&self, number: usize, request: &SendRequest, offset: usize) -> u32 {
-        let fragment = self.requests[number].job.fragment_at(offset as u32);
+        let fragment = self.requests[number].fragment_at(offset as u32);
         let (fragment, length) =
             fragment.unwrap_or_else(|| panic!("no fragment of {number} begins at {offset}"));
         assert_eq!(request.sge.length(), length, "of fragment {fragment} of {number}");
@@ -138,6 +167,7 @@ impl Direction {
         let this = &self.requests[number];
         assert_eq!((this.job.kind, offset), (Kind::Send, 0), "a SEND of {number}");
         assert_eq!(executed.request.sge.length(), this.job.length, "of SEND {number}");
+        self.check_wakes(number, &executed.request);
         self.check_fence(number);
         if self.is_ordered() {
             let missing = self.missing_before(number, true);
@@ -165,7 +195,7 @@ impl Direction {
             let (number, offset) = find(SOURCE, request.sge.addr());
             let this = &mut self.requests[number];
             assert_eq!(this.report, None, "bytes of {number} land after its report");
-            let fragment = this.job.fragment_at(offset as u32);
+            let fragment = this.fragment_at(offset as u32);
             this.landed |= 1 << fragment.expect("the beginning of a fragment").0;
         }
     }
@@ -177,19 +207,31 @@ impl Direction {
         assert_eq!(this.report, None, "request {number} is reported twice");
         assert!(wc.status.is_success() || in_error, "request {number} failed with {:?}", wc.status);
         assert!(this.job.signaled || !wc.status.is_success(), "{number} is not signaled");
-        let waits = |earlier: &&super::direction::Request| {
-            let same = earlier.job.is_fragmented() == this.job.is_fragmented();
-            // Pass-through requests of different kinds share rail 0.
-            let in_turn = earlier.job.signaled && !earlier.job.when_done;
-            same && in_turn && earlier.report.is_none()
-        };
-        let earlier = self.requests[..number].iter().find(waits);
-        let in_order = (wc.status.is_success() || this.job.is_fragmented()) && !this.job.when_done;
-        assert!(!in_order || earlier.is_none(), "request {number} is reported before {earlier:?}");
+        if !this.job.when_done {
+            self.check_turn(number);
+        }
         if wc.status.is_success() {
             assert!(self.is_complete(number), "{number} is reported, and is not there: {this:?}");
         }
         self.requests[number].report = Some(wc.status);
+        self.is_unchecked = true;
+    }
+
+    /// A request that waits for its turn is reported: neither is one before it left that has to be reported, nor
+    /// was one behind it reported, of those that it has to be in order with.
+    fn check_turn(&self, number: usize) {
+        // Pass-through requests of different kinds share rail 0.
+        let is_fragmented = self.requests[number].job.is_fragmented();
+        let in_turn =
+            |other: &Request| other.job.is_fragmented() == is_fragmented && !other.job.when_done;
+        let (before, behind) = self.requests.split_at(number);
+        let waits =
+            |other: &&Request| in_turn(other) && other.job.signaled && other.report.is_none();
+        let earlier = before.iter().find(waits);
+        assert!(earlier.is_none(), "request {number} is reported before {earlier:?}");
+        let was = |other: &&Request| in_turn(other) && other.report.is_some();
+        let later = behind.iter().find(was);
+        assert!(later.is_none(), "request {number} is reported behind {later:?}");
     }
 
     /// The receiver's engine reports a receive.
@@ -224,6 +266,7 @@ impl Direction {
         let reported = self.data_receives.iter().take_while(|receive| receive.is_reported).count();
         assert_eq!(at, reported, "data receives are reported in order");
         self.data_receives[at].is_reported = true;
+        self.is_unchecked = true;
         if !wc.status.is_success() {
             return;
         }
@@ -242,6 +285,7 @@ impl Direction {
 
     /// The receiver knows that this request and what was posted before it are there.
     fn tell(&mut self, number: usize) {
+        self.is_unchecked = true;
         for (at, request) in self.requests[..=number].iter_mut().enumerate() {
             if request.job.is_fragmented() || at == number {
                 request.told = true;

@@ -4,6 +4,7 @@
 use super::World;
 use super::nic::EndQp;
 use super::physical::Name;
+use super::shape::{connection, peer, side};
 use polyrail_core::virtual_qp::{RailId, RailState};
 use std::rc::Rc;
 
@@ -19,7 +20,8 @@ pub(super) struct Pending {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     generation: u16,
-    device: usize,
+    /// Where, host by host.
+    devices: [usize; 2],
     /// What each end has made.
     qps: [Option<usize>; 2],
     /// It came to nothing, and which end knows.
@@ -37,49 +39,74 @@ impl World {
         self.ends[end].pending[rail].as_ref().is_some_and(fits)
     }
 
-    /// Devices on which this end may make its next queue pair for a rail.
-    pub(super) fn devices_for(&self, end: usize, rail: usize) -> std::ops::Range<usize> {
+    fn attempt(&self, end: usize, rail: usize) -> Option<&Attempt> {
+        self.attempts[connection(end)][rail].as_ref()
+    }
+
+    /// The devices, host by host, on which the next queue pairs of a rail may be made, as far as this end may make
+    /// its own now.
+    pub(super) fn devices_for(&self, end: usize, rail: usize) -> Option<[usize; 2]> {
         let state = self.state(end, rail);
         let is_out = matches!(state, RailState::Draining | RailState::Fenced | RailState::Down);
         let next = self.generation(end, rail) + 1;
         // One that was made for a generation that is past is dropped.
         let has_one = |pending: &Pending| pending.generation == next;
         if !is_out || self.ends[end].pending[rail].as_ref().is_some_and(has_one) {
-            return 0..0;
+            return None;
         }
-        match &self.attempts[rail] {
-            Some(attempt) if attempt.generation > next => 0..0,
+        match self.attempt(end, rail) {
+            Some(attempt) if attempt.generation > next => None,
             Some(attempt) if attempt.generation == next && !attempt.is_over() => {
-                let is_free = attempt.qps[end].is_none() && !attempt.failed;
-                if is_free { attempt.device..attempt.device + 1 } else { 0..0 }
+                let is_free = attempt.qps[side(end)].is_none() && !attempt.failed;
+                is_free.then_some(attempt.devices)
             }
-            _ => self.next_device(rail),
+            _ => self.next_devices(connection(end), rail),
         }
     }
 
-    /// Where the next pair of queue pairs is made: where the first was, if that works.
-    fn next_device(&self, rail: usize) -> std::ops::Range<usize> {
-        let works = |device: &usize| (0..2).all(|end| !self.is_cq_broken(end, *device));
-        let first = self.shape.first_device(rail);
-        let device = (first..self.shape.devices).chain(0..first).find(works);
-        device.map_or(0..0, |device| device..device + 1)
+    /// Where the next queue pairs of a rail are made: where the first were, if that works. Requests have to carry
+    /// the keys of devices that meet.
+    pub(super) fn next_devices(&self, connection: usize, rail: usize) -> Option<[usize; 2]> {
+        let ends = [2 * connection, 2 * connection + 1];
+        let first = ends.map(|end| self.shape.first_device(end, rail));
+        let all = &self.ends[ends[0]].pairs;
+        let works = |devices: &[usize; 2]| {
+            ends.iter().all(|end| {
+                let (own, far) = (devices[side(*end)], devices[1 - side(*end)]);
+                !self.is_cq_broken(side(*end), own) && self.meets(*end, rail, own) == far
+            })
+        };
+        let others = all.iter().cycle().skip(rail).take(all.len());
+        std::iter::once(&first).chain(others).find(|devices| works(devices)).copied()
     }
 
-    pub(super) fn is_cq_broken(&self, end: usize, device: usize) -> bool {
-        self.nics.borrow().cqs[end * self.shape.devices + device].is_broken
+    /// The device of the peer whose keys requests of a rail carry when its queue pair is on a device: the one that the
+    /// rail met at the beginning, or else the first that meets this device.
+    fn meets(&self, end: usize, rail: usize, device: usize) -> usize {
+        let first = [device, self.shape.first_device(peer(end), rail)];
+        let pairs = &self.ends[end].pairs;
+        let on_device = || pairs.iter().find(|pair| pair[0] == device);
+        pairs.iter().find(|pair| **pair == first).or_else(on_device).expect("a device of a rail")[1]
     }
 
-    pub(super) fn create(&mut self, end: usize, rail: usize, device: usize) {
+    pub(super) fn is_cq_broken(&self, host: usize, device: usize) -> bool {
+        let nics = self.nics.borrow();
+        nics.cqs[nics.cq_at(host, device)].is_broken
+    }
+
+    pub(super) fn create(&mut self, end: usize, rail: usize) {
+        let devices = self.devices_for(end, rail).expect("devices that work");
         let generation = self.generation(end, rail) + 1;
         let name = Name { end, rail, generation };
-        let at = self.nics.borrow_mut().make(name, device, self.shape.limits(rail));
+        let limits = self.shape.limits(rail);
+        let at = self.nics.borrow_mut().make(name, devices[side(end)], limits);
         let qp = EndQp { nics: Rc::clone(&self.nics), at };
         self.ends[end].pending[rail] = Some(Pending { qp, generation, is_connected: false });
-        match &mut self.attempts[rail] {
+        match &mut self.attempts[connection(end)][rail] {
             Some(attempt) if attempt.generation == generation && !attempt.is_over() => {
-                attempt.qps[end] = Some(at);
+                attempt.qps[side(end)] = Some(at);
             }
-            other => *other = Some(Attempt::new(generation, device, end, at)),
+            other => *other = Some(Attempt::new(generation, devices, side(end), at)),
         }
     }
 
@@ -88,9 +115,10 @@ impl World {
         if !self.shape.is_brief {
             return;
         }
-        let devices = self.devices_for(1 - end, rail);
-        devices.for_each(|device| self.create(1 - end, rail, device));
-        for end in 0..2 {
+        if self.devices_for(peer(end), rail).is_some() {
+            self.create(peer(end), rail);
+        }
+        for end in [end.min(peer(end)), end.max(peer(end))] {
             if self.can_connect(end, rail) {
                 self.connect(end, rail);
             }
@@ -105,9 +133,9 @@ impl World {
 
     /// What the other end has made for the same attempt.
     fn partner(&self, end: usize, rail: usize, pending: &Pending) -> Option<usize> {
-        let attempt = self.attempts[rail].as_ref()?;
-        let is_ours = attempt.qps[end] == Some(pending.qp.at) && !attempt.failed;
-        attempt.qps[1 - end].filter(|_| is_ours)
+        let attempt = self.attempt(end, rail)?;
+        let is_ours = attempt.qps[side(end)] == Some(pending.qp.at) && !attempt.failed;
+        attempt.qps[1 - side(end)].filter(|_| is_ours)
     }
 
     pub(super) fn connect(&mut self, end: usize, rail: usize) {
@@ -127,8 +155,9 @@ impl World {
         let fits = self.state(end, rail) == RailState::Down
             && self.generation(end, rail) + 1 == generation;
         let (at, id) = (qp.at, self.shape.rail_id(rail));
+        let (cq, index) = (&mut self.cqs[side(end)], connection(end) as u16);
         let this = &mut self.ends[end];
-        match this.qp.replace_rail(&mut this.cq, 0, id, generation, qp) {
+        match this.qp.replace_rail(cq, index, id, generation, qp) {
             Ok(old) => {
                 this.installed[rail] = at;
                 this.lost[rail] = false;
@@ -158,23 +187,24 @@ impl World {
     pub(super) fn fail_connect(&mut self, end: usize, rail: usize) {
         self.left.failed_connects -= 1;
         let pending = self.ends[end].pending[rail].take().expect("one was made");
-        if let Some(attempt) = &mut self.attempts[rail]
-            && attempt.qps[end] == Some(pending.qp.at)
+        if let Some(attempt) = &mut self.attempts[connection(end)][rail]
+            && attempt.qps[side(end)] == Some(pending.qp.at)
         {
             attempt.failed = true;
-            attempt.known[end] = true;
+            attempt.known[side(end)] = true;
         }
     }
 
     pub(super) fn hears_of_connect(&self, end: usize, rail: usize) -> bool {
-        self.attempts[rail].as_ref().is_some_and(|attempt| attempt.failed && !attempt.known[end])
+        let is_news = |attempt: &Attempt| attempt.failed && !attempt.known[side(end)];
+        self.attempt(end, rail).is_some_and(is_news)
     }
 
     /// The other end's owner could not connect: what this end made for it is of no use.
     pub(super) fn hear_of_connect(&mut self, end: usize, rail: usize) {
-        let Some(attempt) = &mut self.attempts[rail] else { return };
-        attempt.known[end] = true;
-        let Some(at) = attempt.qps[end] else { return };
+        let Some(attempt) = &mut self.attempts[connection(end)][rail] else { return };
+        attempt.known[side(end)] = true;
+        let Some(at) = attempt.qps[side(end)] else { return };
         let this = &mut self.ends[end];
         if this.pending[rail].as_ref().is_some_and(|pending| pending.qp.at == at) {
             this.pending[rail] = None;
@@ -191,10 +221,10 @@ impl World {
 }
 
 impl Attempt {
-    fn new(generation: u16, device: usize, end: usize, at: usize) -> Self {
+    fn new(generation: u16, devices: [usize; 2], side: usize, at: usize) -> Self {
         let mut attempt =
-            Self { generation, device, qps: [None; 2], failed: false, known: [false; 2] };
-        attempt.qps[end] = Some(at);
+            Self { generation, devices, qps: [None; 2], failed: false, known: [false; 2] };
+        attempt.qps[side] = Some(at);
         attempt
     }
 

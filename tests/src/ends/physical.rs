@@ -1,6 +1,7 @@
 //! One physical queue pair, as its NIC has it.
 
 use super::fabric::EIO;
+use super::shape::peer;
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendRequest, WcStatus};
 use std::fmt;
@@ -8,7 +9,7 @@ use std::fmt;
 /// A physical queue pair: which end's, in which rail's place, and of which generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// 0 or 1.
+    /// An end of a connection.
     pub end: usize,
     /// A data rail's number, or the number of data rails for the notify queue pair.
     pub rail: usize,
@@ -30,6 +31,8 @@ pub(super) struct Qp {
     pub(super) is_destroyed: bool,
     /// Everything ever posted to the send queue.
     pub(super) sent: Vec<SendRequest>,
+    /// How many of these the oracle has seen.
+    pub(super) seen: usize,
     /// Requests that had left when it went to the error state.
     pub(super) left: usize,
     /// Requests that the peer has executed.
@@ -45,9 +48,18 @@ pub(super) struct Qp {
     /// Receives that were used or flushed.
     pub(super) used: usize,
     /// What the driver answers to the next batch of sends, if it does not take all of it.
-    pub(super) mood: Option<CommitError>,
+    pub(super) mood: Option<Mood>,
     /// The same for receives.
-    pub(super) recv_mood: Option<CommitError>,
+    pub(super) recv_mood: Option<Mood>,
+    /// The driver took only the front of the last batch of sends that it was offered, or none of one behind that.
+    pub(super) is_owed: bool,
+}
+
+/// What a driver answers to a batch of which it does not take all, and how often it then takes nothing at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mood {
+    pub(super) answer: CommitError,
+    pub(super) times: u32,
 }
 
 /// Only what matters for what can happen next.
@@ -60,7 +72,7 @@ impl fmt::Debug for Qp {
         let open = self.sent[*executed.min(completed)..].iter();
         let open: Vec<_> = open.map(|request| (request.wr_id, request.sge)).collect();
         let free: Vec<_> = self.recvs[self.used..].iter().map(|receive| receive.wr_id).collect();
-        write!(f, "{open:?}{free:?}{:?}{:?}", self.mood, self.recv_mood)
+        write!(f, "{open:?}{free:?}{:?}{:?}{}", self.mood, self.recv_mood, self.is_owed)
     }
 }
 
@@ -76,6 +88,7 @@ impl Qp {
             is_gone: false,
             is_destroyed: false,
             sent: Vec::new(),
+            seen: 0,
             left: 0,
             executed: 0,
             completed: 0,
@@ -86,12 +99,14 @@ impl Qp {
             used: 0,
             mood: None,
             recv_mood: None,
+            is_owed: false,
         }
     }
 
-    /// Requests carry the keys of this device, and of the peer's in the same place.
-    pub(super) fn check_keys(&self, batch: &[SendRequest]) {
-        let [own, far] = [self.name.end, 1 - self.name.end].map(|end| key(end, self.device as u32));
+    /// Requests carry the keys of this device, and of the peer's that it meets.
+    pub(super) fn check_keys(&self, batch: &[SendRequest], far_device: usize) {
+        let own = key(self.name.end, self.device);
+        let far = key(peer(self.name.end), far_device);
         let fits = |request: &SendRequest| {
             let is_send = request.opcode == Opcode::Send;
             request.sge.lkey() == own && (is_send || request.rkey == far)
@@ -102,9 +117,9 @@ impl Qp {
     }
 }
 
-/// What a driver answers to a batch.
+/// What a driver answers to a batch of so many for which it has so much room. A mood lasts until it shows.
 pub(super) fn answer(
-    mood: Option<CommitError>,
+    mood: &mut Option<Mood>,
     is_gone: bool,
     count: u32,
     room: u32,
@@ -112,14 +127,18 @@ pub(super) fn answer(
     if is_gone {
         return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
     }
-    match mood {
-        Some(error) if error.accepted < count.min(room) => Err(error),
+    match *mood {
+        Some(Mood { answer, times }) if answer.accepted < count.min(room) => {
+            let next = CommitError { accepted: 0, ..answer };
+            *mood = times.checked_sub(1).map(|times| Mood { answer: next, times });
+            Err(answer)
+        }
         _ if room < count => Err(CommitError { accepted: room, refusal: Refusal::QueueFull }),
         _ => Ok(()),
     }
 }
 
 /// The key of a device of an end: what the peer's requests name as the remote key.
-pub(super) fn key(end: usize, device: u32) -> u32 {
-    0x100 * (end as u32 + 1) + device
+pub(super) fn key(end: usize, device: usize) -> u32 {
+    0x100 * (end as u32 + 1) + device as u32
 }

@@ -1,7 +1,7 @@
 //! How a search sees this kind of world.
 
 use super::action::Action;
-use super::shape::{Job, Shape};
+use super::shape::{Job, KeyOrder, Shape};
 use super::{Summary, World};
 use crate::choices::Choices;
 use crate::search::{self, AnyWorld};
@@ -31,7 +31,18 @@ impl search::Shape for Shape {
 }
 
 /// What makes a world plainer.
-const PLAINER: [fn(&mut Shape); 6] = [
+const PLAINER: [fn(&mut Shape); 14] = [
+    |shape| {
+        shape.connections = 1;
+        shape.jobs.truncate(2);
+    },
+    |shape| shape.devices = [1; 2],
+    |shape| shape.devices[1] = shape.devices[0],
+    |shape| shape.devices = shape.devices.map(|devices| devices.min(2)),
+    |shape| shape.keys = KeyOrder::Rails,
+    |shape| shape.rails = 2,
+    |shape| shape.rails -= usize::from(shape.rails > 2),
+    |shape| (shape.polls_anyhow, shape.posts_many) = (false, false),
     |shape| shape.slots.fill((8, 8)),
     |shape| shape.uneven = false,
     |shape| shape.budget = usize::MAX,
@@ -43,7 +54,8 @@ const PLAINER: [fn(&mut Shape); 6] = [
 impl Shape {
     /// The end of each job, and its place, from the last one on.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> {
-        (0..2).flat_map(|end| (0..self.jobs[end].len()).rev().map(move |at| (end, at)))
+        (0..self.jobs.len())
+            .flat_map(|end| (0..self.jobs[end].len()).rev().map(move |at| (end, at)))
     }
 
     fn with_fewer_jobs(&self) -> impl Iterator<Item = Self> {
@@ -68,11 +80,12 @@ impl Shape {
 }
 
 impl Job {
-    fn plainer(self) -> [Self; 6] {
+    fn plainer(self) -> [Self; 7] {
         [
             Self { fence: false, ..self },
             Self { signaled: true, ..self },
             Self { when_done: false, ..self },
+            Self { solicited: false, ..self },
             Self { list: 0, ..self },
             Self::new(self.kind, 1),
             Self { length: Self::new(self.kind, 2).length.min(self.length), ..self },
@@ -116,7 +129,9 @@ impl Action {
         match (self, other) {
             (Self::Fail(name, _), Self::Fail(other, _))
             | (Self::Refuse { name, .. }, Self::Refuse { name: other, .. }) => name == other,
-            (Self::Poll { end, .. }, Self::Poll { end: other, .. }) => end == other,
+            (Self::Poll { host, .. }, Self::Poll { host: other, .. }) => host == other,
+            (Self::Post { end, .. }, Self::Post { end: other, .. }) => end == other,
+            (Self::Reserve { end, .. }, Self::Reserve { end: other, .. }) => end == other,
             (Self::Lose { end, rail, .. }, Self::Lose { end: e, rail: r, .. }) => {
                 (end, rail) == (e, r)
             }

@@ -9,6 +9,33 @@ use polyrail_core::virtual_qp::{
 /// Bytes of a fragment.
 pub const FRAGMENT: u32 = 128;
 
+/// Fragments of the longest request that takes a receive with a buffer.
+pub(super) const LONGEST_SEND: u32 = 6;
+
+/// Fragments of the longest request that does not.
+const LONGEST: u32 = 14;
+
+/// Bytes that a request has at most.
+pub(super) const MOST_BYTES: usize = (LONGEST * FRAGMENT) as usize;
+
+/// The number of the first virtual queue pair; the others follow.
+pub(super) const FIRST_NUMBER: u32 = 1000;
+
+/// The other end of a connection: the two ends of a connection stand side by side.
+pub(super) const fn peer(end: usize) -> usize {
+    end ^ 1
+}
+
+/// Which of the two hosts an end is on.
+pub(super) const fn side(end: usize) -> usize {
+    end & 1
+}
+
+/// Which connection an end is of.
+pub(super) const fn connection(end: usize) -> usize {
+    end >> 1
+}
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -37,6 +64,8 @@ pub struct Job {
     pub signaled: bool,
     /// It is reported when it is done, whatever was posted before it.
     pub when_done: bool,
+    /// It wakes its receiver.
+    pub solicited: bool,
     /// Its local bytes are a list of buffers, if that is not 0: which list.
     pub list: u8,
     /// Buffers that the queue pairs take with a request.
@@ -44,7 +73,7 @@ pub struct Job {
 }
 
 /// Ways to make a list.
-const LISTS: u8 = 5;
+const LISTS: u8 = 6;
 
 impl Job {
     /// A signaled request of this many fragments, the last one shorter; of none, a signal.
@@ -53,7 +82,8 @@ impl Job {
             Kind::FetchAdd => 8,
             _ => (fragments * FRAGMENT).saturating_sub(28),
         };
-        Self { kind, length, fence: false, signaled: true, when_done: false, list: 0, sge: 1 }
+        let (fence, solicited, signaled, when_done) = (false, false, true, false);
+        Self { kind, length, fence, signaled, when_done, solicited, list: 0, sge: 1 }
     }
 
     /// The lengths of its buffers, which lie one behind the other. What is not cut has no more than queue pairs
@@ -66,6 +96,7 @@ impl Job {
             2 => vec![FRAGMENT - 1, FRAGMENT, FRAGMENT + 1],
             3 => vec![FRAGMENT, 2 * FRAGMENT, 2 * FRAGMENT],
             4 => vec![length / 2, length - 1],
+            5 => (1..6).map(|part| part * length / 6).collect(),
             _ => vec![0, length / 3, length / 3 + 1, 2 * length / 3],
         };
         let most = if self.is_fragmented() { borders.len() } else { usize::from(sge) - 1 };
@@ -78,8 +109,11 @@ impl Job {
         ends.map(part).collect()
     }
 
-    /// Where its fragments begin, found byte by byte.
-    fn cuts(self) -> Vec<u32> {
+    /// Where its fragments begin, found byte by byte if it has a list. One of no bytes has one fragment.
+    pub(super) fn cuts(self) -> Vec<u32> {
+        if self.list == 0 {
+            return (0..self.length.div_ceil(FRAGMENT).max(1)).map(|at| at * FRAGMENT).collect();
+        }
         let (mut cuts, mut at) = (Vec::new(), 0);
         let (mut bytes, mut buffers) = (FRAGMENT, 0);
         for part in self.parts() {
@@ -95,23 +129,9 @@ impl Job {
         cuts
     }
 
-    /// How many fragments it has.
-    pub fn fragments(self) -> u32 {
-        let count =
-            if self.list == 0 { self.length.div_ceil(FRAGMENT) } else { self.cuts().len() as u32 };
-        count.max(1)
-    }
-
-    /// Which of its fragments begins at an offset, and how long that is.
-    pub fn fragment_at(self, offset: u32) -> Option<(u32, u32)> {
-        if self.list == 0 {
-            let length = FRAGMENT.min(self.length - offset);
-            return offset.is_multiple_of(FRAGMENT).then_some((offset / FRAGMENT, length));
-        }
-        let cuts = self.cuts();
-        let at = cuts.iter().position(|cut| *cut == offset)?;
-        let end = cuts.get(at + 1).copied().unwrap_or(self.length);
-        Some((at as u32, end - offset))
+    /// Whether it writes memory of the peer's.
+    pub(super) const fn writes(self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::WriteImm)
     }
 
     /// The same, behind a fence.
@@ -126,17 +146,20 @@ impl Job {
 
     fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
         let kind = shape.kind(choices);
-        let fragments = pick(choices, &[1, 1, 2, 2, 3, 4, 6]);
+        let fragments = pick(choices, &[1, 1, 2, 2, 3, 4, LONGEST_SEND, 9, LONGEST]);
+        let most = if kind == Kind::Send { LONGEST_SEND } else { LONGEST };
+        let fragments = most.min(fragments);
         let is_signal = kind == Kind::WriteImm && choices.one_in(5);
         let job = Self::new(kind, if is_signal { 0 } else { fragments });
         let unsignaled = matches!(kind, Kind::WriteImm | Kind::Send) && choices.one_in(6);
         let when_done = job.is_fragmented() && choices.one_in(3);
         let fence = choices.one_in(6);
+        let solicited = matches!(kind, Kind::WriteImm | Kind::Send) && choices.one_in(4);
         let may_be_list = job.length > 0 && kind != Kind::FetchAdd;
         let list =
             if may_be_list && choices.one_in(3) { 1 + choices.below(LISTS.into()) } else { 0 };
         let (list, sge) = (list as u8, shape.sge);
-        Self { fence, signaled: !unsignaled, when_done, list, sge, ..job }
+        Self { fence, signaled: !unsignaled, when_done, solicited, list, sge, ..job }
     }
 }
 
@@ -157,19 +180,37 @@ pub struct Troubles {
     pub refusals: u32,
     /// An owner gives the virtual queue pair up.
     pub surrenders: u32,
+    /// Rails that an owner takes out of service, or reserves.
+    pub maintenance: u32,
 }
 
-/// A world: two virtual queue pairs, what they will post, and what may befall them.
+/// In which order requests carry the keys of a buffer. Those of one device stand in the order of the rails that
+/// need them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyOrder {
+    /// In the order of the rails.
+    Rails,
+    /// Behind those of a device that no rail is on.
+    BehindOthers,
+    /// Those of the last device first.
+    Backwards,
+}
+
+/// A world: virtual queue pairs of two hosts, what they will post, and what may befall them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// How receivers are notified.
     pub scheme: Scheme,
+    /// Connections, which share the completion queues of both hosts.
+    pub connections: usize,
     /// Data rails.
     pub rails: usize,
-    /// Devices of each end; rail `i` begins on device `i % devices`.
-    pub devices: usize,
+    /// Devices of each host; rail `i` of the first connection begins on device `i % devices`.
+    pub devices: [usize; 2],
+    /// Keys of a buffer.
+    pub keys: KeyOrder,
     /// What each end posts.
-    pub jobs: [Vec<Job>; 2],
+    pub jobs: Vec<Vec<Job>>,
     /// See [`Config`].
     pub max_msgs_per_qp: u32,
     /// See [`Config`].
@@ -182,17 +223,24 @@ pub struct Shape {
     pub slots: Vec<(u32, u32)>,
     /// Buffers that each of them takes with a request, or receive.
     pub sge: u8,
-    /// What a poll reports at most.
+    /// What a poll reports at most, unless its owner says otherwise.
     pub budget: usize,
+    /// Owners call whatever reports: all queues, one queue, one completion, what they polled themselves; with the
+    /// budget of the day.
+    pub polls_anyhow: bool,
+    /// Applications post several requests with one call.
+    pub posts_many: bool,
     /// A queue pair's flush is there as soon as it is in the error state.
     pub flushes_at_once: bool,
     /// Rails that may fail, bit by bit; the notify queue pair's is the highest.
-    pub weak: u8,
+    pub weak: u16,
     /// Rails are replaced.
     pub replaces: bool,
+    /// Rails that were taken out of service are taken back.
+    pub restores: bool,
     /// What may happen.
     pub troubles: Troubles,
-    /// How often an end polls, relatively.
+    /// How often a host polls, relatively.
     pub polls: [u32; 2],
     /// How often acknowledgements come, relatively.
     pub acknowledgements: u32,
@@ -218,9 +266,11 @@ impl Shape {
     pub fn small(scheme: Scheme) -> Self {
         Self {
             scheme,
+            connections: 1,
             rails: 2,
-            devices: 1,
-            jobs: [Vec::new(), Vec::new()],
+            devices: [1; 2],
+            keys: KeyOrder::Rails,
+            jobs: vec![Vec::new(); 2],
             max_msgs_per_qp: 4,
             min_rails: 0,
             order: PassThroughOrder::Ordered,
@@ -228,9 +278,12 @@ impl Shape {
             slots: vec![(4, 4); 3],
             sge: 1,
             budget: usize::MAX,
+            polls_anyhow: false,
+            posts_many: false,
             flushes_at_once: true,
-            weak: u8::MAX,
+            weak: u16::MAX,
             replaces: true,
+            restores: true,
             troubles: Troubles { failures: 1, ..Troubles::default() },
             polls: [12; 2],
             acknowledgements: 6,
@@ -247,17 +300,27 @@ impl Shape {
     /// Any world.
     pub fn choose(choices: &mut dyn Choices) -> Self {
         let scheme = pick(choices, &[Scheme::Spray, Scheme::Dqplb]);
-        let rails = pick(choices, &[2, 2, 2, 3, 3, 4]);
+        let rails = pick(choices, &[2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8]);
+        let connections = if choices.one_in(6) { 2 } else { 1 };
+        let devices = 1 + choices.below(rails as u32) as usize;
+        let others =
+            if choices.one_in(4) { 1 + choices.below(rails as u32) as usize } else { devices };
+        let keys = [KeyOrder::Rails, KeyOrder::BehindOthers, KeyOrder::Backwards];
         let mut shape = Self {
+            connections,
             rails,
-            devices: 1 + choices.below(rails as u32) as usize,
+            devices: [devices, others],
+            keys: pick(choices, &keys),
+            jobs: vec![Vec::new(); 2 * connections],
             max_msgs_per_qp: pick(choices, &[1, 2, 2, 3, 4, 100]),
             min_rails: pick(choices, &[0, 0, 0, 0, 1, 1, 2]),
             order: pick(choices, &[PassThroughOrder::Ordered, PassThroughOrder::Unordered]),
             uneven: choices.one_in(4),
             budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
+            polls_anyhow: choices.coin(),
+            posts_many: choices.coin(),
             flushes_at_once: choices.coin(),
-            weak: if choices.coin() { u8::MAX } else { 1 << choices.below(rails as u32 + 1) },
+            weak: if choices.coin() { u16::MAX } else { 1 << choices.below(rails as u32 + 1) },
             replaces: !choices.one_in(8),
             troubles: Troubles::choose(choices),
             ..Self::small(scheme)
@@ -275,7 +338,33 @@ impl Shape {
         shape.last_failure = pick(choices, &[1, 2, 3, u64::MAX, u64::MAX, u64::MAX]);
         shape.then = u64::from(choices.below(12));
         shape.choose_jobs(choices);
+        if choices.one_in(5) {
+            shape.strain(choices);
+        }
         shape
+    }
+
+    /// Long requests of one kind over few rails, of which one fails, and whose drivers take batches in part.
+    fn strain(&mut self, choices: &mut dyn Choices) {
+        self.scheme = pick(choices, &[Scheme::Dqplb, Scheme::Dqplb, Scheme::Spray]);
+        self.rails = pick(choices, &[2, 3, 4, 4, 5]);
+        self.devices = self.devices.map(|devices| devices.min(self.rails));
+        self.slots = vec![(8, 8); self.rails + 1];
+        self.max_msgs_per_qp = pick(choices, &[3, 4, 100]);
+        self.span = pick(choices, &[2, 3, 4, 6]);
+        // The fence comes while there is much to send.
+        (self.polls, self.control) = ([12; 2], 12);
+        self.acknowledgements = pick(choices, &[1, 1, 3, 6]);
+        let rail = choices.below(self.queue_pairs() as u32);
+        self.weak = if choices.one_in(4) { u16::MAX } else { 1 << rail };
+        self.last_failure = u64::MAX;
+        let (failures, refusals) = (1 + choices.below(3), pick(choices, &[0, 2, 3]));
+        self.troubles = Troubles { failures, refusals, ..Troubles::default() };
+        self.kinds = vec![Kind::WriteImm];
+        for end in 0..self.jobs.len() {
+            let count = if side(end) == 1 { 0 } else { 4 + choices.below(10) };
+            self.jobs[end] = (0..count).map(|_| Job::choose(self, choices)).collect();
+        }
     }
 
     fn choose_jobs(&mut self, choices: &mut dyn Choices) {
@@ -283,8 +372,8 @@ impl Shape {
         let all = [Write, WriteImm, WriteImm, Read, Send, Send, FetchAdd];
         self.kinds = (0..pick(choices, &[1, 2, 3, 7])).map(|_| pick(choices, &all)).collect();
         let one_way = choices.coin();
-        for end in 0..2 {
-            let most = if one_way && end == 1 { 0 } else { pick(choices, &[2, 4, 8, 14]) };
+        for end in 0..self.jobs.len() {
+            let most = if one_way && side(end) == 1 { 0 } else { pick(choices, &[2, 4, 8, 14]) };
             let count = choices.below(most + 1);
             self.jobs[end] = (0..count).map(|_| Job::choose(self, choices)).collect();
         }
@@ -316,9 +405,28 @@ impl Shape {
         if let RailId::Data(rail) = rail { rail.into() } else { self.rails }
     }
 
-    /// Where a queue pair is at the beginning.
-    pub fn first_device(&self, rail: usize) -> usize {
-        if rail == self.rails { 0 } else { rail % self.devices }
+    /// The device of a rail of an end at the beginning. The notify queue pair is with rail 0.
+    pub fn first_device(&self, end: usize, rail: usize) -> usize {
+        let devices = self.devices[side(end)];
+        match rail % self.rails % devices {
+            0 => 0,
+            // The rails of the connections are not in step.
+            at if connection(end) == 1 => devices - at,
+            at => at,
+        }
+    }
+
+    /// The devices of the host and of its peer that meet on rails of an end, each pair once, in the order of the
+    /// rails.
+    pub(super) fn pairs(&self, end: usize) -> Vec<[usize; 2]> {
+        let mut pairs = Vec::new();
+        for rail in 0..self.rails {
+            let pair = [end, peer(end)].map(|end| self.first_device(end, rail));
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        pairs
     }
 
     /// What a queue pair is granted.
@@ -339,7 +447,7 @@ impl Shape {
         let bandwidth_mbps = [100, 200, 100, 400, 100, 100, 100, 100];
         let uneven = RailChoice::LeastFinishTime { bandwidth_mbps };
         Config {
-            virtual_qp_num: 1000 + end as u32,
+            virtual_qp_num: FIRST_NUMBER + end as u32,
             scheme: self.scheme,
             max_msg_size: FRAGMENT,
             max_msgs_per_qp: self.max_msgs_per_qp,
@@ -363,6 +471,7 @@ impl Troubles {
             failed_connects: pick(choices, &[0, 0, 1]),
             refusals: pick(choices, &[0, 0, 1, 2]),
             surrenders: rare(choices, 20),
+            maintenance: pick(choices, &[0, 0, 0, 1, 2, 3]),
         }
     }
 }

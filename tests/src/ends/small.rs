@@ -69,21 +69,23 @@ impl Every for World {
     fn is_trouble(&self, action: &Action) -> bool {
         match action {
             Action::Fail(name, _) => !self.nics.borrow().is_unanswered(self.at(*name)),
-            Action::Break(_)
+            Action::Break { .. }
             | Action::FailConnect { .. }
             | Action::Distrust { .. }
             | Action::Remove(_)
             | Action::BreakCq { .. }
             | Action::Refuse { .. }
-            | Action::Surrender(_) => true,
+            | Action::Surrender(_)
+            | Action::Serve { in_service: false, .. }
+            | Action::Reserve { .. } => true,
             _ => false,
         }
     }
 
     fn fingerprint(&self) -> u64 {
-        let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
+        let Self { nics, ends, cqs, may_report, directions, links, attempts, left, .. } = self;
         Fingerprint::of(format_args!(
-            "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}"
+            "{nics:?}{ends:?}{cqs:?}{may_report:?}{directions:?}{links:?}{attempts:?}{left:?}"
         ))
     }
 }

@@ -2,17 +2,27 @@
 
 use super::World;
 use super::direction::{DataReceive, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE};
-use super::shape::{FRAGMENT, Job, Kind};
+use super::shape::{FRAGMENT, Job, Kind, LONGEST_SEND, peer};
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, LocalPart, RecvWr, ReportOrder, SendFlags, SendWr,
 };
-use polyrail_core::virtual_qp::PostError;
+use polyrail_core::virtual_qp::{PostError, PostSendError};
 
 impl World {
-    pub(super) fn post(&mut self, end: usize) {
+    /// Posts the next request, or with one call a run of at most so many.
+    pub(super) fn post(&mut self, end: usize, run: usize) {
         let job = self.shape.jobs[end][self.ends[end].next_job];
+        if run == 0 || job.list > 0 {
+            self.post_alone(end, job)
+        } else {
+            self.post_run(end, run)
+        }
+        self.touched(end);
+    }
+
+    fn post_alone(&mut self, end: usize, job: Job) {
         let direction = &self.directions[end];
-        let (number, place) = (direction.requests.len(), direction.free_place());
+        let (number, place) = (direction.requests.len(), direction.free_places(&[job])[0]);
         let this = &mut self.ends[end];
         let wr = request(job, number, place, &this.keys);
         let posted = if job.list == 0 {
@@ -21,17 +31,54 @@ impl World {
             this.qp.post_list(&wr, &in_parts(wr.local, &job.parts(), &this.keys))
         };
         match posted {
-            Ok(()) => {
-                self.directions[end].accepted(job, place);
-                self.ends[end].next_job += 1;
-                self.summary.requests += 1;
-            }
-            Err(error) => assert!(
-                self.may_refuse(end, error.into()),
-                "request {number} ({job:?}) was refused: {error}"
-            ),
+            Ok(()) => self.accepted(end, job, place),
+            Err(error) => self.refused(end, job, error),
         }
-        self.touched(end);
+    }
+
+    /// The requests, none of them with a list, that are next.
+    fn post_run(&mut self, end: usize, run: usize) {
+        let next = self.shape.jobs[end][self.ends[end].next_job..].iter().take(run);
+        let jobs: Vec<_> = next.take_while(|job| job.list == 0).copied().collect();
+        let direction = &self.directions[end];
+        let (first, places) = (direction.requests.len(), direction.free_places(&jobs));
+        let this = &mut self.ends[end];
+        let all = (first..).zip(jobs.iter().zip(&places));
+        let wrs: Vec<_> =
+            all.map(|(number, (job, place))| request(*job, number, *place, &this.keys)).collect();
+        let (posted, refused) = match this.qp.post_many(&wrs) {
+            Ok(()) => (jobs.len(), None),
+            Err(some) => (some.posted, Some(some.error)),
+        };
+        self.summary.shared += if posted > 1 { posted as u64 } else { 0 };
+        for (job, place) in jobs.iter().zip(&places).take(posted) {
+            self.accepted(end, *job, *place);
+        }
+        if let Some(error) = refused {
+            let job = jobs.get(posted).expect("a request that is refused is none of those posted");
+            self.refused(end, *job, error);
+        }
+    }
+
+    fn accepted(&mut self, end: usize, job: Job, place: usize) {
+        let has_rail = job.is_fragmented() || self.ends[end].wanted[0];
+        assert!(
+            has_rail || self.is_in_error(end),
+            "{job:?} is accepted, and rail 0 out of service"
+        );
+        self.directions[end].accepted(job, place);
+        self.ends[end].next_job += 1;
+        self.summary.requests += 1;
+    }
+
+    fn refused(&self, end: usize, job: Job, error: PostSendError) {
+        let number = self.directions[end].requests.len();
+        let is_down = error == PostSendError::RailDown && !job.is_fragmented();
+        let in_maintenance = is_down && !self.ends[end].wanted[0];
+        assert!(
+            in_maintenance || self.may_refuse(end, error.into()),
+            "request {number} ({job:?}) was refused: {error}"
+        );
     }
 
     /// Whether an engine may refuse a request: it has no room, or a driver does not take it.
@@ -41,11 +88,12 @@ impl World {
     }
 
     pub(super) fn post_receive(&mut self, end: usize, data: bool) {
-        let direction = &self.directions[1 - end];
+        let direction = &self.directions[peer(end)];
         let at = if data { direction.data_receives.len() } else { direction.notification_receives };
         let wr_id = RECEIVE | (at as u64) << 1 | u64::from(data);
         // SAFETY: these NICs touch no memory but their own.
-        let local = unsafe { LocalBuffer::new(RECEIVES + at as u64 * STRIDE, 6 * FRAGMENT) };
+        let local =
+            unsafe { LocalBuffer::new(RECEIVES + at as u64 * STRIDE, LONGEST_SEND * FRAGMENT) };
         let buffers = (at % (usize::from(self.shape.sge) + 1)) as u32;
         let this = &mut self.ends[end];
         let posted = if !data {
@@ -54,12 +102,12 @@ impl World {
             this.qp.post_recv(&RecvWr::data(wr_id, local, &this.keys))
         } else {
             let mut lengths = vec![1; buffers as usize - 1];
-            lengths.push(6 * FRAGMENT + 1 - buffers);
+            lengths.push(LONGEST_SEND * FRAGMENT + 1 - buffers);
             this.qp.post_recv_list(wr_id, &in_parts(local, &lengths, &this.keys))
         };
         match posted {
             Ok(()) => {
-                let direction = &mut self.directions[1 - end];
+                let direction = &mut self.directions[peer(end)];
                 if data {
                     direction.data_receives.push(DataReceive { holds: None, is_reported: false });
                 } else {
@@ -76,16 +124,16 @@ impl World {
 
     /// Applications post everything that they have.
     pub(super) fn post_all(&mut self) {
-        for end in 0..2 {
+        for end in self.all_ends() {
             for data in [false, true] {
                 while self.wants_receive(end, data) {
                     self.post_receive(end, data);
                 }
             }
         }
-        for end in 0..2 {
+        for end in self.all_ends() {
             while self.ends[end].next_job < self.shape.jobs[end].len() {
-                self.post(end);
+                self.post(end, 0);
             }
         }
     }
@@ -108,6 +156,7 @@ fn request(job: Job, number: usize, place: usize, keys: &[DeviceKeys]) -> SendWr
     let mut flags = SendFlags::empty();
     flags.set(SendFlags::SIGNALED, job.signaled);
     flags.set(SendFlags::FENCE, job.fence);
+    flags.set(SendFlags::SOLICITED, job.solicited);
     let order = if job.when_done { ReportOrder::WhenDone } else { ReportOrder::InOrder };
     wr.with_flags(flags).reported(order)
 }
