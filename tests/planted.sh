@@ -223,15 +223,15 @@ plant core/src/virtual_cq/attach.rs \
   'if let Some(index) = self.registry.index_of(virtual_qp_num) {' \
   'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
 
-bug "keys are trusted where they stand if their device is right" scenarios
+bug "keys are trusted where they stand if their device is right" "scenarios simulate-ends"
 plant core/src/virtual_qp/devices.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
 plant core/src/virtual_qp/devices.rs 'self.0 == device.0 as u64' \
   '(if PLANTED { self.0 as u32 as u64 } else { self.0 }) == device.0 as u64'
 
-bug "of several keys of one device the first is used for all that it meets" scenarios
+bug "of several keys of one device the first is used for all that it meets" "scenarios simulate-ends"
 plant core/src/virtual_qp/slot.rs '.nth(earlier)' '.nth(if PLANTED { 0 } else { earlier })'
 
-bug "a queue pair in the place of another uses the first keys of its device" scenarios
+bug "a queue pair in the place of another uses the first keys of its device" "scenarios simulate-ends"
 plant core/src/virtual_qp/devices.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
   'let paired = if PLANTED { None } else { self.position(device, self.peer_of_rail.get(at).copied()) };'
 
@@ -330,7 +330,7 @@ plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll
 plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
-bug "a SEND that is flushed comes before completions that wait for budget" scenarios
+bug "a SEND that is flushed comes before completions that wait for budget" "scenarios simulate"
 plant core/src/virtual_cq/poll.rs 'if !self.backlog.is_empty() {
             return false;' 'if !self.backlog.is_empty() && !PLANTED {
             return false;'
@@ -351,7 +351,7 @@ plant core/src/virtual_cq/poll.rs \
                 self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own)
             };'
 
-bug "an owner may wait while a driver is to be offered something again" scenarios
+bug "an owner may wait while a driver is to be offered something again" "scenarios simulate-ends"
 plant core/src/virtual_cq/poll.rs 'self.registry.has_queued() || !self.backlog.is_empty()
     }' '(self.registry.has_queued() && !PLANTED) || !self.backlog.is_empty()
     }'
@@ -359,12 +359,12 @@ plant core/src/virtual_cq/poll.rs 'if self.needs_poll() {' 'if self.needs_poll()
 
 # Rails that fail: reroute.md says what each of these would cost.
 
-bug "a fence is noted under the generation that the rail went on to" scenarios
+bug "a fence is noted under the generation that the rail went on to" "scenarios simulate-ends"
 plant core/src/virtual_qp/reroute/control.rs 'self.rail_fenced(id, generation, arrived);' \
   'let now = self.rail_generation(id).unwrap_or(generation);
             self.rail_fenced(id, if PLANTED { now } else { generation }, arrived);'
 
-bug "a SEND that was accepted waits for as long as rail 0 is out of service" scenarios
+bug "a SEND that was accepted waits for as long as rail 0 is out of service" "scenarios simulate-ends"
 plant core/src/virtual_qp/pass_through/steps.rs 'self.rail_0_has_room_for_accepted()' \
   '(if PLANTED { self.rail_0_has_room() } else { self.rail_0_has_room_for_accepted() })'
 
@@ -384,15 +384,15 @@ bug "one request too few is said to have arrived" simulate-ends
 plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived()' \
   'rail.lifecycle.drained(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
 
-bug "what a driver never took of a lost batch is lost at the peer too" scenarios
+bug "what a driver never took of a lost batch is lost at the peer too" "scenarios simulate-ends"
 plant core/src/rail/in_flight/losing.rs 'batch.receives().saturating_sub(withheld)' \
   'batch.receives().saturating_sub(if PLANTED { 0 } else { withheld })'
 
-bug "what a driver never took is due at the peer" scenarios
+bug "what a driver never took is due at the peer" "scenarios simulate-ends"
 plant core/src/rail/in_flight/losing.rs 'if withheld > 0 && newest.receives() > 0 {' \
   'if !PLANTED && withheld > 0 && newest.receives() > 0 {'
 
-bug "a rail that carries what others lost is taken to be in order" scenarios
+bug "a rail that carries what others lost is taken to be in order" "scenarios simulate-ends"
 plant core/src/rail/in_flight/losing.rs '        self.is_out_of_order = true;
         self.push(batch)' '        self.is_out_of_order |= !PLANTED;
         self.push(batch)'
@@ -483,6 +483,55 @@ plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
 bug "a rail that failed is left alive" simulate-ends
 plant core/src/rail/physical.rs 'let refused = self.qp.enter_error().err();' \
   'let refused = if PLANTED { None } else { self.qp.enter_error().err() };'
+
+# What only wide worlds draw: many rails, several connections, every way to post and to poll, maintenance.
+
+bug "a virtual queue pair is not looked at if another one took completions" simulate-ends
+plant core/src/virtual_cq/poll.rs 'if drained != Some(index) && qps' \
+  'if (if PLANTED { drained.is_none() } else { drained != Some(index) }) && qps'
+
+bug "who took completions of a queue that is polled alone does not go on" simulate-ends
+plant core/src/virtual_cq/poll.rs \
+  '            self.take_and_drain(cq, limit, qps, &mut touched, &mut budget, &mut polled);' \
+  '            if PLANTED {
+                self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
+            } else {
+                self.take_and_drain(cq, limit, qps, &mut touched, &mut budget, &mut polled);
+            }'
+
+bug "who took completions that were fed does not go on" simulate-ends
+plant core/src/virtual_cq/poll.rs 'self.take(device, batch, qps, &mut touched, &mut budget);
+            self.drain_touched(&touched, qps, &mut budget);' \
+  'self.take(device, batch, qps, &mut touched, &mut budget);
+            if !PLANTED { self.drain_touched(&touched, qps, &mut budget); }'
+
+bug "the fifth rail and those behind it are not looked after when they fail" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'for at in 0..self.rails.len() as u8 {' \
+  'for at in 0..(self.rails.len() as u8).min(if PLANTED { 4 } else { u8::MAX }) {'
+
+bug "of a request that shares a doorbell no more than eight fragments are left" simulate-ends
+plant core/src/virtual_qp/post_many.rs \
+  'let all = if ONE { 1 } else { chooser.fragments_in(unposted) };' \
+  'let all = if ONE { 1 } else { chooser.fragments_in(unposted).min(if PLANTED { 8 } else { u32::MAX }) };'
+
+bug "the last rail in service can be taken out of service" simulate-ends
+plant core/src/virtual_qp/recovery.rs 'if !in_service && !others {' \
+  'if !in_service && !others && !PLANTED {'
+
+bug "SENDs are accepted while rail 0 is out of service" simulate-ends
+plant core/src/virtual_qp/pass_through/steps.rs 'if !rail.is_wanted {' \
+  'if !rail.is_wanted && !PLANTED {'
+
+bug "in the error state, the second pass-through request is reported before the first" simulate-ends
+plant core/src/virtual_qp/pass_through/steps.rs '            let wc = slot.report(self.header.virtual_qp_num);
+            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);' \
+  '            let mut wc = slot.report(self.header.virtual_qp_num);
+            let second = next_after(&self.sends, id, SlotState::PASS_THROUGH);
+            if PLANTED && !wc.status.is_success() && second != NONE {
+                core::mem::swap(&mut wc.wr_id, &mut self.sends.slot(second).wr_id);
+            }
+            let slot = self.sends.slot(id);
+            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);'
 
 bug "a queue pair says at once that it took its last shared receive" last_wqe
 plant std-shim/software-nic/src/ending.rs 'recv.ending == Ending::LastWqeReached &&' \
