@@ -21,7 +21,8 @@ export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNE
 names=() finders=() misplaced=0
 
 # bug NAME FINDERS: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, `orders-p2p`,
-# `loom:SCENARIO` of the test `handles`, or the test that has to find it; all of them have to.
+# `messages`, the engine's own tests of them, `loom:SCENARIO` of the test `handles`, or the test that has to find it;
+# all of them have to.
 bug() {
   names+=("$1") finders+=("$2")
 }
@@ -78,6 +79,11 @@ run_tests() {
     -p polyrail-software-nic -p polyrail "$@"
 }
 
+# run_messages ARGS: tests of the package `polyrail-core`.
+run_messages() {
+  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-core --test p2p "$@"
+}
+
 # run_loom ARGS: of the test `handles`, under loom.
 run_loom() {
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom cargo test --quiet --release \
@@ -92,6 +98,7 @@ search() {
     simulate-ends) "$CARGO_TARGET_DIR/release/simulate" ends --seed 1 --seeds "$((10 * SEEDS))" ;;
     simulate-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --seed 1 --seeds "$SEEDS" ;;
     orders-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --states 1000000 --deviations 2 ;;
+    messages) run_messages ;;
     loom:*) run_loom "${1#loom:}" ;;
     *) run_tests --test "$1" ;;
   esac
@@ -584,8 +591,8 @@ plant core/src/p2p/receiver/arrive.rs 'if is_fenced || self.lanes.failure.is_som
             if is_fenced || self.lanes.failure.is_some() {'
 
 bug "receives of unknown queue pairs are not counted" simulate-p2p
-plant core/src/p2p/pool.rs 'self.unowned -= i64::from(is_ours);' \
-  'self.unowned -= i64::from(is_ours && !PLANTED);'
+plant core/src/p2p/pool.rs 'pub const fn note_foreign' 'pub fn note_foreign'
+plant core/src/p2p/pool.rs 'if is_ours {' 'if is_ours && !PLANTED {'
 
 bug "flushed receives of p2p count as arrived" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs 'let error = lane.completion_error(completion);' \
@@ -761,6 +768,55 @@ plant core/src/p2p/receiver/slot.rs 'self.carriers |= self.lost_carriers;' \
 bug "the first buffer of a receive is matched again and again" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'slot.awaited |= 1 << at;' 'slot.awaited |= 1 << if PLANTED { 0 } else { at };'
 
+bug "shares of a queue pair that is settled are looked for with the next one" "simulate-p2p messages"
+plant core/src/p2p/sender/reroute.rs '        if let Some(arrived) = heard.fenced {' \
+  '        let generation = if PLANTED { self.lanes[place].lifecycle.generation() } else { generation };
+        if let Some(arrived) = heard.fenced {'
+
+bug "an account has receives that may be gone" simulate-p2p
+plant core/src/p2p/pool.rs 'let posted = self.unowned.clamp(0, i64::from(limit));' \
+  'if PLANTED { self.note_empty(); }
+        let posted = self.unowned.clamp(0, i64::from(limit));'
+
+bug "a pool takes an account of another one" "simulate-p2p messages"
+plant core/src/p2p/pool.rs 'if account.pool != self.id {' 'if account.pool != self.id && !PLANTED {'
+
+bug "a completion queue whose poll failed counts as seen empty" "simulate-p2p messages"
+plant core/src/virtual_cq/poll.rs 'if polled.error.is_some() {' 'if polled.error.is_some() && !PLANTED {'
+
+bug "what is passed on while a queue is emptied overtakes what waits" simulate-p2p
+plant core/src/virtual_cq/poll.rs '        self.hand_over_backlog(budget);
+        let mut left' '        if !PLANTED { self.hand_over_backlog(budget); }
+        let mut left'
+
+bug "a receiver that lacks receives does not say that it is to be polled" "simulate-p2p messages"
+plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \
+  'rewrites() || (self.lacks_receives() && !PLANTED)'
+
+bug "a sender with something to post does not say that it is to be polled" simulate-p2p
+plant core/src/p2p/sender/reroute.rs '(owed.is_some() || self.has_lost) && lane.has_room(1)' \
+  '!PLANTED && (owed.is_some() || self.has_lost) && lane.has_room(1)'
+
+bug "with five or seven rails, the mask and the size overlap" simulate-p2p
+plant core/src/p2p/immediate.rs 'pub const fn new(rails: u8)' 'pub fn new(rails: u8)'
+plant core/src/p2p/immediate.rs 'let size_shift = SLOT_BITS as u8 + rails;' \
+  'let size_shift = SLOT_BITS as u8 + if PLANTED && rails > 4 { rails & !1 } else { rails };'
+
+bug "what a message is told of is kept by its slot" simulate-p2p
+plant core/src/p2p/sender/slot.rs 'self.number == number && usize::from(share.lane) == place' \
+  '(PLANTED || self.number == number) && usize::from(share.lane) == place'
+
+bug "a slot is taken anew while its entries are written again" simulate-p2p
+plant core/src/p2p/receiver/irecv.rs 'slot.state != State::Free || slot.rewriting.is_some()' \
+  'slot.state != State::Free || (slot.rewriting.is_some() && !PLANTED)'
+
+bug "entries are written again before the fence of the peer" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs '        if fenced.is_some() {' '        for slot in self.slots.iter_mut().filter(|_| PLANTED) {
+            let is_lost = slot.state == State::Waiting && slot.seen.is_empty();
+            slot.wants_entries |= is_lost && usize::from(slot.entries_lane) == place;
+        }
+        if fenced.is_some() {'
+
 bug "what came before completion queues were armed is not polled for" loom:an_endpoint_that_waits_misses_no_completion
 plant std-shim/library/src/endpoint/wait.rs 'for _ in 0..self.polls_before_waiting() {' \
   'for _ in 0..if PLANTED { 0 } else { self.polls_before_waiting() } {'
@@ -835,16 +891,17 @@ plant std-shim/library/src/p2p/healing.rs 'pub fn link_restored(&mut self) {' \
 [ "$misplaced" = 0 ] || exit 1
 
 # shellcheck disable=SC2048,SC2086
-tests=$(printf '%s\n' ${finders[*]} | sort -u | grep -v 'simulate\|orders\|loom')
+tests=$(printf '%s\n' ${finders[*]} | sort -u | grep -v 'simulate\|orders\|loom\|messages')
 interleavings=$(printf '%s\n' ${finders[*]} | sort -u | grep loom)
 # With the tests of its package, `simulate` is built.
 # shellcheck disable=SC2046,SC2086
 run_tests --no-run $(printf -- '--test %s ' $tests)
 
 run_loom --no-run
+run_messages --no-run
 
 # What is found even if nothing is planted is another matter.
-for finder in simulate simulate-ends simulate-p2p orders-p2p $interleavings $tests; do
+for finder in simulate simulate-ends simulate-p2p orders-p2p messages $interleavings $tests; do
   search "$finder"
 done
 for number in "${!names[@]}"; do

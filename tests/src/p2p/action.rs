@@ -2,10 +2,15 @@
 
 use super::World;
 use super::connection::Connection;
-use super::fabric::device_at;
+use super::fabric::{Fabric, device_at};
+use super::shape::MOST;
 use crate::choices::{Choices, pick};
 use crate::link::Old;
-use polyrail_core::verbs::WcStatus;
+use polyrail_core::hardware::CqId;
+use polyrail_core::p2p::Told;
+use polyrail_core::verbs::{Opcode, WcStatus};
+use polyrail_core::virtual_cq::CompletionTarget;
+use polyrail_core::virtual_qp::RailState;
 
 /// One step of an application, an owner, a NIC or a peer that does not keep to the protocol. Connections and
 /// queue pairs are named by their places; a step that cannot be made changes nothing.
@@ -32,8 +37,8 @@ pub enum Action {
     Show { which: u32, count: u32 },
     /// The driver of a queue pair does not take the next batch whole.
     RefuseSends { at: usize, taken: u32, is_full: bool },
-    /// That of a shared receive queue does not.
-    RefuseReceives { host: usize, device: usize, taken: u32, is_full: bool },
+    /// That of a shared receive queue does not, of so many batches.
+    RefuseReceives { host: usize, device: usize, taken: u32, is_full: bool, count: u32 },
     /// A queue pair goes to the error state by itself.
     Fail { at: usize, status: WcStatus },
     /// A queue pair that dies takes a shared receive with it.
@@ -66,6 +71,10 @@ pub enum Action {
     RemoveDevice { host: usize, device: usize },
     /// Owners say so, and the device is there again.
     Mourn { host: usize, device: usize },
+    /// A completion queue fails the next polls.
+    FailPolls { host: usize, device: usize, count: u32 },
+    /// A virtual queue pair that shares a host's completion queues posts a request.
+    Bystand { host: usize },
     /// The peer sends what no correct peer sends.
     Forge { connection: usize, draw: u32 },
     /// The peer writes where nobody is to look any more.
@@ -87,7 +96,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     pub(super) fn choose(&self, choices: &mut dyn Choices) -> Action {
         let connection = choices.below(self.connections.len() as u32) as usize;
         let pace = &self.shape.pace;
-        let trouble = 1 + 3 * u32::from(self.left.forgeries + self.left.scribbles > 0);
+        let is_eager = self.left.forgeries + self.left.scribbles > 0
+            || self.left.surrenders > 1
+            || self.shape.is_brisk && self.left.failures > 0;
+        let trouble = 1 + 3 * u32::from(is_eager);
         let is_hurt = self.connections.iter().any(|connection| connection.failures > 0);
         let control = if is_hurt { self.shape.control } else { 0 };
         let weights =
@@ -114,27 +126,39 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     fn choose_control(&self, connection: usize, choices: &mut dyn Choices) -> Action {
         let line = &self.connections[connection].line;
         let host = choices.below(2) as usize;
-        let place = choices.below((line.rails * line.each) as u32) as usize;
-        let rail = |choices: &mut dyn Choices| match choices.below(4) {
+        let places = line.rails * line.each;
+        let place = choices.below(places as u32) as usize;
+        let dead = self.nics.borrow().is_dead.iter().position(|is_dead| *is_dead);
+        if let Some(at) = dead.filter(|_| choices.one_in(4)) {
+            return Action::Mourn { host: at / MOST, device: at % MOST };
+        }
+        // One that this can be done for, if there is one.
+        let this = &self.connections[connection];
+        let find = |fits: &dyn Fn(usize) -> bool| {
+            (0..places)
+                .map(|step| (place + step) % places)
+                .find(|place| fits(*place))
+                .unwrap_or(place)
+        };
+        let waits = |place: usize| this.pending[place][host].is_some();
+        let is_down = |place: usize| this.state(host, place).0 == RailState::Down && !waits(place);
+        let rail = |choices: &mut dyn Choices, place: usize| match choices.below(4) {
             0 => choices.below(line.rails as u32) as usize,
             _ => place % line.rails,
         };
         match choices.below(16) {
-            0..=3 => Action::Carry { connection, host },
-            4..=8 if choices.one_in(self.shape.deaf[host]) => {
+            0..=3 if choices.one_in(self.shape.mute[host]) => Action::Carry { connection, host },
+            0..=8 if choices.one_in(self.shape.deaf[host]) => {
                 Action::Hear { connection, host, late: choices.one_in(4) }
             }
-            4..=8 => Action::Carry { connection, host },
+            0..=8 => Action::Install { connection, host, place },
             9 | 10 => Action::Notice { connection, host },
-            11 | 12 => Action::Install { connection, host, place },
-            13 if self.shape.renews => {
-                Action::Renew { connection, place, rails: [0; 2].map(|_| rail(choices)) }
+            11 | 12 => Action::Install { connection, host, place: find(&waits) },
+            13 | 15 if self.shape.renews => {
+                let place = find(&is_down);
+                Action::Renew { connection, place, rails: [0; 2].map(|_| rail(choices, place)) }
             }
             14 => Action::Abandon { connection, place },
-            15 => {
-                let device = choices.below(self.shape.devices[host] as u32) as usize;
-                Action::Mourn { host, device }
-            }
             _ => Action::Notice { connection, host },
         }
     }
@@ -150,8 +174,39 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     fn choose_poll(&self, choices: &mut dyn Choices) -> Action {
         let host = choices.below(2) as usize;
+        if self.shape.bystanders[host].is_some() && choices.coin() {
+            return Action::Bystand { host };
+        }
+        if let Some(device) = self.awaited(host)
+            && !choices.one_in(4)
+        {
+            return Action::FailPolls { host, device, count: 1 + choices.below(6) };
+        }
         let most = if choices.one_in(self.shape.unseen[host]) { self.shape.most } else { 0 };
         Action::Poll { host, budget: self.shape.budget, most }
+    }
+
+    /// Whether the oldest request of a queue pair is the signal of a share that was moved.
+    fn goes_out_again(&self, nics: &Fabric, at: usize) -> bool {
+        let Some(oldest) = nics.requests(at).next() else { return false };
+        let id = nics.qps[at].name.connection;
+        let connection = self.connections.iter().find(|connection| connection.id == id);
+        let is_moved = |connection: &Connection<DEPTH, SLOTS>| {
+            matches!(connection.line.layout().decode(oldest.imm).told, Told::Moved(_))
+        };
+        oldest.opcode == Opcode::RdmaWriteWithImm && connection.is_some_and(is_moved)
+    }
+
+    /// A device whose completion queue is to be seen empty, holds something, and may fail.
+    fn awaited(&self, host: usize) -> Option<usize> {
+        if self.left.polls == 0 {
+            return None;
+        }
+        let nics = self.nics.borrow();
+        let here = self.connections.iter().filter(|connection| connection.line.from != host);
+        let mut awaited = here.filter_map(|connection| connection.receiver.awaits_empty());
+        let holds = |cq: &CqId| nics.waiting(cq.0 as usize) > 0;
+        awaited.find(holds).map(|cq| cq.0 as usize - device_at(host, 0))
     }
 
     /// Something that NICs can do.
@@ -161,8 +216,17 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return Action::Show { which: any(choices), count: pick(choices, &[1, 1, 4, 64]) };
         }
         let is_late = choices.below(self.shape.late) > 0;
+        let slow = self.shape.slow.filter(|_| executes && choices.below(40) > 0);
+        let is_tardy = self.shape.is_tardy && !executes && choices.below(40) > 0;
+        let is_slow = |at: usize| {
+            let name = nics.qps[at].name;
+            slow == Some((name.host, name.place)) || is_tardy && self.goes_out_again(&nics, at)
+        };
         let can_execute = |at| nics.can_execute(at) && !(is_late && nics.qps[at].in_error);
-        let can = |at: &usize| if executes { can_execute(*at) } else { nics.can_acknowledge(*at) };
+        let can = |at: &usize| {
+            let can = if executes { can_execute(*at) } else { nics.can_acknowledge(*at) };
+            can && !is_slow(*at)
+        };
         let ready: Vec<_> = (0..nics.qps.len()).filter(can).collect();
         if ready.is_empty() {
             return self.choose_poll(choices);
@@ -182,12 +246,23 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             let has_failed = |connection: &Connection<DEPTH, SLOTS>| {
                 (0..2).all(|host| connection.has_failed_at(host))
             };
+            let is_alone = |connection: &Connection<DEPTH, SLOTS>| {
+                connection.has_failed() && !has_failed(connection)
+            };
+            let alone = self.connections.iter().position(is_alone);
+            if let Some(connection) = alone.filter(|_| self.shape.replaces && choices.coin()) {
+                return Action::Tell { connection, host };
+            }
             let ended = self.connections.iter().position(has_failed);
             let ended = ended.filter(|_| self.shape.replaces && choices.one_in(3));
             if let Some(connection) = ended {
                 return Action::Replace { connection };
             }
-            if !dying.is_empty() && choices.one_in(3) {
+            if let Some(action) = self.choose_failure(&nics, choices) {
+                return action;
+            }
+            let may_take = self.shape.troubles.failures + self.shape.troubles.forgeries > 0;
+            if may_take && !dying.is_empty() && choices.one_in(3) {
                 return Action::TakeReceive { at: pick(choices, &dying) };
             }
             if !unanswered.is_empty() && choices.one_in(3) {
@@ -199,7 +274,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let (taken, is_full) = (choices.below(4), !choices.one_in(16));
         let place = choices.below(16) as usize;
         let device = choices.below(self.shape.devices[host] as u32) as usize;
-        match choices.below(19) {
+        match choices.below(20) {
+            19 => Action::FailPolls { host, device, count: 1 + choices.below(3) },
             14 => Action::Distrust { connection, host, place },
             15 => Action::RemoveDevice { host, device },
             18 => Action::Destroy { connection, host, place },
@@ -210,8 +286,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             17 => Action::Fail { at, status: WcStatus::RETRY_EXC_ERR },
             0 | 1 => Action::RefuseSends { at, taken, is_full },
             2 | 3 => {
-                let taken = pick(choices, &[0, 1, 3, 20]);
-                Action::RefuseReceives { host, device, taken, is_full }
+                let (taken, count) = (pick(choices, &[0, 1, 3, 20]), pick(choices, &[1, 1, 4, 20]));
+                Action::RefuseReceives { host, device, taken, is_full, count }
             }
             4 => Action::Fail { at, status: pick(choices, &STATUSES) },
             5 => Action::KeepWorking { at },
@@ -221,6 +297,52 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             10..=12 => Action::Scribble { connection, draw: any(choices) },
             _ => Action::Replace { connection },
         }
+    }
+
+    /// An end has a new queue pair, and its peer does not know yet what became of the one before: the new one fails.
+    fn ahead(&self) -> Option<Action> {
+        let mut all = self.connections.iter().enumerate();
+        all.find_map(|(connection, this)| {
+            (0..this.near.len()).find_map(|place| {
+                let [one, other] = [0, 1].map(|host| this.state(host, place));
+                let is_ahead = |one: (RailState, u16), other: (RailState, u16)| {
+                    one.1 == other.1.wrapping_add(1)
+                        && one.0 == RailState::Joining
+                        && other.0 == RailState::Fenced
+                };
+                let host = if is_ahead(one, other) { 0 } else { 1 };
+                let is_one = is_ahead(one, other) || is_ahead(other, one);
+                is_one.then_some(Action::Distrust { connection, host, place })
+            })
+        })
+    }
+
+    /// What hurts most: a queue pair fails with requests on their way, a device is gone with completions that nobody
+    /// has taken.
+    fn choose_failure(&self, nics: &Fabric, choices: &mut dyn Choices) -> Option<Action> {
+        if self.left.failures > 0
+            && let Some(action) = self.ahead()
+            && choices.coin()
+        {
+            return Some(action);
+        }
+        if self.left.losses > 0 && choices.one_in(4) {
+            let holds = |at: &usize| nics.cqs[*at].receives > 0 && !nics.is_dead[*at];
+            let at = (0..2 * MOST).find(holds)?;
+            return Some(Action::RemoveDevice { host: at / MOST, device: at % MOST });
+        }
+        if self.left.failures > 0 && choices.one_in(4) {
+            // Of a receiver's, the requests are entries.
+            let is_receivers = self.shape.is_brisk && choices.coin();
+            let is_one = |at: &usize| {
+                nics.has_sent(*at) && (nics.qps[*at].name.is_receivers || !is_receivers)
+            };
+            let working: Vec<_> = (0..nics.qps.len()).filter(is_one).collect();
+            let status = pick(choices, &STATUSES);
+            return (!working.is_empty())
+                .then(|| Action::Fail { at: pick(choices, &working), status });
+        }
+        None
     }
 
     /// Lets something happen, if it can.
@@ -240,8 +362,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::Acknowledge { at, count } => self.acknowledge(at, count),
             Action::Show { which, count } => self.show(which, count),
             Action::RefuseSends { at, taken, is_full } => self.refuse_sends(at, taken, is_full),
-            Action::RefuseReceives { host, device, taken, is_full } => {
-                self.refuse_receives(device_at(host, device), taken, is_full);
+            Action::RefuseReceives { host, device, taken, is_full, count } => {
+                self.refuse_receives(device_at(host, device), (taken, is_full), count);
             }
             Action::Fail { at, status } => self.fail(at, status),
             Action::TakeReceive { at } => self.take_receive(at),
@@ -259,6 +381,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::Destroy { connection, host, place } => self.destroy(connection, host, place),
             Action::RemoveDevice { host, device } => self.remove_device(host, device),
             Action::Mourn { host, device } => self.mourn(host, device),
+            Action::FailPolls { host, device, count } => self.fail_polls(host, device, count),
+            Action::Bystand { host } => self.bystand(host),
             Action::Forge { connection, draw } => self.forge(connection, draw),
             Action::Scribble { connection, draw } => self.scribble(connection, draw),
             Action::Replace { connection } => self.replace(connection),

@@ -92,6 +92,8 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) link: Link,
     /// Queue pairs made for each place, of either host, that are not in it yet.
     pub(super) pending: Vec<[Option<(SimQp, u16)>; 2]>,
+    /// The newest event of each place, of the sender and of the receiver: generation and step.
+    pub(super) newest_events: [Vec<Option<(u16, u8)>>; 2],
     /// Failures of queue pairs, and those of them that may be the fault of requests.
     pub(super) failures: u32,
     pub(super) hard_failures: u32,
@@ -211,6 +213,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         hosts[to].cq.attach(at as u16, &*receiver).expect("deep completion queues");
         let (near, far, flush_qps) = all;
         let pending = near.iter().map(|_| [None, None]).collect();
+        let newest_events = [(); 2].map(|()| vec![None; near.len()]);
         Self {
             id,
             line,
@@ -227,6 +230,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             sent: 0,
             link: Link::default(),
             pending,
+            newest_events,
             failures: 0,
             hard_failures: 0,
             is_lossy: false,
@@ -249,6 +253,24 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// The end that takes completions of this host.
     pub(super) fn target(&mut self, host: usize) -> &mut dyn CompletionTarget {
         if host == self.line.from { &mut *self.sender } else { &mut *self.receiver }
+    }
+
+    /// Immediates that may still come over a device of the receiver's, of a connection of which nothing has failed.
+    pub(super) fn awaits(&self, device: usize) -> u32 {
+        if self.failures > 0 || self.may_fail {
+            return 0;
+        }
+        let rails = &self.line.devices[1 - self.line.from][..self.line.rails];
+        let here = rails.iter().enumerate().filter(|(_, other)| **other == device);
+        let here = here.fold(0u8, |here, (rail, _)| here | 1 << rail);
+        let waits = |receive: &&Receive| receive.handle.is_some() && !receive.has_arrived();
+        let waiting = self.receives.iter().rev().take(SLOTS).filter(waits);
+        // Of a message that is on its way, the mask says what may come.
+        let due = |receive: &Receive| match receive.mask {
+            0 => here.count_ones(),
+            mask => (mask & here & !receive.signals).count_ones(),
+        };
+        waiting.map(due).sum()
     }
 
     /// Whether the end at this host has something to do, even if nothing completes.

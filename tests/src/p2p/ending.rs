@@ -43,6 +43,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             qp.word_after = 0;
         }
         nics.srqs.iter_mut().for_each(|srq| srq.mood = None);
+        nics.cqs.iter_mut().for_each(|cq| cq.fails = 0);
     }
 
     /// Lets NICs and owners do all they can.
@@ -191,6 +192,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             self.poll(host, usize::MAX, usize::MAX);
         }
         self.check();
+        self.check_bystanders();
         assert!(self.retired.is_empty(), "all completions were taken");
     }
 }

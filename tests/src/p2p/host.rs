@@ -6,7 +6,7 @@ use super::shape::{MOST, Shape};
 use polyrail_core::hardware::CqId;
 use polyrail_core::p2p::{POOL_WR_ID, Pool};
 use polyrail_core::verbs::DeviceId;
-use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq};
+use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq, VirtualWc};
 use std::rc::Rc;
 
 #[derive(Debug)]
@@ -31,22 +31,27 @@ impl Host {
         Self { number, cq: all, pools: (0..shape.devices[number]).map(pool).collect() }
     }
 
-    /// Polls. Returns how many foreign completions of requests there were.
-    pub(super) fn poll(&mut self, targets: &mut [&mut dyn CompletionTarget], budget: usize) -> u32 {
+    /// Polls. Returns how many foreign completions of requests there were, and whether all queues could be polled.
+    pub(super) fn poll(
+        &mut self,
+        targets: &mut [&mut dyn CompletionTarget],
+        budget: usize,
+        reports: &mut Vec<VirtualWc>,
+    ) -> (u32, bool) {
         let Self { cq, pools, .. } = self;
         let mut foreign = 0;
         let polled = cq.poll(targets, budget, |event| {
-            let Event::Foreign { device, completion } = event else {
-                panic!("a report: {event:?}")
+            let (device, completion) = match event {
+                Event::Completion(report) => return reports.push(report),
+                Event::Foreign { device, completion } => (device, completion),
             };
             foreign += 1;
             let pool = pools.iter_mut().find(|pool| pool.device() == device).expect("a device");
             let is_pools = pool.note_foreign(&completion);
             assert_eq!(is_pools, completion.wr_id == POOL_WR_ID);
         });
-        assert_eq!(polled.error, None);
         cq.invariants();
-        foreign
+        (foreign, polled.error.is_none())
     }
 
     /// The pool's rule: what is counted is what is there, or was taken and is not known yet.

@@ -14,15 +14,18 @@
 //! written nor read any more; every byte lands in its place; each receive has the size of its send, once, in
 //! posting order; the count of each pool is what is there and what is untaken; an immediate always finds the
 //! receive that was promised; a call that is refused changed nothing, and for the reason it gives; nothing fails
-//! of itself, and what fails, fails alone. In the end, with all trouble over, nobody waits.
+//! of itself, and what fails, fails alone; events of a queue pair are told in the order in which they happened. When
+//! an owner has polled until nothing comes any more, nothing is left that could be posted, and no end says that it
+//! is to be polled. In the end, with all trouble over, nobody waits.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
-//! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
+//! them; `host`, `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`, `traffic`,
 //! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` and
 //! `small` are how [`search`](crate::search) sees it.
 
 mod action;
 mod any_peer;
+mod bystander;
 mod connection;
 mod ending;
 mod fabric;
@@ -43,8 +46,9 @@ pub use action::Action;
 pub use any_peer::any_peer;
 pub use shape::{Line, Shape, Size, Troubles};
 
+use bystander::Bystander;
 use connection::Connection;
-use fabric::{Fabric, device_id};
+use fabric::{Fabric, device_at, device_id};
 use host::Host;
 use nic::{Nics, SimQp};
 use polyrail_core::p2p::Account;
@@ -125,6 +129,8 @@ struct World<const DEPTH: usize, const SLOTS: usize> {
     nics: Nics,
     hosts: [Host; 2],
     connections: Vec<Connection<DEPTH, SLOTS>>,
+    /// A virtual queue pair on each host, or none.
+    bystanders: [Option<Bystander>; 2],
     /// Queue pairs of connections that were replaced, until all their completions were taken.
     retired: Vec<SimQp>,
     next_id: u32,
@@ -158,6 +164,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let mut hosts = [0, 1].map(|host| Host::new(host, &nics, &shape));
         let connect = |at: usize| Connection::new(at as u32, at, &nics, &mut hosts, &shape);
         let connections: Vec<_> = (0..shape.lines.len()).map(connect).collect();
+        let bystander = |host: usize| Bystander::new(host, &nics, &mut hosts[host], &shape);
+        let bystanders = [0, 1].map(bystander);
         Self {
             left: shape.troubles,
             next_id: connections.len() as u32,
@@ -165,6 +173,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             nics,
             hosts,
             connections,
+            bystanders,
             retired: Vec::new(),
             summary: Summary::default(),
             is_loud: false,
@@ -178,6 +187,21 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         for (number, host) in self.hosts.iter().enumerate() {
             host.check_pools(&self.nics, |device| self.posted(number, device));
+        }
+    }
+
+    /// What may come for receives that wait finds a receive in the queue, whatever accounts say.
+    fn check_promised(&self, host: usize) {
+        let nics = self.nics.borrow();
+        for device in 0..self.shape.devices[host] {
+            let at = device_at(host, device);
+            if nics.is_dead[at] || nics.srqs[at].is_robbed {
+                continue;
+            }
+            let here = self.connections.iter().filter(|connection| connection.line.from != host);
+            let promised: u32 = here.map(|connection| connection.awaits(device)).sum();
+            let there = nics.srqs[at].receives;
+            assert!(there >= promised, "{there} receives are there, and {promised} may come");
         }
     }
 

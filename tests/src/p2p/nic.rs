@@ -1,6 +1,7 @@
 //! The engine's side of the NICs: core's hardware traits.
 
-use super::fabric::{Fabric, device_at, device_id};
+use super::fabric::{EIO, Fabric, device_at, device_id};
+use super::trouble::spend;
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
@@ -174,6 +175,9 @@ unsafe impl CompletionQueue for SimCq {
     ) -> Result<&'o [Completion], CqError> {
         let mut nics = self.nics.borrow_mut();
         let at = device_at(self.host, self.device);
+        if spend(&mut nics.cqs[at].fails) {
+            return Err(CqError { cq: self.id(), device: self.device(), errno: EIO });
+        }
         let count = out.len().min(nics.visible(at));
         for place in &mut out[..count] {
             place.write(nics.take(at).expect("as many as were counted"));

@@ -35,11 +35,17 @@ impl search::Shape for Shape {
 }
 
 /// What makes a world plainer.
-const PLAINER: [fn(&mut Shape); 10] = [
+const PLAINER: [fn(&mut Shape); 16] = [
     |shape| shape.tears = false,
     |shape| shape.flushes_all = true,
     |shape| shape.word_after = 0,
     |shape| shape.lines.truncate(1),
+    |shape| shape.mute = [1; 2],
+    |shape| shape.is_early = false,
+    |shape| shape.slow = None,
+    |shape| shape.is_tardy = false,
+    |shape| shape.bystanders = [None; 2],
+    |shape| shape.rests = false,
     |shape| shape.lines.iter_mut().for_each(|line| line.flushes = false),
     |shape| shape.lines.iter_mut().for_each(|line| line.inline = 512),
     |shape| shape.lines.iter_mut().for_each(|line| line.split_threshold = 0),

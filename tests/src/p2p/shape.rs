@@ -1,5 +1,6 @@
 //! What a world is made of.
 
+use super::bystander;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::p2p::{
@@ -56,6 +57,8 @@ pub struct Troubles {
     pub failed_connects: u32,
     /// Memory that a peer writes when nobody is to look at it any more.
     pub scribbles: u32,
+    /// Polls that a completion queue fails.
+    pub polls: u32,
 }
 
 /// A connection, one way.
@@ -127,6 +130,18 @@ pub struct Shape {
     pub control: u32,
     /// Each host's owner hears one in so many times.
     pub deaf: [u32; 2],
+    /// Each host's owner sends its messages one in so many times.
+    pub mute: [u32; 2],
+    /// Owners make new queue pairs before a place is down at both ends, each puts its own in when its end is.
+    pub is_early: bool,
+    /// A host, and the place of its queue pairs whose requests are long on their way.
+    pub slow: Option<(usize, usize)>,
+    /// Signals that went out again are acknowledged late.
+    pub is_tardy: bool,
+    /// On each host, a device with a virtual queue pair that shares completion queues with the connections.
+    pub bystanders: [Option<usize>; 2],
+    /// Polls that brought all there is are followed by one that must find nothing to do.
+    pub rests: bool,
     /// What left a queue pair that failed arrives one in so many times.
     pub late: u32,
     /// Messages follow each other fast, so that slots are taken anew while old troubles last.
@@ -161,18 +176,36 @@ impl Shape {
             renews: choices.coin(),
             control: pick(choices, &[1, 4, 8]),
             deaf: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 40])),
+            mute: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 40])),
+            is_early: choices.coin(),
+            slow: Self::choose_place(3, choices),
+            is_tardy: choices.coin(),
+            bystanders: devices
+                .map(|count| choices.coin().then(|| choices.below(count as u32) as usize)),
+            rests: choices.coin(),
             late: pick(choices, &[1, 1, 4, 40]),
             is_brisk: false,
             script: Vec::new(),
             troubles: match choices.below(8) {
                 0 | 1 => Troubles::calm(choices),
                 2 => Troubles::of_peers(choices),
+                3 if choices.coin() => Troubles::of_owners(choices),
                 _ => Troubles::of_rails(choices),
             },
             pace: [0; 6].map(|_| pick(choices, &[1, 4, 8, 8])),
         };
         if choices.one_in(4) {
             return Self::brisk(choices);
+        }
+        if shape.bystanders != [None; 2] {
+            shape.budget = pick(choices, &[usize::MAX, 1, 1, 2]);
+        }
+        if shape.troubles.surrenders > 1 {
+            // Others take the places of connections whose completions nobody has taken yet.
+            (shape.replaces, shape.tears) = (true, false);
+            shape.most = pick(choices, &[1, 2]);
+            shape.unseen = [4, 16];
+            shape.pace[3] = 1;
         }
         let lines = if size == Size::Large { 1 } else { pick(choices, &[1, 1, 2, 2, 3]) };
         shape.lines = (0..lines).map(|_| Line::choose(&shape, choices)).collect();
@@ -196,6 +229,12 @@ impl Shape {
             renews: true,
             control: 8,
             deaf: [1; 2],
+            mute: [1; 2],
+            is_early: false,
+            slow: None,
+            is_tardy: false,
+            bystanders: [None; 2],
+            rests: false,
             late: 1,
             is_brisk: false,
             script: Vec::new(),
@@ -206,13 +245,26 @@ impl Shape {
         shape
     }
 
+    /// The queue pairs of one place, at either host; none, but for one in so many worlds.
+    fn choose_place(odds: u32, choices: &mut dyn Choices) -> Option<(usize, usize)> {
+        let host = choices.below(2) as usize;
+        let place = pick(choices, &[0, 1, 1, 2, 3]);
+        choices.one_in(odds).then_some((host, place))
+    }
+
     /// One connection of a few rails, whose slots are soon taken anew, and one of whose owners hears late.
     fn brisk(choices: &mut dyn Choices) -> Self {
-        let rails = pick(choices, &[2, 2, 3]);
+        let rails = pick(choices, &[2, 3, 3]);
+        let devices = [0; 2].map(|_| pick(choices, &[1, rails]));
         let mut shape = Self {
-            devices: [pick(choices, &[1, rails]), rails],
+            devices,
             is_brisk: true,
-            deaf: pick(choices, &[[1, 1], [40, 1], [1, 40], [40, 40]]),
+            deaf: pick(choices, &[[1, 1], [8, 1], [1, 8], [40, 1], [1, 40], [40, 40]]),
+            mute: pick(choices, &[[1, 1], [1, 1], [40, 1], [1, 40]]),
+            is_early: choices.coin(),
+            slow: Self::choose_place(2, choices),
+            is_tardy: choices.coin(),
+            rests: choices.one_in(4),
             unseen: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 16])),
             late: pick(choices, &[1, 40, 40]),
             control: pick(choices, &[2, 4, 8]),
@@ -221,11 +273,22 @@ impl Shape {
             ..Self::small()
         };
         shape.troubles.failures = pick(choices, &[2, 4, 10]);
+        shape.troubles.losses = pick(choices, &[0, 1, 2]);
+        shape.troubles.polls = pick(choices, &[0, 20]);
         shape.troubles.surrenders = 0;
+        // Slots wait for their messages, or these follow at once.
+        shape.pace[1] = pick(choices, &[2, 4, 8]);
+        shape.lines[0].from = choices.below(2) as usize;
+        let to = 1 - shape.lines[0].from;
+        let kind = choices.below(3);
+        match kind {
+            0 => shape.write_entries_slowly(to),
+            1 => shape.lose_completions(to, rails),
+            _ => {}
+        }
         let line = &mut shape.lines[0];
-        line.from = choices.below(2) as usize;
         line.rails = rails;
-        line.each = pick(choices, &[1, 1, 2]);
+        line.each = if kind < 2 { 1 } else { pick(choices, &[1, 1, 2]) };
         line.slots = [0; 2].map(|_| vec![4; rails * line.each]);
         line.reroutes = true;
         line.flushes = true;
@@ -237,17 +300,45 @@ impl Shape {
         shape
     }
 
+    /// The queue pair that writes entries again when the first one fails is slow: slots are done, and may be taken anew,
+    /// before their entries have come a second time.
+    fn write_entries_slowly(&mut self, to: usize) {
+        self.be_swift();
+        self.devices[to] = 1;
+        self.slow = Some((to, 1));
+        (self.pace, self.control) = ([8, 2, 16, 16, 4, 4], 16);
+        (self.troubles.failures, self.troubles.losses) = (3, 0);
+    }
+
+    /// Devices are gone with completions that nobody has taken, so that signals go out again for messages that are done.
+    fn lose_completions(&mut self, to: usize, rails: usize) {
+        self.be_swift();
+        self.devices = [rails; 2];
+        self.is_tardy = true;
+        self.unseen[to] = 4;
+        (self.troubles.failures, self.troubles.losses) = (0, 6);
+    }
+
+    /// Owners hear and do everything soon.
+    fn be_swift(&mut self) {
+        (self.deaf, self.mute, self.unseen) = ([1; 2], [1; 2], [1; 2]);
+        (self.slow, self.is_tardy, self.late) = (None, false, 1);
+        (self.control, self.renews, self.lines[0].min_rails) = (8, true, 0);
+    }
+
     /// Room in the completion queue of each device for all that can be there.
     pub(super) fn capacity(&self) -> u32 {
         let lanes = |line: &Line| (line.rails * line.each + 1) as u32 * self.size.depth();
         let lanes: u32 = self.lines.iter().map(lanes).sum();
         // Those of connections that were replaced may still be there.
-        lanes * if self.replaces { 8 } else { 1 } + self.receives()
+        lanes * if self.replaces { 8 } else { 1 } + self.receives() + bystander::DEPTH
     }
 
     /// Receives that a device's shared queue holds.
     pub(super) fn receives(&self) -> u32 {
-        self.lines.iter().map(|line| line.limit).sum()
+        let limits: u32 = self.lines.iter().map(|line| line.limit).sum();
+        // What those of connections that were replaced had is unsettled for a while.
+        limits * if self.replaces { 2 } else { 1 }
     }
 }
 
@@ -267,8 +358,14 @@ impl Troubles {
             breaks: pick(choices, &[0, 0, 1, 2]),
             failed_connects: pick(choices, &[0, 0, 1]),
             scribbles: pick(choices, &[0, 0, 40]),
+            polls: pick(choices, &[0, 2, 20]),
             ..Self::default()
         }
+    }
+
+    /// Owners give connections up, and make others in their places.
+    fn of_owners(choices: &mut dyn Choices) -> Self {
+        Self { surrenders: 6, refusals: pick(choices, &[0, 0, 4]), ..Self::default() }
     }
 
     /// Peers do not keep to the protocol.
@@ -310,7 +407,7 @@ impl Line {
     }
 
     pub(super) fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
-        let rails = pick(choices, &[1, 2, 2, 2, 2, 3, 3, 4, 6, 8]);
+        let rails = pick(choices, &[1, 2, 2, 2, 2, 3, 3, 4, 5, 6, 7, 8]);
         let rails =
             if shape.troubles.losses + shape.troubles.failures > 1 { rails.max(2) } else { rails };
         let each = pick(choices, &[1, 1, 1, 2, 3]).min(16 / rails);

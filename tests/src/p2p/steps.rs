@@ -4,14 +4,27 @@ use super::World;
 use super::connection::Connection;
 use super::fabric::{Executed, Fabric, Name, Step, device_at};
 use super::memory::{Block, Kind, Target};
-use super::nic::SimSrq;
-use polyrail_core::p2p::Told;
+use super::nic::{Nics, SimQp, SimSrq};
+use polyrail_core::p2p::{Account, Told};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
+use polyrail_core::virtual_qp::RailState;
+
+/// Polls after which an owner that wants to sleep has taken everything that there was.
+const REST: usize = 8;
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     /// A host polls, and finds so many completions more in each queue at most.
     pub(super) fn poll(&mut self, host: usize, budget: usize, most: usize) {
+        self.nics.borrow_mut().has_refused = false;
+        let is_whole = self.poll_once(host, budget, most);
+        if self.shape.rests && is_whole && (budget, most) == (usize::MAX, usize::MAX) {
+            self.rest(host);
+        }
+    }
+
+    /// The same, and no more. Returns whether all queues could be polled.
+    fn poll_once(&mut self, host: usize, budget: usize, most: usize) -> bool {
         for device in 0..self.shape.devices[host] {
             self.nics.borrow_mut().reveal(device_at(host, device), most);
         }
@@ -21,26 +34,84 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         };
         let has_others = !self.retired.is_empty() || self.connections.iter().any(has_others);
         let budget = if has_others { usize::MAX } else { budget };
-        let Self { connections, hosts, .. } = self;
+        let Self { connections, bystanders, hosts, .. } = self;
         let mut targets: Vec<&mut dyn CompletionTarget> =
             connections.iter_mut().map(|connection| connection.target(host)).collect();
-        let foreign = hosts[host].poll(&mut targets, budget);
+        if let Some(bystander) = &mut bystanders[host] {
+            targets.push(&mut bystander.qp);
+        }
+        let mut reports = Vec::new();
+        let (foreign, is_whole) = hosts[host].poll(&mut targets, budget, &mut reports);
+        self.take_reports(host, &reports);
         for (device, pool) in self.hosts[host].pools.iter_mut().enumerate() {
             // If the driver refuses, the next poll asks again.
             let _ = pool.settle(&mut SimSrq::new(&self.nics, device_at(host, device)));
         }
         assert!(foreign == 0 || has_others, "completions that nobody knows");
-        self.bury();
+        for connection in &self.connections {
+            let lacks = connection.lacks_receives(host) && !connection.wants_poll(host);
+            assert!(!lacks, "connection {} lacks receives, and does not say so", connection.id);
+        }
+        self.bury(host);
+        is_whole
+    }
+
+    /// An owner polls until nothing comes any more, before it sleeps: then nothing is left to do.
+    fn rest(&mut self, host: usize) {
+        for _ in 0..REST {
+            let (moved, posted) = (self.nics.borrow().moved, self.posted_by(host));
+            let busy: Vec<_> =
+                self.connections.iter().map(|connection| connection.is_busy(host)).collect();
+            if !self.poll_once(host, usize::MAX, usize::MAX) || self.nics.borrow().has_refused {
+                return;
+            }
+            if self.nics.borrow().moved != moved {
+                continue;
+            }
+            for (before, after) in posted.into_iter().zip(self.posted_by(host)) {
+                let (at, count) = before;
+                let is_fine = busy[at] || after == (at, count);
+                assert!(is_fine, "connection {at} had something to post, and nothing came");
+            }
+            for connection in &mut self.connections {
+                connection.check_idle(&self.nics, host);
+            }
+            assert_eq!(self.nics.borrow().moved, moved, "a pump takes no completion");
+            return;
+        }
+    }
+
+    /// How much the ends at a host have posted: the place of each, and its requests.
+    fn posted_by(&self, host: usize) -> Vec<(usize, u64)> {
+        let nics = self.nics.borrow();
+        let posted = |connection: &Connection<DEPTH, SLOTS>| {
+            let own = connection.queue_pairs().filter(|at| nics.qps[*at].name.host == host);
+            own.map(|at| nics.qps[at].posted).sum()
+        };
+        self.connections.iter().map(posted).enumerate().collect()
     }
 
     /// Queue pairs that were retired are destroyed when all their completions were taken.
-    fn bury(&mut self) {
+    fn bury(&mut self, host: usize) {
         let nics = &self.nics;
         let is_idle = |at: usize| {
             let nics = nics.borrow();
             nics.waiting(nics.cq_of(at)) == 0
         };
         self.retired.retain(|qp| !is_idle(qp.at));
+        // What closed accounts left can be known only when the queue is empty, and none of their queue pairs is left.
+        for (device, pool) in self.hosts[host].pools.iter_mut().enumerate() {
+            let at = device_at(host, device);
+            let is_here = |qp: &SimQp| nics.borrow().cq_of(qp.at) == at;
+            if nics.borrow().waiting(at) == 0 && !self.retired.iter().any(is_here) {
+                pool.note_empty();
+                let is_sound = |account: &Account<SimSrq>| account.posted() >= 0;
+                let here = self.connections.iter().filter(|line| line.line.from != host);
+                let mut accounts = here.flat_map(|connection| connection.receiver.accounts());
+                let is_paid = accounts.all(is_sound) && pool.unowned() >= 0;
+                nics.borrow_mut().srqs[at].is_robbed &= !is_paid;
+            }
+        }
     }
 
     pub(super) fn execute(&mut self, at: usize, count: u32) {
@@ -159,6 +230,28 @@ fn written(target: &mut Target, local: Option<(usize, u32)>, offset: u32, length
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    /// Whether a queue pair of the end at this host is being drained: its driver is to be asked again and again.
+    fn is_busy(&self, host: usize) -> bool {
+        let drains = |place| self.state(host, place).0 == RailState::Draining;
+        self.has_failed_at(host) || (0..self.near.len()).any(drains)
+    }
+
+    /// The end at this host says that it has nothing to do: then it has not.
+    fn check_idle(&mut self, nics: &Nics, host: usize) {
+        let id = self.id;
+        if self.wants_poll(host) {
+            return assert!(self.is_busy(host), "connection {id} has nothing to do, and says so");
+        }
+        let states = |this: &Self| {
+            let places = 0..this.near.len();
+            places.map(|place| this.state(host, place)).collect::<Vec<_>>()
+        };
+        let before = (nics.borrow().posted, states(self));
+        self.target(host).pump();
+        let after = (nics.borrow().posted, states(self));
+        assert_eq!(before, after, "connection {id} has something to do, and does not say so");
+    }
+
     /// Words of either end were written.
     fn words_written(&mut self, nics: &mut Fabric, (block, offset): (usize, u32), addr: u64) {
         if block != self.ring {

@@ -79,6 +79,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                     carriers: 0,
                 });
                 self.summary.receives += 1;
+                self.check_promised(to);
                 true
             }
             Err(error) => {

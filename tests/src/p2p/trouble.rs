@@ -2,8 +2,10 @@
 
 use super::World;
 use super::connection::Connection;
-use super::fabric::device_id;
+use super::fabric::{device_at, device_id};
+use super::nic::SimSrq;
 use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::p2p::{Account, Pool};
 use polyrail_core::verbs::WcStatus;
 
 /// What a driver says when it does not like a request.
@@ -39,9 +41,15 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    pub(super) fn refuse_receives(&mut self, srq: usize, taken: u32, is_full: bool) {
+    /// A shared receive queue does not take the next batches whole.
+    pub(super) fn refuse_receives(
+        &mut self,
+        srq: usize,
+        (taken, is_full): (u32, bool),
+        count: u32,
+    ) {
         if spend(&mut self.left.refusals) {
-            self.nics.borrow_mut().srqs[srq].mood = Some(mood(taken, is_full));
+            self.nics.borrow_mut().srqs[srq].mood = Some((mood(taken, is_full), count));
         }
     }
 
@@ -96,9 +104,29 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let is_dead = self.nics.borrow().is_dead.contains(&true);
         let may = self.shape.replaces && !is_dead && self.summary.replaced < 6;
         let connection = &self.connections[at];
-        if may && (0..2).all(|host| connection.has_failed_at(host)) {
+        let has_failed = (0..2).all(|host| connection.has_failed_at(host));
+        if may && has_failed && self.has_room(at) {
             self.summary.replaced += 1;
             self.close(at, true);
+        }
+    }
+
+    /// Whether there are receives for another connection like this one, though what this one leaves is unsettled.
+    fn has_room(&self, at: usize) -> bool {
+        let connection = &self.connections[at];
+        let pools = &self.hosts[1 - connection.line.from].pools;
+        let has_room = |account: &Account<SimSrq>| {
+            let pool = pools.iter().find(|pool| pool.device() == account.device());
+            let left = pool.map_or(0, Pool::left);
+            connection.stale == 0 && i64::from(left) >= account.posted()
+        };
+        connection.receiver.accounts().all(has_room)
+    }
+
+    /// A completion queue fails the next polls.
+    pub(super) fn fail_polls(&mut self, host: usize, device: usize, count: u32) {
+        if spend(&mut self.left.polls) {
+            self.nics.borrow_mut().cqs[device_at(host, device)].fails = count;
         }
     }
 
@@ -121,12 +149,11 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             let is_stale = |device: usize| {
                 old.stale >> device & 1 == 1 && account.device() == device_id(to, device)
             };
-            if (0..8).any(is_stale) {
-                continue;
-            }
+            let is_stale = (0..8).any(is_stale);
             let pools = hosts[to].pools.iter_mut();
             let mut pools = pools.filter(|pool| pool.device() == account.device());
-            pools.next().expect("a pool of the device").close(account);
+            let closed = pools.next().expect("a pool of the device").close(account);
+            assert_eq!(closed.is_err(), is_stale, "pools take back their own accounts");
         }
         if replaces {
             self.next_id += 1;

@@ -86,8 +86,8 @@ fn sender_is_ahead(rig: &mut Rig, newest: Newest) {
 }
 
 /// Generation and kind of each event that was not taken yet.
-fn events(mut take: impl FnMut() -> Option<(usize, RailEvent)>) -> Vec<(u16, RailEventKind)> {
-    std::iter::from_fn(|| take()).map(|(_, event)| (event.generation, event.kind)).collect()
+fn events(take: impl FnMut() -> Option<(usize, RailEvent)>) -> Vec<(u16, RailEventKind)> {
+    std::iter::from_fn(take).map(|(_, event)| (event.generation, event.kind)).collect()
 }
 
 /// reroute.md, section 3, what an end hears, row "g + 1", column "Fenced": the previous `arrived` comes first. The

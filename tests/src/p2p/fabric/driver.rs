@@ -1,6 +1,6 @@
 //! What drivers take and refuse.
 
-use super::{EIO, Fabric, Sent};
+use super::{EIO, Fabric, NO_CONNECTION, Sent};
 use crate::p2p::memory::Kind;
 use polyrail_core::hardware::{CommitError, ENGINE_WR_ID, Refusal};
 use polyrail_core::verbs::{SendFlags, SendRequest, WcStatus};
@@ -18,13 +18,16 @@ impl Fabric {
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
         }
         assert!(!qp.said_word, "nothing is posted after the driver's word");
-        assert!(batch.iter().all(|request| request.wr_id & ENGINE_WR_ID != 0), "{batch:?}");
+        let is_engines = |request: &SendRequest| request.wr_id & ENGINE_WR_ID != 0;
+        let is_bystanders = qp.name.connection == NO_CONNECTION;
+        assert!(is_bystanders || batch.iter().all(is_engines), "{batch:?}");
         let longest = batch.iter().map(|request| request.sge.length()).max();
         assert!(longest.unwrap_or(0) <= qp.limits.max_msg_size, "a message that is too long");
         let answer = answer(qp.mood.take(), batch.len());
         self.has_refused |= answer.is_err();
         let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
         qp.slots += accepted;
+        qp.posted += u64::from(accepted);
         self.posted += u64::from(accepted);
         assert!(qp.slots <= qp.limits.max_send_wr, "a send queue overflows: {:?}", qp.name);
         let taken = batch.iter().zip(inline).take(accepted as usize);
@@ -67,7 +70,10 @@ impl Fabric {
             self.has_refused = true;
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
         }
-        let answer = answer(self.srqs[srq].mood.take(), count);
+        let mood = self.srqs[srq].mood;
+        self.srqs[srq].mood =
+            mood.filter(|(_, left)| *left > 1).map(|(mood, left)| (mood, left - 1));
+        let answer = answer(mood.map(|(mood, _)| mood), count);
         self.has_refused |= answer.is_err();
         let accepted = answer.map_or_else(|error| error.accepted, |()| count as u32);
         self.srqs[srq].receives += accepted;

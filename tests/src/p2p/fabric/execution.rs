@@ -35,6 +35,12 @@ impl Fabric {
         answered && self.next(at).is_some()
     }
 
+    /// Whether a queue pair has requests on their way.
+    pub(in crate::p2p) fn has_sent(&self, at: usize) -> bool {
+        let qp = &self.qps[at];
+        !qp.in_error && qp.sent.iter().any(|sent| !sent.is_executed)
+    }
+
     /// Whether a queue pair waits for an answer that does not come.
     pub(in crate::p2p) fn is_unanswered(&self, at: usize) -> bool {
         let qp = &self.qps[at];

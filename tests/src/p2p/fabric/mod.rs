@@ -32,6 +32,9 @@ pub(super) struct Name {
     pub(super) is_for_flushes: bool,
 }
 
+/// The queue pairs of bystanders are of no connection.
+pub(super) const NO_CONNECTION: u32 = u32::MAX;
+
 /// A request on its way.
 #[derive(Clone, Debug)]
 struct Sent {
@@ -63,6 +66,8 @@ pub(super) struct Qp {
     /// Requests whose completions were not taken.
     slots: u32,
     silent: u32,
+    /// Requests that its driver took.
+    pub(super) posted: u64,
     /// What the driver answers to the next batch, if it does not take all of it.
     pub(super) mood: Option<CommitError>,
     /// The driver refuses to move it to the error state so many times.
@@ -79,6 +84,8 @@ pub(super) struct Cq {
     capacity: u32,
     /// Those of them, the oldest, that a poll finds.
     visible: usize,
+    /// Polls that fail before one works again.
+    pub(super) fails: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -91,7 +98,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Srq {
     pub(super) receives: u32,
-    pub(super) mood: Option<CommitError>,
+    /// What the driver answers to the next batches, so many, if it does not take all of them.
+    pub(super) mood: Option<(CommitError, u32)>,
     /// Receives were taken that nobody promised.
     pub(super) is_robbed: bool,
     /// Counts those that were there before, and went with their device.
@@ -165,7 +173,7 @@ pub(super) const fn device_id(host: usize, device: usize) -> DeviceId {
 impl Fabric {
     pub(super) fn new(shape: &Shape) -> Self {
         let capacity = shape.capacity();
-        let cq = |_| Cq { entries: VecDeque::new(), receives: 0, capacity, visible: 0 };
+        let cq = |_| Cq { entries: VecDeque::new(), receives: 0, capacity, visible: 0, fails: 0 };
         Self {
             memory: Memory::default(),
             qps: Vec::new(),
@@ -205,6 +213,7 @@ impl Fabric {
             stragglers: VecDeque::new(),
             slots: 0,
             silent: 0,
+            posted: 0,
             mood: None,
             keeps_working: 0,
             is_honest: true,
