@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use polyrail_benches::random::XorShift;
 use polyrail_benches::workload::DEVICE;
-use polyrail_core::internals::{Role, Route, RoutingTable};
+use polyrail_core::internals::{ReservedIn, Role, Route, RoutingTable};
 use std::hint::black_box;
 
 /// Look-ups of one pass: long enough that no branch predictor learns them by heart.
@@ -11,7 +11,13 @@ const LOOK_UPS: usize = 4096;
 
 fn route(index: u16) -> Route {
     let virtual_qp_num = u32::from(index);
-    Route { index, role: Role::Single, virtual_qp_num, reserved_in: None, entries: 0 }
+    Route {
+        index,
+        role: Role::Single,
+        virtual_qp_num,
+        reserved_in: ReservedIn::NOWHERE,
+        entries: 0,
+    }
 }
 
 fn find<const N: usize>(c: &mut Criterion, routes: usize) {
