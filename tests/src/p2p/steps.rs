@@ -108,7 +108,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 let is_sound = |account: &Account<SimSrq>| account.posted() >= 0;
                 let here = self.connections.iter().filter(|line| line.line.from != host);
                 let mut accounts = here.flat_map(|connection| connection.receiver.accounts());
-                let is_paid = accounts.all(is_sound) && pool.unowned() >= 0;
+                let lacks = self.connections.iter().any(|line| line.lacks_receives(host));
+                let is_paid = accounts.all(is_sound) && pool.unowned() >= 0 && !lacks;
                 nics.borrow_mut().srqs[at].is_robbed &= !is_paid;
             }
         }
