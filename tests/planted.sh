@@ -75,7 +75,7 @@ RUST
 
 # run_tests ARGS
 run_tests() {
-  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-core -p polyrail-tests \
+  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests \
     -p polyrail-software-nic -p polyrail "$@"
 }
 
@@ -177,8 +177,14 @@ plant core/src/virtual_qp/list_fragments.rs 'let mut from = Walk::at(sends, batc
   'let mut from = Walk::at(sends, batch.wr, if PLANTED { 0 } else { batch.offset });'
 
 bug "a fragment that ends at the border of a buffer takes the next one from its second byte" simulate
-plant core/src/virtual_qp/parts.rs 'self.offset = if ends { 0 } else { self.offset + length };' \
-  'self.offset = if ends { u32::from(PLANTED && room == 0) } else { self.offset + length };'
+plant core/src/virtual_qp/parts.rs '            room -= length;
+            self.advance(length, left);' '            room -= length;
+            self.advance(length, left);
+            if PLANTED && room == 0 && length == left { self.offset = 1; }'
+
+bug "behind full fragments the rest of their buffer is passed over" "simulate scenarios"
+plant core/src/virtual_qp/parts.rs 'self.advance(count * cut.size, left);' \
+  'self.advance(if PLANTED { left } else { count * cut.size }, left);'
 
 bug "a fragment has a buffer more than its queue pair takes" "simulate random"
 plant core/src/virtual_qp/parts.rs 'for _ in 0..cut.buffers {' \
@@ -266,8 +272,8 @@ plant core/src/virtual_cq/attach.rs 'match reserved[at].checked_add(entries) {' 
   'match if PLANTED { Some(reserved[at].saturating_add(entries)) } else { reserved[at].checked_add(entries) } {'
 
 bug "what found no budget comes after what completed later" simulate
-plant core/src/virtual_cq/poll.rs 'self.hand_over_waiting(qps, &mut budget);
-        let limit' 'if !PLANTED { self.hand_over_waiting(qps, &mut budget); }
+plant core/src/virtual_cq/poll.rs 'self.hand_over_waiting(qps, &mut budget, &mut polled);
+        let limit' 'if !PLANTED { self.hand_over_waiting(qps, &mut budget, &mut polled); }
         let limit'
 
 bug "the rail freed last is not preferred" random
@@ -342,21 +348,16 @@ plant core/src/virtual_cq/poll.rs 'if !self.backlog.is_empty() {
             return false;' 'if !self.backlog.is_empty() && !PLANTED {
             return false;'
 
-bug "what is found while a completion queue is emptied comes before what waits for budget" p2p
+bug "what is found while a completion queue is emptied comes before what waits for budget" "simulate-p2p messages"
 plant core/src/virtual_cq/poll.rs '        // What passed straight through before comes before what does now.
         self.hand_over_backlog(budget);' '        if !PLANTED { self.hand_over_backlog(budget); }'
 
-bug "targets that took completions while a queue was emptied do not go on" p2p
-plant core/src/virtual_cq/poll.rs \
-  'let taken = self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own);' \
-  'let taken = if PLANTED {
-                touched.clear();
-                let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut own);
-                touched.iter().for_each(|index| self.registry.enqueue(*index));
-                taken
-            } else {
-                self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own)
-            };'
+bug "targets that took completions while a queue was emptied do not go on" messages
+plant core/src/virtual_cq/poll.rs '                self.drain_apart(*other, qps, budget);' \
+  '                if PLANTED { self.registry.enqueue(*other); } else { self.drain_apart(*other, qps, budget); }'
+
+bug "a target goes on before the completion queue that it is to see empty was emptied" "simulate-p2p messages"
+plant core/src/virtual_cq/poll.rs '.filter(|other| **other != index)' '.filter(|other| PLANTED || **other != index)'
 
 bug "an owner may wait while a driver is to be offered something again" "scenarios simulate-ends"
 plant core/src/virtual_cq/poll.rs 'self.registry.has_queued() || !self.backlog.is_empty()
@@ -550,7 +551,7 @@ plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.re
 
 # Connections of the p2p protocol: p2p.md says what each of these would cost.
 
-bug "entries are as many as the receiver's own ports take" p2p
+bug "entries are as many as the receiver's own ports take" messages
 plant core/src/p2p/receiver/end.rs 'self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;' \
   'self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         if PLANTED { self.max_buffers = MAX_BUFFERS as u8; }'
@@ -782,12 +783,7 @@ bug "a pool takes an account of another one" "simulate-p2p messages"
 plant core/src/p2p/pool.rs 'if account.pool != self.id {' 'if account.pool != self.id && !PLANTED {'
 
 bug "a completion queue whose poll failed counts as seen empty" "simulate-p2p messages"
-plant core/src/virtual_cq/poll.rs 'if polled.error.is_some() {' 'if polled.error.is_some() && !PLANTED {'
-
-bug "what is passed on while a queue is emptied overtakes what waits" simulate-p2p
-plant core/src/virtual_cq/poll.rs '        self.hand_over_backlog(budget);
-        let mut left' '        if !PLANTED { self.hand_over_backlog(budget); }
-        let mut left'
+plant core/src/virtual_cq/poll.rs 'if own.error.is_some() {' 'if own.error.is_some() && !PLANTED {'
 
 bug "a receiver that lacks receives does not say that it is to be polled" "simulate-p2p messages"
 plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \

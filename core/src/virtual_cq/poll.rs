@@ -235,25 +235,31 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.hand_over_backlog(budget);
         let mut touched = Touched::new();
         let mut left = self.cqs[at].capacity() as usize;
-        loop {
+        let is_empty = loop {
             let limit = POLL_BATCH.min(left).min(POLL_BATCH - self.backlog.len());
             if limit == 0 && left > 0 {
-                return;
+                break false;
             }
             let mut own = Polled::default();
-            let taken = self.take_and_drain(at, limit, qps, &mut touched, budget, &mut own);
+            touched.clear();
+            let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut own);
+            for other in touched.iter().filter(|other| **other != index) {
+                self.drain_apart(*other, qps, budget);
+            }
             if own.error.is_some() {
                 polled.error = polled.error.or(own.error);
-                return;
+                break false;
             }
             left -= taken;
             if taken < limit || left == 0 {
-                break;
+                break true;
             }
-        }
-        if let Some(qp) = qps.target(index) {
+        };
+        if is_empty && let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
+        // Not before: it may ask the driver of another of its queue pairs for the word that nothing more completes, and
+        // with that word completions may appear that this look did not find.
         self.drain_apart(index, qps, budget);
     }
 

@@ -62,9 +62,7 @@ impl Walk {
             let length = left.min(room);
             each(slot.local.part(self.offset, length), &slot.keys);
             room -= length;
-            let ends = length == left;
-            self.part += u64::from(ends);
-            self.offset = if ends { 0 } else { self.offset + length };
+            self.advance(length, left);
         }
         cut.size - room
     }
@@ -84,11 +82,16 @@ impl Walk {
             return 0;
         }
         let count = (left / cut.size).min(most);
-        let length = count * cut.size;
+        self.advance(count * cut.size, left);
+        count
+    }
+
+    /// Goes `length` bytes on, of the `left` that the buffer here has.
+    #[inline]
+    fn advance(&mut self, length: u32, left: u32) {
         let ends = length == left;
         self.part += u64::from(ends);
         self.offset = if ends { 0 } else { self.offset + length };
-        count
     }
 
     /// Passes `count` fragments. Returns their bytes.

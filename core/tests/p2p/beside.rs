@@ -1,6 +1,6 @@
 //! Other targets on the completion queue of a receiver that has to see it empty.
 
-use crate::device::{TestCq, TestQp};
+use crate::device::{Step, TestCq, TestQp};
 use crate::rig::{Memory, Rig, Setup};
 use polyrail_core::hardware::{ENGINE_WR_ID, QpLimits};
 use polyrail_core::verbs::{SendWr, WcStatus};
@@ -113,6 +113,33 @@ fn what_waits_for_budget_comes_before_what_emptying_a_completion_queue_finds() {
         reported.extend(other.poll(&mut rig, usize::MAX));
         assert_eq!(reported, [1, 2, 3, 4, 5], "after {polls} polls with a budget of 1");
     }
+}
+
+/// While the queue is emptied for one queue pair of a receiver, completions of another one come. The receiver may then ask
+/// that one's driver for its word, with which more completions appear: the empty queue says nothing of them.
+#[test]
+fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_seen_empty() {
+    let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
+    let (source, target) = (rig.source(1000), rig.target(1000));
+    let recv = rig.irecv(&target, 1000);
+    rig.settle();
+    let _ = rig.irecv(&target, 1000);
+    let send = rig.isend(&source, 1000);
+    rig.fabric.clear_log();
+    assert!(rig.receiver().fail_queue_pair(1));
+    rig.poll_far();
+    assert!(rig.far_cq.needs_poll(), "its completion queue is to be seen empty");
+    let (near, far) = (rig.near(0), rig.far(0));
+    assert_eq!(rig.fabric.execute(near), Step::Done);
+    rig.fabric.hide_newest(far);
+    rig.fabric.fail(far, WcStatus::RETRY_EXC_ERR);
+    rig.poll_far();
+    rig.recover();
+    assert!(rig.sent(send) && rig.received(recv).is_some());
+    let payload = rig.take_data().into_iter().filter(|(_, request)| request.sge.length() > 64);
+    let shares: Vec<_> = payload.map(|(_, request)| request.remote_addr).collect();
+    let once: std::collections::BTreeSet<_> = shares.iter().collect();
+    assert_eq!(once.len(), shares.len(), "no share is written again that had arrived: {shares:x?}");
 }
 
 /// An owner that was told to wait after one poll that brings nothing would not come back for it.

@@ -44,6 +44,8 @@ struct Qp {
     /// Its driver does not say yet that it takes no receive any more.
     holds_word: bool,
     said_word: bool,
+    /// Completions that appear when its driver gives its word.
+    hidden: Vec<Completion>,
     refusals: VecDeque<CommitError>,
     error_refusal: Option<Refusal>,
     /// Unsignaled requests complete when they are flushed, too.
@@ -141,8 +143,9 @@ impl Fabric {
     /// Receive completions that wait in a completion queue.
     pub(crate) fn untaken_receives(&self, cq: usize) -> u32 {
         let world = self.0.borrow();
-        let receives = world.cqs[cq].entries.iter().filter(|entry| entry.wr_id == POOL_WR_ID);
-        receives.count() as u32
+        let hidden = world.qps.iter().filter(|qp| qp.cq == cq).flat_map(|qp| &qp.hidden);
+        let entries = world.cqs[cq].entries.iter().chain(hidden);
+        entries.filter(|entry| entry.wr_id == POOL_WR_ID).count() as u32
     }
 
     /// How often a request found no receive.

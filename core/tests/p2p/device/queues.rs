@@ -1,6 +1,6 @@
 //! Queues as the engine has them: core's hardware traits; how they are made, and memory registered for them.
 
-use super::{Block, Cq, Fabric, Qp, Registered, Srq};
+use super::{Block, Cq, Fabric, Qp, Registered, Srq, World};
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
@@ -45,6 +45,7 @@ impl Fabric {
             is_error: false,
             holds_word: false,
             said_word: false,
+            hidden: Vec::new(),
             refusals: VecDeque::new(),
             error_refusal: None,
             flushes_all: true,
@@ -142,9 +143,13 @@ unsafe impl QueuePair for TestQp {
     }
 
     fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
-        let qp = &mut self.fabric.0.borrow_mut().qps[self.at];
+        let World { qps, cqs, .. } = &mut *self.fabric.0.borrow_mut();
+        let qp = &mut qps[self.at];
         assert!(qp.is_error && qp.sends.is_empty(), "asked for too early");
         qp.said_word |= !qp.holds_word;
+        if qp.said_word {
+            cqs[qp.cq].entries.extend(qp.hidden.drain(..));
+        }
         Ok(qp.said_word)
     }
 }

@@ -85,6 +85,15 @@ impl Fabric {
         self.0.borrow_mut().qps[at].holds_word = holds;
     }
 
+    /// The newest completion of this queue pair appears only when its driver gives its word.
+    pub(crate) fn hide_newest(&self, at: usize) {
+        let mut world = self.0.borrow_mut();
+        let cq = world.qps[at].cq;
+        let newest = world.cqs[cq].entries.pop_back().expect("a completion");
+        assert_eq!(newest.qp_num, at as u32 + 1, "of this queue pair");
+        world.qps[at].hidden.push(newest);
+    }
+
     pub(crate) fn refuse_error(&self, at: usize, refusal: Option<Refusal>) {
         self.0.borrow_mut().qps[at].error_refusal = refusal;
     }
