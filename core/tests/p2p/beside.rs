@@ -5,7 +5,7 @@ use crate::rig::{Memory, Rig, Setup};
 use polyrail_core::hardware::{ENGINE_WR_ID, QpLimits};
 use polyrail_core::verbs::{SendWr, WcStatus};
 use polyrail_core::virtual_cq::{CompletionTarget, Event};
-use polyrail_core::virtual_qp::{Config, VirtualQp};
+use polyrail_core::virtual_qp::{Config, RailState, VirtualQp};
 
 /// A virtual queue pair on the first completion queue of the receiver, with memory to write to.
 struct Other {
@@ -27,7 +27,7 @@ impl Other {
         let cq: TestCq = rig.far_cq.cqs()[0].clone();
         let peer_cq = rig.fabric.cq(rig.device(0).0, 64);
         let limits = QpLimits {
-            max_send_wr: 8,
+            max_send_wr: max_msgs.max(8),
             max_recv_wr: 0,
             max_inline_data: 0,
             max_msg_size: 1 << 20,
@@ -153,4 +153,26 @@ fn whoever_is_polled_for_while_a_completion_queue_is_emptied_goes_on_at_once() {
     assert_eq!(other.poll(&mut rig, usize::MAX), []);
     let posted: usize = other.rails.iter().map(|at| rig.fabric.posted(*at).len()).sum();
     assert_eq!(posted, 2, "what had waited for the two rails");
+}
+
+/// Requests of others that pass straight through all the time do not keep a queue pair that failed from being drained,
+/// however small the budget is: what waits for it would wait as long.
+#[test]
+fn a_queue_pair_is_drained_while_others_on_its_completion_queue_are_busy() {
+    for budget in [usize::MAX, 40, 8, 2, 1] {
+        let mut rig = failed_receiver();
+        let mut other = Other::new(&mut rig, 1, 64);
+        let mut outstanding = 0;
+        for _ in 0..400 {
+            other.post(outstanding..64, 8);
+            other.run(&rig);
+            outstanding = 64 - other.poll(&mut rig, budget).len() as u64;
+        }
+        let states: Vec<_> = (0..2).map(|at| rig.receiver().queue_pair_state(at)).collect();
+        let drains = |(state, _): (RailState, u16)| state == RailState::Draining;
+        assert!(
+            !states.iter().flatten().copied().any(drains),
+            "{states:?} after polls of {budget}"
+        );
+    }
 }

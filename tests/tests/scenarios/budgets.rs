@@ -250,6 +250,38 @@ fn a_send_that_is_flushed_comes_behind_completions_that_wait_for_budget() {
     }
 }
 
+/// A SEND that will not be posted any more has something to report, as others have: requests of other virtual queue
+/// pairs that pass straight through all the time do not keep it waiting for ever, whatever the budget.
+#[test]
+fn a_send_that_is_flushed_has_its_turn_while_others_pass_through() {
+    for budget in [1, 2, 8] {
+        let (nic, cqs, mut cq) = one_cq(1 << 14);
+        let (mut set, handles): (Vec<_>, Vec<_>) = [(2, 10), (1, 20)]
+            .map(|(rails, number)| qp(&nic, &cqs, rails, number))
+            .into_iter()
+            .unzip();
+        for (index, qp) in set.iter().enumerate() {
+            cq.attach(index as u16, qp).unwrap();
+        }
+        set[0].post_send(&rig::write(1, 256)).unwrap();
+        set[0].post_send(&rig::send(2, 64)).unwrap();
+        let mut flushed = 0;
+        for at in 0..200 {
+            if at == 20 {
+                handles[0][1].fail(WcStatus::REM_ACCESS_ERR);
+                handles[0][0].flush();
+            }
+            while handles[1][0].slots() < 64 {
+                set[1].post_send(&rig::send(9, 8)).unwrap();
+            }
+            handles[1][0].complete_all();
+            let reported = wcs(&mut cq, &mut set, budget);
+            flushed += reported.iter().filter(|wc| (wc.qp_num, wc.wr_id) == (10, 2)).count();
+        }
+        assert_eq!(flushed, 1, "with a budget of {budget}");
+    }
+}
+
 /// An owner that waits for completion queues alone would wait for ever: none comes.
 #[test]
 fn a_poll_is_needed_for_what_no_completion_brings() {

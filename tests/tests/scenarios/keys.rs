@@ -175,3 +175,25 @@ fn a_list_of_a_send_needs_keys_for_every_device_that_rail_0_may_move_to() {
     let lkeys: Vec<_> = handle.buffers(&handle.sends()[0]).iter().map(|sge| sge.lkey()).collect();
     assert_eq!(lkeys, [keys_on(1).lkey; 2]);
 }
+
+/// Of the device that it moved to, it uses the keys for the peer's device that rail 0 meets, for requests that were posted
+/// before as for those after.
+#[test]
+fn a_notify_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() {
+    let keys = [key(0, 0), key(1, 1), key(1, 0)];
+    let mut rig = paired(Setup::spray(3).reroute(), &[0, 1, 1], &[0, 1, 0]);
+    let wr = |id| SendWr { keys: &keys, ..rig::write_imm(id, 128, 7) };
+    rig.qp.post_send(&wr(1)).unwrap();
+    rig.qp.fail_rail(RailId::Notify);
+    rig.poll();
+    rig.qp.control(fenced(RailId::Notify, 0, 0)).unwrap();
+    let (queue_pair, notify) = rig.nic.qp(80, &rig.cqs[1], LIMITS);
+    let replaced = rig.qp.replace_rail(&mut rig.cq, 0, RailId::Notify, 1, queue_pair);
+    assert!(replaced.is_ok(), "{:?}", replaced.err().map(|rejected| rejected.error));
+    ready(&mut rig, RailId::Notify, 1);
+    rig.qp.post_send(&wr(2)).unwrap();
+    rig.rails.iter().for_each(QpHandle::complete_all);
+    rig.poll();
+    let rkeys: Vec<_> = notify.sends().iter().map(|send| send.rkey).collect();
+    assert_eq!(rkeys, [key(1, 0).rkey; 2]);
+}
