@@ -331,3 +331,24 @@ fn a_poll_is_needed_while_a_driver_leaves_a_rail_that_failed_alive() {
     assert_eq!(rig.poll(), []);
     assert!(!rig.cq.needs_poll(), "it is Fenced, and the peer's word is awaited");
 }
+
+/// A rail fails in a post: its driver refuses a request for good, and nothing is in flight on it. No completion of it
+/// comes, so polls alone have to find that it is Fenced.
+#[test]
+fn a_rail_that_failed_in_a_post_is_fenced_by_polls_though_nothing_completes() {
+    use polyrail_core::hardware::Refusal;
+    use polyrail_core::virtual_qp::{RailId, RailState};
+    let rail = RailId::Data(1);
+    let mut rig = Setup::spray(2).fragment(128).reroute().rig();
+    while rig.cq.needs_poll() {
+        assert_eq!(rig.poll(), []);
+    }
+    rig.rails[1].refuse_next(0, Refusal::Driver(5));
+    rig.post([rig::write(1, 256)]);
+    assert_eq!(rig.qp.rail_state(rail), Some(RailState::Draining));
+    for _ in 0..=rig.cq.polls_before_waiting() {
+        assert_eq!(rig.poll(), []);
+    }
+    let state = rig.qp.rail_state(rail);
+    assert!(state == Some(RailState::Fenced) || rig.cq.needs_poll(), "{state:?}, and nobody polls");
+}

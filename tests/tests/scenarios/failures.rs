@@ -281,3 +281,26 @@ fn pass_through_requests_that_waited_are_flushed_behind_those_in_flight() {
         assert_eq!(rig.poll_ids(), [3, 4].map(|id| (id, WcStatus::WR_FLUSH_ERR)));
     }
 }
+
+/// Of DQPLB no queue pair holds the caller's receives: with the virtual queue pair they have failed, whatever is still in
+/// flight, and no completion tells of them.
+#[test]
+fn receives_that_no_queue_pair_holds_are_flushed_though_requests_are_in_flight() {
+    use polyrail_core::hardware::Refusal;
+    for write_is_in_flight in [true, false] {
+        let mut rig = Setup::dqplb(2).unordered().fragment(128).rig();
+        rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+        while rig.cq.needs_poll() {
+            assert_eq!(rig.poll(), []);
+        }
+        if write_is_in_flight {
+            rig.post([rig::write(2, 128)]);
+        }
+        // Its driver takes it, and complains: the virtual queue pair fails outside of a poll.
+        rig.rails[0].complain_next(1, Refusal::Driver(5));
+        rig.post([rig::fetch_add(3)]);
+        assert_eq!(rig.qp.state(), QpState::Error);
+        let flushed = (1, WcStatus::WR_FLUSH_ERR);
+        assert_eq!(rig.poll_ids(), [flushed], "a WRITE is in flight: {write_is_in_flight}");
+    }
+}
