@@ -205,3 +205,27 @@ fn a_failure_is_blamed_on_its_messages_though_the_peer_tells_of_the_next_generat
     }
     assert_eq!(rounds, 5, "twice as many as there are rails, and one more");
 }
+
+/// What is written again is told of once: of the queue pair that had it, not of the one that was never there.
+#[test]
+fn entries_that_are_written_again_are_told_of_once() {
+    for newest in ALL {
+        let mut rig = Setup::rerouting(3).rig();
+        let target = rig.target(1000);
+        let _recvs: Vec<_> = (0..3).map(|_| rig.irecv(&target, 1000)).collect();
+        let (near, far) = (rig.near(PLACE), rig.far(PLACE));
+        rig.fabric.fail(far, WcStatus::RETRY_EXC_ERR);
+        rig.fabric.fail(near, WcStatus::RETRY_EXC_ERR);
+        sender_is_ahead(&mut rig, newest);
+        carry_there(&mut rig);
+        let receiver = &mut rig.connections[0].receiver;
+        let mut told = Vec::new();
+        for (generation, kind) in events(|| receiver.take_event()) {
+            if let RailEventKind::Fenced { again, .. } = kind {
+                told.push((generation, again));
+            }
+        }
+        let again: u32 = told.iter().map(|(_, again)| again).sum();
+        assert_eq!(again, 1, "{newest:?}: {told:?}");
+    }
+}
