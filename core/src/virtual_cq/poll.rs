@@ -43,7 +43,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        if self.needs_poll() {
+        if self.has_waiting() {
             self.hand_over_waiting(qps, &mut budget, &mut polled);
         }
         let mut drained = None;
@@ -70,6 +70,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// [`polls_before_waiting`](Self::polls_before_waiting) polls.
     #[inline]
     pub fn needs_poll(&self) -> bool {
+        // After a poll whose sink panicked, it is not known what waits.
+        self.polling || self.has_waiting()
+    }
+
+    /// Whether something is known to wait for a poll.
+    #[inline]
+    fn has_waiting(&self) -> bool {
         self.registry.has_queued() || !self.backlog.is_empty()
     }
 
@@ -370,8 +377,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind everything of the
-    /// backlog, which may hold completions of requests posted before. Returns whether it has nothing left to do then.
+    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind all that the backlog
+    /// has of its own: completions of requests posted before. Those of others may keep the backlog full for ever. Returns whether it has nothing left to do then.
     #[cold]
     #[inline(never)]
     fn hand_over_flushed<S: TargetSet + ?Sized>(
@@ -380,10 +387,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
     ) -> bool {
-        if !self.backlog.is_empty() {
+        let Some(qp) = qps.target(index) else { return true };
+        let virtual_qp_num = qp.virtual_qp_num();
+        let is_own =
+            |event: &Event| matches!(event, Event::Completion(wc) if wc.qp_num == virtual_qp_num);
+        if self.backlog.iter().any(is_own) {
             return false;
         }
-        let Some(qp) = qps.target(index) else { return true };
         while budget.left > 0
             && let Some(wc) = qp.next_flushed()
         {

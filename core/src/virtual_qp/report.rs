@@ -1,9 +1,11 @@
 //! Step 5: finished requests come out of the rings, in posting order.
 
 use super::qp::VirtualQp;
+use super::scheme::SchemeRules;
 use super::slot::SlotState;
 use crate::completion::VirtualWc;
 use crate::hardware::QueuePair;
+use crate::rail::RailState;
 use crate::verbs::{SendFlags, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -126,12 +128,26 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether something is to be reported that only failures leave.
     #[cold]
     fn has_rest(&self) -> bool {
-        (self.health.failed && self.has_cancelled_front())
+        (self.health.failed && (self.has_cancelled_front() || self.has_receives_to_flush()))
             || self.is_flushing()
             || self.pass_through.has_complete()
             || self.has_data_report()
             || self.has_ahead()
-            || (self.reroute.has_loud_rail && !self.health.failed)
+            || (self.reroute.is_on && !self.health.failed && self.has_rail_to_settle())
+    }
+
+    /// In the error state: whether receives for notifications wait that no queue pair holds.
+    fn has_receives_to_flush(&self) -> bool {
+        let waits = self.recvs.front_pending().is_some() || self.recvs.front_in_flight().is_some();
+        waits && self.scheme.notify().is_none_or(|notify| notify.recvs.is_empty())
+    }
+
+    /// Whether a rail that failed completes nothing more, or its driver is to be asked again to see to that.
+    fn has_rail_to_settle(&self) -> bool {
+        self.all_rails().any(|rail| {
+            let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
+            rail.lifecycle.state() == RailState::Draining && (!rail.is_silent || is_complete)
+        })
     }
 
     /// Whether the oldest request in flight waits for no completion.

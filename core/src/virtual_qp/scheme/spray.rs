@@ -67,7 +67,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     #[inline]
     fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
-        slot.notify_rkey = Keys::of(wr, notify.device, 0)?.rkey;
+        let keys = Keys::of(wr, notify.device, 0)?;
+        // Where it has come to a device that meets several of the peer's, the first key may be of another.
+        slot.notify_rkey = match notify.keys_at {
+            0 => keys.rkey,
+            at => slot.keys[usize::from(at)].rkey,
+        };
         // Fragments travel as plain writes, and the notify is what wakes the receiver.
         slot.state.insert(SlotState::WANTS_NOTIFY);
         slot.fragment_opcode = Opcode::RdmaWrite;
