@@ -318,8 +318,9 @@ impl<
             }
             let is_unanswered = slot.state == State::Waiting && slot.seen.is_empty();
             let is_lost = is_unanswered && usize::from(slot.entries_lane) == place;
+            // What is to be written again already was told of with the queue pair before.
+            again += u32::from(is_lost && !slot.wants_entries);
             slot.wants_entries |= is_lost;
-            again += u32::from(is_lost);
         }
         let kind = RailEventKind::Fenced { arrived: 0, again };
         self.lanes[place].note_event(generation, kind);

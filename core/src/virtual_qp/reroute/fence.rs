@@ -1,7 +1,7 @@
 //! What arrived of what a rail lost counts as done, once nothing else of it can happen.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Batch, Content, Rail, RailEventKind, RailId, RailState};
+use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
 use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::health::Failure;
 use crate::virtual_qp::parts::front_bytes;
@@ -28,11 +28,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.post_again();
         let recovers =
             self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
-        let is_loud = |rail: &Rail<Q, DEPTH>| {
-            rail.lifecycle.state() == RailState::Draining && !rail.is_silent
-        };
-        let has_loud_rail = self.all_rails().any(is_loud);
-        self.reroute.has_loud_rail = has_loud_rail;
         let reports = self.pass_through.has_complete()
             || self.data_receives.has_report(false)
             || self.has_ahead();

@@ -34,8 +34,6 @@ pub(super) struct Reroute {
     pub(super) is_on: bool,
     /// It is not known what arrived of what a rail lost: nothing moves past `posted`.
     pub(super) awaits_fence: bool,
-    /// A driver did not move the queue pair of a rail that failed to the error state: every poll asks.
-    pub(super) has_loud_rail: bool,
     /// The peer is to be told that the virtual queue pair failed.
     tells_error: bool,
     /// Rails whose stragglers may still write the peer's memory, of a virtual queue pair that failed.
@@ -49,7 +47,6 @@ impl Reroute {
         Self {
             is_on: failure == RailFailure::Reroute,
             awaits_fence: false,
-            has_loud_rail: false,
             tells_error: false,
             unfenced: RailSet::EMPTY,
             ignored: 0,
