@@ -173,3 +173,36 @@ fn a_poll_is_needed_after_a_sink_panicked() {
         assert!(!rig.cq.needs_poll());
     }
 }
+
+/// The same while SENDs are flushed: each is given once, and in order.
+#[test]
+fn a_sink_that_panics_while_sends_are_flushed_loses_nothing_else() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    for panics_at in 0..9 {
+        for budget in [1, 2, 3, usize::MAX] {
+            let mut rig = Setup::spray(2).fragment(128).rig();
+            rig.post((1..=4).map(|id| rig::send(id, 64)));
+            rig.post([rig::write(5, 256), rig::send(6, 64), rig::send(7, 64), rig::send(8, 64)]);
+            rig.rails[0].complete(4);
+            rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
+            rig.rails[0].flush();
+            let mut given = Vec::new();
+            let mut polls = 0;
+            while polls < 4 || rig.cq.needs_poll() {
+                let poll = AssertUnwindSafe(|| {
+                    rig.cq.poll(&mut rig.qp, budget, |event| {
+                        given.push(event.completion().unwrap().wr_id);
+                        assert!(given.len() != panics_at, "the sink's own");
+                    })
+                });
+                let _ = catch_unwind(poll).map(|polled| assert_eq!(polled.error, None));
+                rig.cq.invariants();
+                rig.qp.invariants();
+                polls += 1;
+                assert!(polls < 40, "{given:?}");
+            }
+            given.retain(|id| *id != 5);
+            assert_eq!(given, [1, 2, 3, 4, 6, 7, 8], "at {panics_at}, budget {budget}");
+        }
+    }
+}
