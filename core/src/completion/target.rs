@@ -113,6 +113,11 @@ pub trait CompletionTarget: sealed::Sealed {
     /// A poll that began after this queue was asked for has taken everything that was in it.
     #[doc(hidden)]
     fn note_empty(&mut self, _cq: CqId) {}
+
+    /// This queue, which holds no more than `capacity` completions and is never seen empty while others are busy, has
+    /// given out `taken` so far.
+    #[doc(hidden)]
+    fn note_taken(&mut self, _cq: CqId, _taken: u64, _capacity: u32) {}
 }
 
 impl<T: CompletionTarget + ?Sized> sealed::Sealed for &mut T {}
@@ -182,6 +187,11 @@ impl<T: CompletionTarget + ?Sized> CompletionTarget for &mut T {
     #[inline]
     fn note_empty(&mut self, cq: CqId) {
         (**self).note_empty(cq);
+    }
+
+    #[inline]
+    fn note_taken(&mut self, cq: CqId, taken: u64, capacity: u32) {
+        (**self).note_taken(cq, taken, capacity);
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Lane<Q, const DEPTH: usize> {
     pub(super) suspects_requests: bool,
     /// Its completion queue was seen empty after the last receive that it took.
     pub(super) is_seen_empty: bool,
+    /// What its completion queue is waited for to have given out, if it is not seen empty before.
+    taken_by_then: Option<u64>,
     /// Nothing more is posted to it.
     pub(super) is_stopped: bool,
     /// It is in the error state, or no more: it answers its peer nothing.
@@ -122,6 +124,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             stall_mark: None,
             suspects_requests: false,
             is_seen_empty: false,
+            taken_by_then: None,
             is_stopped: false,
             is_silent: false,
             is_gone: false,
@@ -242,6 +245,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.is_gone = false;
         self.is_drained = false;
         self.is_seen_empty = false;
+        self.taken_by_then = None;
         self.start_over(self.lifecycle.next_generation());
         core::mem::replace(&mut self.qp, qp)
     }
@@ -269,6 +273,14 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         }
         self.is_drained = self.queue.is_empty() && (!receives || self.takes_no_receive());
         self.is_drained
+    }
+
+    /// Takes note that its completion queue, which holds no more than `capacity`, has given out `taken` so far. When
+    /// that is `capacity` more than when it was waited for first, all is taken that the queue held then, and nothing of
+    /// this queue pair came after that.
+    pub(super) fn note_taken(&mut self, taken: u64, capacity: u32) {
+        let by_then = *self.taken_by_then.get_or_insert(taken + u64::from(capacity));
+        self.is_seen_empty |= taken >= by_then;
     }
 
     /// Whether it takes no receive any more.

@@ -63,6 +63,8 @@ pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
     pub(super) reserved: [u32; CQS],
     pub(super) routes: RoutingTable<ROUTES>,
     pub(super) registry: Registry<ROUTES>,
+    /// Completions that each completion queue has given out.
+    pub(super) taken: [u64; CQS],
     /// The completion queue that the next poll begins with.
     pub(super) next_cq: usize,
     /// What completed and cannot wait in a ring, but found no budget.
@@ -105,6 +107,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             reserved: [0; CQS],
             routes: RoutingTable::new(),
             registry: Registry::new(),
+            taken: [0; CQS],
             next_cq: 0,
             backlog: Backlog::new(),
             unrouted: None,

@@ -240,6 +240,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let Some((id, at)) = awaited.zip(place) else { return };
         // What passed straight through before comes before what does now.
         self.hand_over_backlog(budget);
+        self.note_taken(at, index, qps);
         let mut touched = Touched::new();
         let mut left = self.cqs[at].capacity() as usize;
         let is_empty = loop {
@@ -265,9 +266,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         if is_empty && let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
+        self.note_taken(at, index, qps);
         // Not before: it may ask the driver of another of its queue pairs for the word that nothing more completes, and
         // with that word completions may appear that this look did not find.
         self.drain_apart(index, qps, budget);
+    }
+
+    /// Tells a target what a completion queue has given out: beside others that are busy, with a small budget, it may
+    /// never be seen empty.
+    fn note_taken<S: TargetSet + ?Sized>(&mut self, at: usize, index: u16, qps: &mut S) {
+        let (cq, taken) = (&self.cqs[at], self.taken[at]);
+        if let Some(qp) = qps.target(index) {
+            qp.note_taken(cq.id(), taken, cq.capacity());
+        }
     }
 
     /// Hands over what passed straight through in earlier polls and found no budget. Before anything
@@ -347,6 +358,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         match cq.poll(&mut batch[..limit]) {
             Ok([]) => 0,
             Ok(completions) => {
+                self.taken[at] += completions.len() as u64;
                 self.take(device, completions, qps, touched, budget);
                 completions.len()
             }

@@ -163,7 +163,8 @@ fn a_queue_pair_is_drained_while_others_on_its_completion_queue_are_busy() {
         let mut rig = failed_receiver();
         let mut other = Other::new(&mut rig, 1, 64);
         let mut outstanding = 0;
-        for _ in 0..400 {
+        // With a budget of 1, more polls than the completion queue holds.
+        for _ in 0..2000 {
             other.post(outstanding..64, 8);
             other.run(&rig);
             outstanding = 64 - other.poll(&mut rig, budget).len() as u64;

@@ -282,6 +282,10 @@ impl<
     fn note_empty(&mut self, cq: CqId) {
         self.queue_is_empty(cq);
     }
+
+    fn note_taken(&mut self, cq: CqId, taken: u64, capacity: u32) {
+        self.drained_on(cq).for_each(|lane| lane.note_taken(taken, capacity));
+    }
 }
 
 /// A set of one, at index 0.

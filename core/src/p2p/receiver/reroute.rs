@@ -206,8 +206,12 @@ impl<
     /// For runtimes that poll completion queues themselves: this one was found empty by a poll that began
     /// after the one before it. (A virtual completion queue that owns it says so by itself.)
     pub fn queue_is_empty(&mut self, cq: CqId) {
-        let waits = |lane: &&mut Lane<Q, DEPTH>| lane.is_drained && lane.qp.cq() == cq;
-        self.lanes.iter_mut().filter(waits).for_each(|lane| lane.is_seen_empty = true);
+        self.drained_on(cq).for_each(|lane| lane.is_seen_empty = true);
+    }
+
+    /// The queue pairs on a completion queue that is to be seen empty for them, or was.
+    pub(super) fn drained_on(&mut self, cq: CqId) -> impl Iterator<Item = &mut Lane<Q, DEPTH>> {
+        self.lanes.iter_mut().filter(move |lane| lane.is_drained && lane.qp.cq() == cq)
     }
 }
 
