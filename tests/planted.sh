@@ -344,9 +344,24 @@ plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 bug "a SEND that is flushed comes before completions that wait for budget" "scenarios simulate"
-plant core/src/virtual_cq/poll.rs 'if !self.backlog.is_empty() {
-            return false;' 'if !self.backlog.is_empty() && !PLANTED {
-            return false;'
+plant core/src/virtual_cq/poll.rs 'if self.backlog.iter().any(is_own) {' \
+  'if !PLANTED && self.backlog.iter().any(is_own) {'
+
+bug "a SEND that is flushed waits for what others left for want of budget" scenarios
+plant core/src/virtual_cq/poll.rs 'iter().any(is_own)' 'iter().any(|event| PLANTED || is_own(event))'
+
+bug "nobody needs a poll after one whose sink panicked" scenarios
+plant core/src/virtual_cq/poll.rs '        self.polling ||' '        self.polling && !PLANTED ||'
+
+bug "receives are flushed with a completion only" scenarios
+plant core/src/virtual_qp/report.rs 'self.has_receives_to_flush())' '(self.has_receives_to_flush() && !PLANTED))'
+
+bug "a queue pair beside others that are busy is never drained" messages
+plant core/src/p2p/lane.rs 'self.is_seen_empty |= taken >= by_then;' 'self.is_seen_empty |= taken >= by_then && !PLANTED;'
+
+bug "a completion queue counts as seen empty when it has given out something" "simulate-p2p messages"
+plant core/src/p2p/lane.rs 'get_or_insert(taken + u64::from(capacity))' \
+  'get_or_insert(taken + if PLANTED { 1 } else { u64::from(capacity) })'
 
 bug "what is found while a completion queue is emptied comes before what waits for budget" "simulate-p2p messages"
 plant core/src/virtual_cq/poll.rs '        // What passed straight through before comes before what does now.
@@ -360,12 +375,20 @@ bug "a target goes on before the completion queue that it is to see empty was em
 plant core/src/virtual_cq/poll.rs '.filter(|other| **other != index)' '.filter(|other| PLANTED || **other != index)'
 
 bug "an owner may wait while a driver is to be offered something again" "scenarios simulate-ends"
-plant core/src/virtual_cq/poll.rs 'self.registry.has_queued() || !self.backlog.is_empty()
-    }' '(self.registry.has_queued() && !PLANTED) || !self.backlog.is_empty()
+plant core/src/virtual_cq/poll.rs '|| self.has_waiting()
+    }' '|| (self.has_waiting() && !(PLANTED && self.backlog.is_empty()))
     }'
-plant core/src/virtual_cq/poll.rs 'if self.needs_poll() {' 'if self.needs_poll() || PLANTED {'
 
 # Rails that fail: reroute.md says what each of these would cost.
+
+bug "a rail that failed outside of a poll is fenced with a completion only" scenarios
+plant core/src/virtual_qp/report.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
+
+bug "a notify queue pair that moved takes the first key of its device" scenarios
+plant core/src/virtual_qp/scheme/spray.rs 'match notify.keys_at {' 'match if PLANTED { 0 } else { notify.keys_at } {'
+
+bug "what a receiver writes again is told of twice" messages
+plant core/src/p2p/receiver/reroute.rs 'is_lost && !slot.wants_entries' 'is_lost && (PLANTED || !slot.wants_entries)'
 
 bug "a fence is noted under the generation that the rail went on to" "scenarios simulate-ends"
 plant core/src/virtual_qp/reroute/control.rs 'self.rail_fenced(id, generation, arrived);' \

@@ -390,7 +390,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind all that the backlog
-    /// has of its own: completions of requests posted before. Those of others may keep the backlog full for ever. Returns whether it has nothing left to do then.
+    /// has of its own: completions of requests posted before. Those of others may keep the backlog full for ever.
+    /// Returns whether it has nothing left to do then.
     #[cold]
     #[inline(never)]
     fn hand_over_flushed<S: TargetSet + ?Sized>(
