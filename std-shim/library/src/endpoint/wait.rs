@@ -121,7 +121,7 @@ impl<Q: Connect, C: Notify> Armed for Endpoint<Q, C> {
 impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qp.healer.is_some();
-        let naps = heals || self.cq.needs_poll();
+        let naps = heals || self.needs_poll();
         readable(self.channels.fd(), if naps { nap_until(until) } else { until })?;
         if heals {
             self.heal();
@@ -147,7 +147,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Armed for EndpointSet<Q, C, ROU
 impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROUTES> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qps().any(|qp| qp.healer.is_some());
-        let naps = heals || self.common.cq.needs_poll();
+        let naps = heals || self.needs_poll();
         readable(self.common.channels.fd(), if naps { nap_until(until) } else { until })?;
         if heals {
             self.heal();
@@ -206,13 +206,21 @@ impl<Q: Connect, C: Notify> Endpoint<Q, C> {
     /// Has the completion queues tell of what comes from now on, and polls for all that there is. If that is
     /// nothing, and no error, the owner may wait until [`completion_fd`](Self::completion_fd) can be read,
     /// together with others of its own; and then begins anew. If it [heals](super::Healing), it does not wait
-    /// for longer than it may take to heal, and calls [`heal`](Self::heal).
+    /// for longer than it may take to heal, and calls [`heal`](Self::heal). If it
+    /// [needs a poll](Self::needs_poll), it does not wait for long either.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
     pub fn poll_armed(&mut self, mut sink: impl FnMut(Event)) -> Result<Polled, WaitError> {
         self.poll_armed_all(&mut sink)
+    }
+
+    /// Whether a poll has something to do that no completion brings: a driver refused requests, or a rail that failed is
+    /// Draining and completes nothing more. An owner that would wait polls again instead, after a pause of some
+    /// milliseconds if it likes; [`wait`](Self::wait) does.
+    pub fn needs_poll(&self) -> bool {
+        self.cq.needs_poll()
     }
 
     /// Can be read when a completion queue has told something since [`poll_armed`](Self::poll_armed); for
@@ -243,6 +251,11 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> EndpointSet<Q, C, ROUTES> {
     /// See [`WaitError`].
     pub fn poll_armed(&mut self, mut sink: impl FnMut(Event)) -> Result<Polled, WaitError> {
         self.poll_armed_all(&mut sink)
+    }
+
+    /// [`Endpoint::needs_poll`] for all virtual queue pairs.
+    pub fn needs_poll(&self) -> bool {
+        self.common.cq.needs_poll()
     }
 
     /// [`Endpoint::completion_fd`] for all virtual queue pairs.
