@@ -237,15 +237,15 @@ plant core/src/virtual_cq/attach.rs \
   'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
 
 bug "keys are trusted where they stand if their device is right" "scenarios simulate-ends"
-plant core/src/virtual_qp/devices.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
-plant core/src/virtual_qp/devices.rs 'self.0 == device.0 as u64' \
+plant core/src/virtual_qp/places.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
+plant core/src/virtual_qp/places.rs 'self.0 == device.0 as u64' \
   '(if PLANTED { self.0 as u32 as u64 } else { self.0 }) == device.0 as u64'
 
 bug "of several keys of one device the first is used for all that it meets" "scenarios simulate-ends"
 plant core/src/virtual_qp/slot.rs '.nth(earlier)' '.nth(if PLANTED { 0 } else { earlier })'
 
 bug "a queue pair in the place of another uses the first keys of its device" "scenarios simulate-ends"
-plant core/src/virtual_qp/devices.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
+plant core/src/virtual_qp/places.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
   'let paired = if PLANTED { None } else { self.position(device, self.peer_of_rail.get(at).copied()) };'
 
 bug "receives keep their keys in the old order when devices are paired" scenarios

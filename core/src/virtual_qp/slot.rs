@@ -1,7 +1,7 @@
 //! What the rings remember of a request.
 
-use super::devices::Place;
 use super::error::PostSendError;
+use super::places::Place;
 use super::tracker::WrTracker;
 use crate::completion::VirtualWc;
 use crate::verbs::{
