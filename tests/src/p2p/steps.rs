@@ -136,6 +136,12 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 let peer = nics.qps[at].peer.expect("it is connected");
                 let is_robbed = nics.srqs[nics.cq_of(peer)].is_robbed;
                 let is_robbed = is_robbed || !nics.qps[at].is_honest;
+                // A receiver that has failed fills its account no more, and its sender may not know yet.
+                let is_its =
+                    |line: &&Connection<DEPTH, SLOTS>| line.queue_pairs().any(|own| own == at);
+                let line = self.connections.iter().find(is_its);
+                let has_failed = line.is_none_or(|line| line.receiver.failure().is_some());
+                let is_robbed = is_robbed || has_failed;
                 assert!(is_robbed, "a promise is broken: no receive for {:?}", nics.qps[at].name);
                 false
             }
