@@ -359,7 +359,7 @@ plant core/src/virtual_qp/report.rs 'self.has_receives_to_flush())' '(self.has_r
 bug "a queue pair beside others that are busy is never drained" messages
 plant core/src/p2p/lane.rs 'self.is_seen_empty |= taken >= by_then;' 'self.is_seen_empty |= taken >= by_then && !PLANTED;'
 
-bug "a completion queue counts as seen empty when it has given out something" "simulate-p2p messages"
+bug "a completion queue counts as seen empty when it has given out something" messages
 plant core/src/p2p/lane.rs 'get_or_insert(taken + u64::from(capacity))' \
   'get_or_insert(taken + if PLANTED { 1 } else { u64::from(capacity) })'
 

@@ -136,10 +136,7 @@ fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_s
     rig.poll_far();
     rig.recover();
     assert!(rig.sent(send) && rig.received(recv).is_some());
-    let payload = rig.take_data().into_iter().filter(|(_, request)| request.sge.length() > 64);
-    let shares: Vec<_> = payload.map(|(_, request)| request.remote_addr).collect();
-    let once: std::collections::BTreeSet<_> = shares.iter().collect();
-    assert_eq!(once.len(), shares.len(), "no share is written again that had arrived: {shares:x?}");
+    assert_no_share_was_written_twice(&rig);
 }
 
 /// An owner that was told to wait after one poll that brings nothing would not come back for it.
@@ -153,6 +150,40 @@ fn whoever_is_polled_for_while_a_completion_queue_is_emptied_goes_on_at_once() {
     assert_eq!(other.poll(&mut rig, usize::MAX), []);
     let posted: usize = other.rails.iter().map(|at| rig.fabric.posted(*at).len()).sum();
     assert_eq!(posted, 2, "what had waited for the two rails");
+}
+
+/// A completion queue that is full of what is others' is not seen empty before it has given out all of it.
+#[test]
+fn a_queue_pair_whose_immediate_waits_behind_completions_of_others_was_not_seen_empty() {
+    let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
+    let mut other = Other::new(&mut rig, 1, 64);
+    let (source, target) = (rig.source(1000), rig.target(1000));
+    let recv = rig.irecv(&target, 1000);
+    rig.settle();
+    let send = rig.isend(&source, 1000);
+    rig.fabric.clear_log();
+    other.post(0..64, 8);
+    other.run(&rig);
+    let near = rig.near(1);
+    assert_eq!(rig.fabric.execute(near), Step::Done);
+    assert!(rig.receiver().fail_queue_pair(1));
+    for _ in 0..4 {
+        other.poll(&mut rig, 1);
+        rig.carry();
+    }
+    while !other.poll(&mut rig, 1).is_empty() {}
+    rig.recover();
+    assert!(rig.sent(send) && rig.received(recv).is_some());
+    assert_no_share_was_written_twice(&rig);
+}
+
+/// Of the messages since the log was cleared.
+fn assert_no_share_was_written_twice(rig: &Rig) {
+    let log = rig.fabric.take_log();
+    let payload = log.iter().filter(|(_, request)| request.sge.length() > 64);
+    let shares: Vec<_> = payload.map(|(_, request)| request.remote_addr).collect();
+    let once: std::collections::BTreeSet<_> = shares.iter().collect();
+    assert_eq!(once.len(), shares.len(), "a share is written again that had arrived: {shares:x?}");
 }
 
 /// Requests of others that pass straight through all the time do not keep a queue pair that failed from being drained,
