@@ -371,7 +371,7 @@ bug "targets that took completions while a queue was emptied do not go on" messa
 plant core/src/virtual_cq/poll.rs '                self.drain_apart(*other, qps, budget);' \
   '                if PLANTED { self.registry.enqueue(*other); } else { self.drain_apart(*other, qps, budget); }'
 
-bug "a target goes on before the completion queue that it is to see empty was emptied" "simulate-p2p messages"
+bug "a target goes on before the completion queue that it is to see empty was emptied" messages
 plant core/src/virtual_cq/poll.rs '.filter(|other| **other != index)' '.filter(|other| PLANTED || **other != index)'
 
 bug "an owner may wait while a driver is to be offered something again" "scenarios simulate-ends"
