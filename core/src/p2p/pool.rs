@@ -96,7 +96,7 @@ pub enum PoolError {
     /// There would be room, but for receives of closed accounts that may be in the queue: poll until the completion
     /// queue is empty, and [say so](Pool::note_empty).
     #[error(
-        "an account of {asked} receives, where {left} are left: {unsettled} of closed accounts may have been taken, or not"
+        "cannot reserve {asked} receives: {left} are left, and {unsettled} of closed accounts are not settled"
     )]
     Unsettled {
         /// The limit that was asked for.
@@ -114,7 +114,7 @@ pub enum PoolError {
 /// A pool takes back only accounts that it opened; nothing changed.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "an account of a pool of device {}, which is not this pool of device {}", account.device.0, pool.0
+    "another pool, of device {}, opened the account, not this one of device {}", account.device.0, pool.0
 )]
 pub struct ForeignAccount<S> {
     /// The device of the pool that did not take it.

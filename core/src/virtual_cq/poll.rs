@@ -263,10 +263,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                 break true;
             }
         };
-        if is_empty && let Some(qp) = qps.target(index) {
+        if !is_empty {
+            self.note_taken(at, index, qps);
+        } else if let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
-        self.note_taken(at, index, qps);
         // Not before: it may ask the driver of another of its queue pairs for the word that nothing more completes, and
         // with that word completions may appear that this look did not find.
         self.drain_apart(index, qps, budget);
@@ -309,9 +310,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Polls one completion queue for at most `limit` completions, and lets the virtual queue pairs that they are of go
-    /// on: those are in `touched` then. Returns how many completions came. Everything that polls a completion queue
-    /// does it here: a virtual queue pair that took completions and was not drained would have something to do that
-    /// no later completion brings to mind.
+    /// on: those are in `touched` then. Returns how many completions came. Whatever takes completions drains:
+    /// a virtual queue pair that took some and was not drained would have something to do that no later completion
+    /// brings to mind.
     #[inline(always)]
     fn take_and_drain<S: TargetSet + ?Sized>(
         &mut self,

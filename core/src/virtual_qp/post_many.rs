@@ -182,7 +182,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one has to wait;
-    /// [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a driver refused one for good of which it has nothing.
+    /// [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a driver refused a request for
+    /// good of which it has nothing.
     fn dispatch_runs<const ONE: bool>(&mut self, mut left: u32) -> Option<RailError> {
         let mut round = self.chooser.round();
         let share = self.chooser.share(left);

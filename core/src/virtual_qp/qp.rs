@@ -28,7 +28,8 @@ use arrayvec::ArrayVec;
 /// *Set-up*, in this order: [`new`](Self::new); with DQPLB [`prepare_receives`](Self::prepare_receives)
 /// while the queue pairs are in INIT, and [`set_peer_window`](Self::set_peer_window) with what the
 /// peer's card says; [`limit_max_msg_size`](Self::limit_max_msg_size) if the peer's fragments are shorter;
-/// [`pair_devices`](Self::pair_devices) if the peer has another number of devices; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+/// [`pair_devices`](Self::pair_devices) if the peer has another number of devices;
+/// [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
 /// *Data path*: [`post_send`](Self::post_send), [`post_many`](Self::post_many),
 /// [`post_list`](Self::post_list), [`post_recv`](Self::post_recv),

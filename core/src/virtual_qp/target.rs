@@ -59,7 +59,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         self.pump_all();
     }
 
-    // Always: it is called once for each report and once more, and where it is not in line a third of its cost is the call.
+    // Always: it is called once for each report and once more, and out of line a third of its cost is the call.
     #[inline(always)]
     fn next_report(&mut self) -> Option<VirtualWc> {
         self.report()
