@@ -2,6 +2,7 @@
 
 use super::places::{Devices, Place};
 use super::qp::VirtualQp;
+use super::scheme::SchemeRules;
 use crate::hardware::QueuePair;
 use crate::rail::MAX_RAILS;
 use arrayvec::ArrayVec;
@@ -61,6 +62,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for (at, (rail, peer)) in self.rails.iter_mut().zip(peers).enumerate() {
             rail.keys_at = self.devices.add(rail.device, *peer) as u8;
             self.devices.peer_of_rail[at] = *peer;
+        }
+        if let Some(notify) = self.scheme.notify_mut() {
+            notify.keys_at = self.devices.place_of(notify.id, notify.device) as u8;
         }
         let place_before = |place: &Place| before.position(place.device(), None);
         let places = self.devices.places.iter().map(place_before);

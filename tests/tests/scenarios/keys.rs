@@ -197,3 +197,15 @@ fn a_notify_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() 
     let rkeys: Vec<_> = notify.sends().iter().map(|send| send.rkey).collect();
     assert_eq!(rkeys, [key(1, 0).rkey; 2]);
 }
+
+/// The notify queue pair goes with rail 0, though it was built on another device.
+#[test]
+fn a_notify_queue_pair_on_another_device_than_rail_0_uses_the_keys_of_the_same_peer() {
+    let keys = [key(1, 1), key(0, 0), key(0, 1)];
+    let mut rig = paired(Setup::spray(3), &[1, 0, 0], &[1, 0, 1]);
+    rig.qp.post_send(&SendWr { keys: &keys, ..rig::write_imm(1, 128, 7) }).unwrap();
+    rig.rails.iter().for_each(QpHandle::complete_all);
+    rig.poll();
+    let rkeys: Vec<_> = rig.notify().sends().iter().map(|send| send.rkey).collect();
+    assert_eq!(rkeys, [key(0, 1).rkey]);
+}
