@@ -339,8 +339,8 @@ plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(in
      if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
 
 bug "the first completion queue stays the first after full turns" scenarios
-plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
-plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
+plant core/src/virtual_cq/turns.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
+plant core/src/virtual_cq/turns.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 bug "a SEND that is flushed comes before completions that wait for budget" "scenarios simulate"
@@ -383,6 +383,10 @@ plant core/src/virtual_cq/poll.rs '|| self.has_waiting()
 
 bug "a rail that failed outside of a poll is fenced with a completion only" scenarios
 plant core/src/virtual_qp/report.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
+
+bug "a notify queue pair goes with no rail" scenarios
+plant core/src/virtual_qp/devices.rs 'notify.keys_at = self.devices.place_of(notify.id, notify.device) as u8;' \
+  'notify.keys_at = if PLANTED { 0 } else { self.devices.place_of(notify.id, notify.device) as u8 };'
 
 bug "a notify queue pair that moved takes the first key of its device" scenarios
 plant core/src/virtual_qp/scheme/spray.rs 'match notify.keys_at {' 'match if PLANTED { 0 } else { notify.keys_at } {'
