@@ -139,7 +139,8 @@ impl Pool {
         self.device
     }
 
-    /// Receives that all accounts together may have posted.
+    /// Receives that all accounts together may have posted: as many as the queue holds, less those that were
+    /// [written off](Self::write_off).
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -218,9 +219,18 @@ impl Pool {
     /// [foreign](Self::note_foreign) completion was noted: by a poll that began when no queue pair of a closed
     /// account took receives any more. What those accounts left is in the queue then, and the next ones have it.
     ///
-    /// Poll before these queue pairs are destroyed: some drivers forget the completions of one that is.
+    /// Poll before these queue pairs are destroyed: some drivers forget the completions of one that is. If that poll
+    /// fails, [write these receives off](Self::write_off).
     pub fn note_empty(&mut self) {
         self.unowned += i64::from(core::mem::take(&mut self.unsettled));
+    }
+
+    /// Gives up what closed accounts left: their queue pairs are destroyed, and the completion queue could not be
+    /// polled before, so nobody can find out how many of these receives are in the queue. Nobody is promised any of
+    /// them, and the pool's [capacity](Self::capacity) is that much less from now on.
+    pub const fn write_off(&mut self) {
+        self.capacity -= self.unsettled;
+        self.unsettled = 0;
     }
 
     /// Posts receives in the place of those that were taken at the cost of open accounts, and returns how

@@ -6,9 +6,11 @@ use fixture::impatient;
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
-    P2pRemoveError, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle, connect_p2p_endpoints,
+    P2pRemoveError, PoolError, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle,
+    connect_p2p_endpoints,
 };
 use polyrail::virtual_qp::RailState;
+use polyrail_faults::{DriverFault, Faults};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -231,6 +233,39 @@ fn members_come_and_go() {
     numbers.into_iter().for_each(|number| world.part(number));
     assert_eq!(world.hub.set.numbers().count(), 0);
     assert_eq!(world.hub.set.remove(7), Err(P2pRemoveError::NoMember { number: 7 }));
+}
+
+/// Drivers forget the completions of a queue pair that is destroyed. Where these could not be polled before, nobody knows
+/// which receives are in the queue.
+#[test]
+fn receives_of_a_member_that_could_not_be_polled_are_promised_to_nobody() {
+    let fabric = Fabric::threaded();
+    let (hub, peer) =
+        (fixture::Host::new(&fabric, "hub", 1, 64), fixture::Host::new(&fabric, "peer", 1, 64));
+    let faults = Faults::new();
+    let [hub_domain, peer_domain] = [(&hub, &faults), (&peer, &Faults::new())]
+        .map(|(host, faults)| faults.domain(host.domains[0].clone()));
+    let builder = P2pBuilder::new().rails(1);
+    let mut set: P2pEndpointSet<_> = P2pEndpointSet::build(&builder, &[&hub_domain], 2).unwrap();
+    let mut peers = [(); 2].map(|()| builder.build(&[&peer_domain]).unwrap());
+    let local = hub.buffer.local(0, 64).unwrap();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        assert_eq!(set.add().unwrap(), number);
+        let member = set.member_mut(number).unwrap();
+        connect_p2p_endpoints(member, peer).unwrap();
+        // All receives of its account are posted.
+        _ = member.irecv(&[RecvBuffer { local, tag: 1, keys: &hub.buffer.own_keys() }]).unwrap();
+        set.give_up(number, LONG).unwrap();
+    }
+    faults.inject(DriverFault::FailPolls { errno: 5, polls: 1 });
+    set.remove(0).unwrap();
+    assert!(!faults.is_waiting(), "the queue was polled");
+    set.remove(1).unwrap();
+    // Those of the second are the next one's.
+    assert_eq!(set.add().unwrap(), 0);
+    let refused = set.add().unwrap_err();
+    let full = PoolError::Full { asked: 512, left: 0, capacity: 512 };
+    assert!(matches!(&refused, P2pBuildError::Pool(error) if *error == full), "{refused}");
 }
 
 #[test]

@@ -143,6 +143,29 @@ fn what_a_closed_account_leaves_is_the_next_ones() {
     assert_eq!(queue.batches(), [41]);
 }
 
+/// A driver may have forgotten which of them were taken, or may tell of it later: the queue never holds more than at the
+/// beginning, and nobody is promised any of them.
+#[test]
+fn what_is_written_off_is_nobodys() {
+    let mut queue = Shared::default();
+    let mut pool = Pool::new(DEVICE, 100);
+    let mut first = pool.open(queue.clone(), 60).unwrap();
+    assert_eq!(first.refill(0), Ok(()));
+    assert!(pool.close(first).is_ok());
+    pool.write_off();
+    assert_eq!((pool.capacity(), pool.left(), pool.unowned()), (40, 40, 0));
+    pool.note_empty();
+    let full = PoolError::Full { asked: 41, left: 40, capacity: 40 };
+    assert_eq!(pool.open(queue.clone(), 41).err(), Some(full));
+    let mut second = pool.open(queue.clone(), 40).unwrap();
+    assert_eq!((second.posted(), second.refill(40)), (0, Ok(())));
+    let late = Completion::failure(7, POOL_WR_ID, crate::verbs::WcStatus::WR_FLUSH_ERR, 0);
+    queue.take(1);
+    assert!(pool.note_foreign(&late));
+    assert_eq!(pool.settle(&mut queue), Ok(1));
+    assert_eq!((second.posted(), pool.unowned(), queue.0.posted.get()), (40, 0, 100));
+}
+
 #[test]
 fn receives_that_unknown_queue_pairs_took_are_posted_again() {
     let mut queue = Shared::default();

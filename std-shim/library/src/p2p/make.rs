@@ -87,6 +87,7 @@ impl<D: Domain> Make<'_, D> {
         let records = self.region(EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS, regions)?;
         let receiving = self.receiving(cqs, pools)?;
         let flushing = self.flushing(cqs, psn)?;
+        // Last, so that no driver's fault loses them. What the engine refuses now, it refuses of every member alike.
         let accounts = pools.open()?;
         let config = self.receiver_config(number);
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);

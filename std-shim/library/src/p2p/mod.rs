@@ -120,8 +120,8 @@ pub use error::{P2pBuildError, P2pConnectError};
 pub use member::P2pMember;
 pub use message::{End, MAX_P2P_MESSAGE_BYTES, P2pMessage, P2pMessageError};
 pub use polyrail_core::p2p::{
-    CallError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, ProtocolError, Received,
-    RecvBuffer, RecvHandle, SendHandle, SplitPolicy,
+    CallError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, PoolError, ProtocolError,
+    Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,
 };
 pub use set::{P2pEndpointSet, P2pRemoveError};
 pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};

@@ -52,6 +52,11 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
         self.0.iter_mut().for_each(|(pool, _)| pool.note_empty());
     }
 
+    /// The completion queues could not all be polled before the queue pairs of closed accounts are destroyed.
+    pub(super) fn write_off(&mut self) {
+        self.0.iter_mut().for_each(|(pool, _)| pool.write_off());
+    }
+
     /// A completion of a queue pair that nobody knows may have taken a receive.
     #[cold]
     pub(super) fn note_foreign(&mut self, event: &Event) {

@@ -86,25 +86,20 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     }
 
     /// Destroys a member of which no device accesses any buffer any more; these are the others. The receives that it
-    /// leaves are the next one's.
+    /// leaves are the next one's, unless a completion queue cannot be polled now: drivers forget the completions of a
+    /// queue pair that is destroyed, and so nobody would know which of these receives they took.
     pub(super) fn close<S: TargetSet + ?Sized>(&mut self, member: P2pMember<D>, members: &mut S) {
         self.cq.detach(member.sender_index());
         self.cq.detach(member.receiver_index());
-        // Drivers forget the completions of a queue pair that is destroyed, and so would its pool the receives that
-        // these took. What cannot be polled now keeps its receives from the next member.
-        let is_empty = self.poll(members, usize::MAX).is_ok();
         let P2pMember { sender, receiver, regions, .. } = member;
-        if let Some(sender) = sender {
-            sender.into_queue_pairs().for_each(drop);
+        let (receiving, accounts) = receiver.map(|receiver| receiver.into_parts()).unzip();
+        self.pools.close(accounts.into_iter().flatten());
+        match self.poll(members, usize::MAX) {
+            Ok(()) => self.pools.note_empty(),
+            Err(_) => self.pools.write_off(),
         }
-        if let Some(receiver) = receiver {
-            let (queue_pairs, accounts) = receiver.into_parts();
-            queue_pairs.for_each(drop);
-            self.pools.close(accounts);
-            if is_empty {
-                self.pools.note_empty();
-            }
-        }
+        sender.into_iter().flat_map(|sender| sender.into_queue_pairs()).for_each(drop);
+        receiving.into_iter().flatten().for_each(drop);
         drop(regions);
     }
 
