@@ -230,10 +230,12 @@ where
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
+        // Each before what would stay if it were refused: the next peer's window replaces this one, and once fragments
+        // could be made shorter nothing was posted yet, so that devices can be paired.
+        self.qp.limit_max_msg_size(peer.max_msg_size)?;
         if !self.far_devices.is_empty() {
             self.qp.pair_devices(&self.far_devices[..rails])?;
         }
-        self.qp.limit_max_msg_size(peer.max_msg_size)?;
         Ok(())
     }
 
