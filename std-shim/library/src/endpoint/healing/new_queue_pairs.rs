@@ -22,11 +22,8 @@ where
         let is_down = self.qp.next_generation(rail).is_ok();
         let has_room = self.healer.link.has_room();
         let Some(care) = self.healer.care(rail) else { return };
-        if !is_down
-            || care.offered.is_some()
-            || !care.is_due(now, &options, can_move(rail))
-            || !has_room
-        {
+        let is_under_way = care.offered.is_some() || care.joining.is_some();
+        if !is_down || is_under_way || !care.is_due(now, &options, can_move(rail)) || !has_room {
             return;
         }
         care.tried_to_move = care.may_move(now, &options);
