@@ -14,16 +14,12 @@ use polyrail::progress::{ProgressOptions, ProgressThread};
 use polyrail::verbs::{RecvWr, SendWr};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
-use rerouted::{Ends, healed, unwanted};
+use rerouted::{Ends, first_offer, healed, unwanted};
 use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
-
-fn links(ends: &Ends) -> [HealingLink; 2] {
-    [&ends.near, &ends.far].map(|end| end.endpoint.healing_link().unwrap())
-}
 
 fn said(link: &HealingLink) -> Vec<HealingMessage> {
     std::iter::from_fn(|| link.next_message()).collect()
@@ -55,7 +51,7 @@ fn strangers(fabric: &Fabric, builder: &EndpointBuilder) -> ([Host; 2], [Endpoin
 #[test]
 fn ports_that_flap_say_no_more_than_one_can_hear() {
     let mut ends = apart();
-    let links = links(&ends);
+    let links = ends.links();
     for _ in 0..300 {
         for fault in [Fault::LinkDown, Fault::LinkUp] {
             ends.near.devices[1].inject(When::Now, fault);
@@ -75,7 +71,7 @@ fn ports_that_flap_say_no_more_than_one_can_hear() {
 fn a_peer_that_asks_without_end_is_not_answered_without_end() {
     let mut ends = apart();
     let address = unwanted();
-    for link in links(&ends) {
+    for link in ends.links() {
         for number in 0..3000 {
             let generation = 100 + number;
             // Refused if too many wait.
@@ -90,30 +86,12 @@ fn a_peer_that_asks_without_end_is_not_answered_without_end() {
     }
 }
 
-/// Carries everything between the two ends but the first offer. Returns the place of the end that made it among
-/// the links, and the offer.
-fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, ReplacementAddress) {
-    let begin = Instant::now();
-    loop {
-        ends.step();
-        for at in 0..2 {
-            for message in said(&links[at]) {
-                match message {
-                    HealingMessage::Offer(offered) => return (at, offered),
-                    message => links[1 - at].hear(message).unwrap(),
-                }
-            }
-        }
-        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
-    }
-}
-
 /// There may have been an earlier one, of the same generation, before the link broke.
 #[test]
 fn an_answer_to_another_offer_is_refused_and_the_offer_stands() {
     let rail = RailId::Data(1);
     let mut ends = apart();
-    let links = links(&ends);
+    let links = ends.links();
     ends.near.endpoint.fail_rail(rail);
     let (at, offered) = first_offer(&mut ends, &links);
     let ReplacementAddress { generation, qp_num, .. } = offered;
@@ -263,7 +241,7 @@ fn an_interval_of_for_ever_is_not_none() {
     let mut ends =
         Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing));
     ends.limit(0);
-    let links = links(&ends);
+    let links = ends.links();
     let rail = RailId::Data(1);
     ends.near.endpoint.fail_rail(rail);
     let mut offers = 0;
@@ -288,7 +266,7 @@ fn an_interval_of_for_ever_is_not_none() {
 #[test]
 fn what_had_no_room_is_told_later() {
     let mut ends = apart();
-    let [near, far] = links(&ends);
+    let [near, far] = ends.links();
     let rail = RailId::Data(1);
     let address = unwanted();
     ends.near.endpoint.fail_rail(rail);
@@ -343,7 +321,7 @@ fn impatient_ends() -> Ends {
 }
 
 fn carry_until_ready(ends: &mut Ends) {
-    let [near, far] = links(ends);
+    let [near, far] = ends.links();
     let begin = Instant::now();
     while !ends.is_ready() {
         steps(ends, 8);

@@ -9,7 +9,6 @@ use polyrail::nic::{Device, Fabric, Fault, RegisteredBuffer, When};
 use polyrail::progress::{Handle, ProgressThread, RequestError, SubmitError};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
@@ -353,16 +352,4 @@ fn a_device_that_is_removed_costs_no_request_where_others_take_over() {
         }
     });
     assert_eq!(handles[0].endpoint_error(), None);
-}
-
-/// A thread cannot do what an owner does who heals by hand.
-#[test]
-fn a_set_that_is_healed_by_hand_is_refused() {
-    let fabric = Fabric::threaded();
-    let host = Host::new(&fabric, "near", 2, 4096);
-    let builder = EndpointBuilder::new().rails(2);
-    let rerouted = builder.rail_failure(RailFailure::Reroute).healing(None);
-    let set: EndpointSet = host.set(&[(builder, &[0, 1]), (rerouted, &[0, 1])]);
-    let refused = ProgressThread::spawn(set).map(|_| ()).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
 }

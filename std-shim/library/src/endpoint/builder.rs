@@ -17,7 +17,7 @@ pub struct EndpointBuilder {
     pub(super) shape: Shape,
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
-    pub(super) healing: Option<Healing>,
+    pub(super) healing: Healing,
     pub(super) comp_vector: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl EndpointBuilder {
             shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0 },
             options: ConnectOptions::default(),
             always_notify_qp: false,
-            healing: Some(Healing::default()),
+            healing: Healing::default(),
             comp_vector: None,
         }
     }
@@ -179,11 +179,10 @@ impl EndpointBuilder {
         self.config(Config { min_rails, ..self.config })
     }
 
-    /// How the endpoint heals by itself if rails are re-routed; with `None`, its owner does all of it, as
-    /// [the module](super#by-hand) says. The same choice at both ends.
+    /// How the endpoint repairs rails if they are re-routed.
     #[must_use]
-    pub fn healing(self, healing: impl Into<Option<Healing>>) -> Self {
-        Self { healing: healing.into(), ..self }
+    pub fn healing(self, healing: Healing) -> Self {
+        Self { healing, ..self }
     }
 
     /// Whether there is a notify queue pair even where none is needed: with DQPLB, or a single rail.

@@ -1,5 +1,5 @@
-//! Rails that fail, as the owner of an endpoint has to do with them: what the two ends tell each other,
-//! and what it says itself.
+//! What the owner of an endpoint does when rails fail: it reads what happened, carries repair messages, and fails rails
+//! itself.
 
 use super::healing::HealingLink;
 use super::place::rail_ids;
@@ -8,40 +8,13 @@ use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
 use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
-use polyrail_core::virtual_qp::{
-    ControlError, ControlMessage, QpState, RailEvent, RailFailure, RailId, RailState,
-};
+use polyrail_core::virtual_qp::{QpState, RailEvent, RailFailure, RailId, RailState};
 use std::time::Instant;
 
 impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// The next message for the peer, if there is one. With
-    /// [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), after every poll and every
-    /// other call, all that there are have to be carried, in order and each once, to
-    /// [`control`](Self::control) of the other end: over a connection of
-    /// [`exchange`](crate::exchange), any channel of the program, or within one process.
-    pub fn next_control(&mut self) -> Option<ControlMessage> {
-        self.qp.next_control()
-    }
-
-    /// Takes a message of the peer's. What is complete with it comes out of the next poll.
-    ///
-    /// # Errors
-    ///
-    /// No correct peer says that: the endpoint has failed, and [`explain`](Self::explain) says the same. Or
-    /// rails fail for good here: nothing changed.
-    pub fn control(&mut self, message: ControlMessage) -> Result<(), ControlError> {
-        self.qp.control(message)
-    }
-
-    /// What carried the messages broke, and both ends have a new way: everything that may have been
-    /// lost is told again. **Both** ends call it.
-    pub fn control_lost(&mut self) {
-        self.qp.control_lost();
-    }
-
     /// The next thing that happened to a rail, in its order for each rail. There is nothing to be told
     /// unless rails are re-routed. Of an endpoint whose owner never asks, the oldest are forgotten. The same is
     /// told by [`trace`]: failures as warnings.
@@ -70,8 +43,8 @@ where
         trace::rail_event(qp, &event, &named.device, &named);
     }
 
-    /// The messages for the peer's endpoint and from it, if this one [heals](super::Healing) by itself: to be
-    /// carried unless [`connect_endpoints`](super::connect_endpoints) has connected the two.
+    /// Returns the link that carries repair messages to the peer's endpoint and from it, if rails are re-routed. The
+    /// owner carries them unless [`connect_endpoints`](super::connect_endpoints) has connected the two endpoints.
     pub fn healing_link(&self) -> Option<HealingLink> {
         self.healer.as_ref().map(|healer| healer.link().clone())
     }
@@ -97,19 +70,6 @@ where
         rerouted
     }
 
-    /// The owner's word that the queue pair of a rail is no more: what is in flight on it counts as flushed,
-    /// and none of its completions is awaited. For completion queues that broke; that a device is gone,
-    /// [backends may know](Self::lose_gone_rails). Returns whether that changed anything.
-    ///
-    /// # Safety
-    ///
-    /// The device will access no memory through this queue pair any more: it was reset, or the device was
-    /// removed. Buffers of what was in flight are posted again, reported, and given back.
-    pub unsafe fn lose_rail(&mut self, rail: RailId) -> bool {
-        // SAFETY: the caller's word.
-        unsafe { self.qp.lose_rail(rail) }
-    }
-
     /// Whether the endpoint goes on although a completion queue broke: none of its queue pairs completes
     /// there, or only those of rails that are out of service, and whose completions nobody waits for.
     pub fn survives(&mut self, error: &CqError) -> bool {
@@ -125,11 +85,10 @@ where
         self.state() != QpState::Error && !rail_ids().any(is_awaited)
     }
 
-    /// Loses the rails whose devices are gone, as far as the backend knows, so that others take over.
-    /// Returns whether there were any. To be called when a completion queue cannot be polled, or a
-    /// device's event says so. Polls go on to report that the queue of such a device is broken; the others
-    /// are polled all the same.
-    pub fn lose_gone_rails(&mut self) -> bool {
+    /// Loses the rails whose devices are gone, as far as the backend knows, so that other rails take over. Returns
+    /// whether there were any. Polls still report that the completion queue of such a device is broken; the other
+    /// completion queues are polled all the same.
+    pub(super) fn lose_gone_rails(&mut self) -> bool {
         let mut any = false;
         for rail in rail_ids() {
             let awaited = self.qp.rail_state(rail).is_some_and(RailState::awaits_completions);

@@ -214,7 +214,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let names = Arc::clone(names);
         let idle_notify = idle.transpose()?;
         let reroutes = qp.config().rail_failure == RailFailure::Reroute;
-        let healing = self.builder.healing.filter(|_| reroutes);
+        let healer = || Box::new(Healer::new(self.builder.healing, self.event_cursors()));
         Ok(EndpointQp {
             qp,
             idle_notify,
@@ -228,7 +228,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             options,
             shape: self.builder.shape,
             connected: false,
-            healer: healing.map(|healing| Box::new(Healer::new(healing, self.event_cursors()))),
+            healer: reroutes.then(healer),
             log: RailLog::new(),
             is_end_told: false,
             given_up: None,

@@ -5,8 +5,8 @@
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
 //! `connect` brings two together, `rail_mismatch` is about rails whose two ends do not go together, `health`
 //! about counters and failures, `stall` finds rails that fall silent; `control`, `rail_log` and `rail_event`
-//! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices`, `replace` and
-//! `by_hand` about their return, and `healing` does all of it without the owner;
+//! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices` and `replace` about their
+//! return, and `healing` drives all of it;
 //! `wait` is waiting instead of polling, on `channels`; `members` are those of a set, `membership` is how they come and go, `needs` what they take;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
 //! `shape` how large they are made, `sizes` has the sizes, `polls` counts.
@@ -32,24 +32,6 @@
 //! [`exchange`](crate::exchange) has a message for it. What happened can be
 //! [read](EndpointQp::take_rail_event), and is told by [`trace`](crate::trace) too.
 //!
-//! ## By hand
-//!
-//! A runtime with its own ways may choose to do all of it ([`EndpointBuilder::healing`]). After polls it
-//!
-//! 1. carries what the endpoint [tells](EndpointQp::next_control) to the other end, and
-//!    [hands it](EndpointQp::control) what that one tells;
-//! 2. says what it knows by itself: that a rail [failed](EndpointQp::fail_rail), since its port went down,
-//!    or that [devices are gone](EndpointQp::lose_gone_rails);
-//! 3. gives every rail that is [Down](polyrail_core::virtual_qp::RailState::Down) at both ends a new queue
-//!    pair. One end [makes one](Endpoint::new_queue_pair) and sends its
-//!    [address](Replacement::address), the other makes [one that goes with it](Endpoint::new_queue_pair_for)
-//!    and answers, and both [put them in place](Endpoint::replace);
-//! 4. reads [what happened](EndpointQp::take_rail_event), if it wants to know.
-//!
-//! When the link between the owners breaks, an answer may be lost, so that a new queue pair has no other
-//! end: each owner fails the rails that are [Joining](polyrail_core::virtual_qp::RailState::Joining), and
-//! says that [messages are lost](EndpointQp::control_lost).
-//!
 //! # Peers of another implementation
 //!
 //! [`card`](crate::card) tells what to choose for a peer that runs the reference implementation.
@@ -57,7 +39,6 @@
 mod address;
 mod build_error;
 mod builder;
-mod by_hand;
 mod channels;
 mod connect;
 mod control;
@@ -100,10 +81,7 @@ pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
 pub use rail_log::Noticed;
 pub use rail_mismatch::RailMismatch;
-pub use replace_error::ReplaceError;
-pub use replacement::{
-    MAX_REPLACEMENT_BYTES, Replacement, ReplacementAddress, ReplacementAddressError,
-};
+pub use replacement::ReplacementAddress;
 pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};

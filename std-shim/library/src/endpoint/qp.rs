@@ -50,7 +50,7 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) options: ConnectOptions,
     /// Whether its queue pairs were connected.
     pub(super) connected: bool,
-    /// What it remembers to heal by itself; `None` if its rails are not re-routed, or its owner heals it.
+    /// The state of the repair of its rails; `None` if its rails are not re-routed.
     pub(super) healer: Option<Box<Healer<Q>>>,
     /// What happened to its rails.
     pub(super) log: RailLog,

@@ -32,16 +32,6 @@ where
     Q: Connect,
     C: CompletionQueue,
 {
-    /// A queue pair where the first one was; if that device refuses, and requests wait for the rail, where
-    /// another rail was.
-    pub(super) fn make(
-        &self,
-        qp: &EndpointQp<Q>,
-        rail: RailId,
-    ) -> Result<Replacement<Q>, ReplaceError> {
-        self.make_in(qp, rail, &qp.candidates(rail)?)
-    }
-
     /// A queue pair in the first place that gives one. The error is the first place's.
     pub(super) fn make_in(
         &self,
@@ -120,27 +110,6 @@ pub(super) fn begin_to_join<Q: Connect>(
         join(local, peer.qp_num, &peer.address, &options)
     });
     Ok(Joining { connecting, place, address })
-}
-
-/// Connects a queue pair with the peer's, and puts it in the rail's place; `index` is where the virtual queue
-/// pair is attached to `cq`.
-pub(super) fn replace<Q, C, const ROUTES: usize>(
-    cq: &mut VirtualCq<C, MAX_DEVICES, ROUTES>,
-    index: u16,
-    qp: &mut EndpointQp<Q>,
-    own: Replacement<Q>,
-    peer: &ReplacementAddress,
-) -> Result<(), ReplaceError>
-where
-    Q: Connect,
-    C: CompletionQueue,
-{
-    qp.fits(&own.address, peer)?;
-    let Replacement { queue_pair, place, address } = own;
-    let local = (&queue_pair, &place.port, &address.address);
-    join(local, peer.qp_num, &peer.address, &qp.options)
-        .map_err(|source| qp.refused(address.rail, place, source))?;
-    put_in_place(cq, index, qp, Connected { queue_pair, place, address })
 }
 
 /// Puts a connected queue pair in its rail's place.

@@ -6,20 +6,11 @@ use polyrail_core::virtual_qp::{self, RailId};
 
 /// A rail was not given a new queue pair. It is as it was, Down if it was; what was made is destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReplaceError {
+pub(super) enum ReplaceError {
     /// The engine refuses: the rail is not Down, or the queue pair was made for another generation than is
     /// the next now.
     #[error(transparent)]
     Engine(#[from] virtual_qp::ReplaceError),
-    /// There is no virtual queue pair of this number in the set.
-    #[error("there is no virtual queue pair {number} among the {count} of the set")]
-    NoMember {
-        /// What was asked for.
-        number: usize,
-        /// How many there are.
-        count: usize,
-    },
     /// The peer's queue pair is for another rail.
     #[error("the queue pair here is for {here}, the peer's for {peer}")]
     Rails {

@@ -4,19 +4,15 @@ use super::address::RailAddress;
 use super::place::Place;
 use super::sizes::MAX_DEVICES;
 use crate::backend::Mtu;
-use crate::json;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
-
-/// Bytes of the longest text that is read as a [`ReplacementAddress`]. One of ours has about 200.
-pub const MAX_REPLACEMENT_BYTES: usize = 1024;
 
 /// A queue pair in INIT that no peer can reach yet, for one generation of one rail. Dropped, it is
 /// destroyed, and nothing has changed.
 #[derive(Debug)]
 #[must_use = "a replacement does nothing until it is in the rail's place"]
-pub struct Replacement<Q> {
+pub(super) struct Replacement<Q> {
     pub(super) queue_pair: Q,
     pub(super) place: Place,
     pub(super) address: ReplacementAddress,
@@ -24,12 +20,13 @@ pub struct Replacement<Q> {
 
 impl<Q> Replacement<Q> {
     /// What the peer has to know.
-    pub const fn address(&self) -> &ReplacementAddress {
+    pub(super) const fn address(&self) -> &ReplacementAddress {
         &self.address
     }
 }
 
-/// What a peer has to know of a [`Replacement`], as plain data that travels:
+/// What the peer has to know of a queue pair that is to take the place of one that failed, as it travels in a
+/// [`HealingMessage`](super::HealingMessage):
 ///
 /// ```json
 /// {"rail":"2","generation":1,"qpNum":291,
@@ -48,31 +45,6 @@ pub struct ReplacementAddress {
     /// Where it lives.
     #[serde(deserialize_with = "rail_address")]
     pub address: RailAddress,
-}
-
-/// Text that is not the address of a replacement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the address of a queue pair that replaces another one: {reason}")]
-pub struct ReplacementAddressError {
-    /// The JSON reader's message, with the position; printable, and cut off if it is long.
-    reason: String,
-}
-
-impl ReplacementAddress {
-    /// Reads one, strictly.
-    ///
-    /// # Errors
-    ///
-    /// The text is something else.
-    pub fn from_json(text: &[u8]) -> Result<Self, ReplacementAddressError> {
-        json::read(text, MAX_REPLACEMENT_BYTES).map_err(|reason| ReplacementAddressError { reason })
-    }
-
-    /// Writes it.
-    pub fn to_json(&self) -> String {
-        // Numbers and strings: nothing here can fail.
-        serde_json::to_string(self).unwrap_or_default()
-    }
 }
 
 const NOTIFY: &str = "notify";
@@ -136,6 +108,7 @@ pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json;
     use quickcheck::QuickCheck;
 
     const TEXT: &str = concat!(
@@ -143,8 +116,18 @@ mod tests {
         r#""lid":0,"mtu":4096,"psn":4711,"rdAtomic":16}}"#
     );
 
+    const MAX_BYTES: usize = 1024;
+
+    fn read(text: &[u8]) -> Result<ReplacementAddress, String> {
+        json::read(text, MAX_BYTES)
+    }
+
+    fn written(address: &ReplacementAddress) -> String {
+        serde_json::to_string(address).unwrap()
+    }
+
     fn address() -> ReplacementAddress {
-        ReplacementAddress::from_json(TEXT.as_bytes()).unwrap()
+        read(TEXT.as_bytes()).unwrap()
     }
 
     #[test]
@@ -152,14 +135,14 @@ mod tests {
         let address = address();
         assert_eq!((address.rail, address.generation), (RailId::Data(2), 1));
         assert_eq!((address.qp_num, address.address.psn), (291, 4711));
-        assert_eq!(address.to_json(), TEXT);
+        assert_eq!(written(&address), TEXT);
     }
 
     #[test]
     fn every_rail_has_a_name() {
         for rail in (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify]) {
             let named = ReplacementAddress { rail, ..address() };
-            assert_eq!(ReplacementAddress::from_json(named.to_json().as_bytes()), Ok(named));
+            assert_eq!(read(written(&named).as_bytes()), Ok(named));
         }
     }
 
@@ -181,11 +164,11 @@ mod tests {
             ("{", "[{"),
         ] {
             let text = TEXT.replacen(good, bad, 1);
-            let error = ReplacementAddress::from_json(text.as_bytes()).unwrap_err();
-            assert!(error.to_string().len() < 300, "{error}");
+            let error = read(text.as_bytes()).unwrap_err();
+            assert!(error.len() < 300, "{error}");
         }
-        let long = format!("{TEXT}{}", " ".repeat(MAX_REPLACEMENT_BYTES));
-        assert!(ReplacementAddress::from_json(long.as_bytes()).is_err());
+        let long = format!("{TEXT}{}", " ".repeat(MAX_BYTES));
+        assert!(read(long.as_bytes()).is_err());
     }
 
     #[test]
@@ -194,8 +177,8 @@ mod tests {
             let mut text = TEXT.as_bytes().to_vec();
             let length = text.len();
             text[at % length] = byte;
-            let read = ReplacementAddress::from_json(&text);
-            read.is_ok() || read.unwrap_err().to_string().len() < 300
+            let read = read(&text);
+            read.is_ok() || read.unwrap_err().len() < 300
         }
         QuickCheck::new().tests(5000).quickcheck(mutated as fn(usize, u8) -> bool);
     }

@@ -12,7 +12,6 @@ use super::single::Endpoint;
 use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
 use crate::backend::{Connect, Domain, Notify};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_software_nic as nic;
 use std::time::Instant;
@@ -230,42 +229,6 @@ where
         polled
     }
 
-    /// The next event, if there is one; as [`poll_with`](Self::poll_with) with a budget of 1. There may be none
-    /// although completions came: they can belong to requests that are not finished.
-    pub fn poll_one(&mut self) -> (Option<Event>, Polled) {
-        let mut next = None;
-        let polled = self.poll_with(1, |event| next = Some(event));
-        (next, polled)
-    }
-
-    /// Polls the completion queue in this place only, one batch of it: for priorities; see
-    /// [`VirtualCq::poll_cq`]. The queues are in the order in which their devices came to the set.
-    pub fn poll_cq(&mut self, cq: usize, budget: usize, sink: impl FnMut(Event)) -> Polled {
-        let polled = self.common.cq.poll_cq(cq, &mut self.members, budget, sink);
-        self.heal_sometimes();
-        polled
-    }
-
-    /// Takes completions that the caller has polled itself, from the
-    /// [completion queue](Self::cqs_mut) of `device`, and hands over what they finish; see
-    /// [`VirtualCq::feed`]. Returns the number of events.
-    ///
-    /// # Safety
-    ///
-    /// The completions were polled from a completion queue of this device, each is fed once, and those of one
-    /// queue pair in the order in which they came.
-    pub unsafe fn feed(
-        &mut self,
-        device: DeviceId,
-        completions: &[Completion],
-        sink: impl FnMut(Event),
-    ) -> usize {
-        // SAFETY: the caller's promise.
-        let events = unsafe { self.common.cq.feed(&mut self.members, device, completions, sink) };
-        self.heal_sometimes();
-        events
-    }
-
     #[inline]
     fn heal_sometimes(&mut self) {
         if self.polls.heals_of(self.members.bound()) {
@@ -295,11 +258,6 @@ where
     /// The completion queues, one for each device.
     pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ROUTES> {
         &self.common.cq
-    }
-
-    /// The completion queues themselves. What is polled here must be [fed](Self::feed) back.
-    pub fn cqs_mut(&mut self) -> &mut [C] {
-        self.common.cq.cqs_mut()
     }
 }
 

@@ -13,7 +13,7 @@ use super::qp::EndpointQp;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
 use crate::backend::{Connect, Domain};
 use polyrail_core::hardware::CompletionQueue;
-use polyrail_core::verbs::{Completion, DeviceId, WcStatus};
+use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_core::virtual_qp::PostError;
 use polyrail_software_nic as nic;
@@ -79,67 +79,6 @@ where
         let polled = self.cq.poll(&mut *self.qp.qp, budget, sink);
         self.heal_sometimes();
         polled
-    }
-
-    /// The next event, if there is one; as [`poll_with`](Self::poll_with) with a budget of 1. There may be none
-    /// although completions came: they can belong to requests that are not finished.
-    ///
-    /// ```
-    /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
-    /// use polyrail::nic::{DeviceConfig, Fabric};
-    /// use polyrail::verbs::{LocalBuffer, SendWr};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let fabric = Fabric::threaded();
-    /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
-    /// # let here = device("here")?;
-    /// # let there = device("there")?;
-    /// # let mut sender = EndpointBuilder::new().rails(1).build(&[&here])?;
-    /// # let mut receiver = EndpointBuilder::new().rails(1).build(&[&there])?;
-    /// # connect_endpoints(&mut sender, &mut receiver)?;
-    /// # receiver.post_recv(&polyrail::verbs::RecvWr::data(1, LocalBuffer::EMPTY, &[]))?;
-    /// sender.post_send(&SendWr::send(7, LocalBuffer::EMPTY, &[]))?;
-    /// let event = loop {
-    ///     if let (Some(event), _) = sender.poll_one() {
-    ///         break event;
-    ///     }
-    /// };
-    /// assert_eq!(event.completion().map(|wc| wc.wr_id), Some(7));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn poll_one(&mut self) -> (Option<Event>, Polled) {
-        let mut next = None;
-        let polled = self.poll_with(1, |event| next = Some(event));
-        (next, polled)
-    }
-
-    /// Polls the completion queue in this place only, one batch of it: for priorities; see
-    /// [`VirtualCq::poll_cq`]. The queues are in the order of the devices.
-    pub fn poll_cq(&mut self, cq: usize, budget: usize, sink: impl FnMut(Event)) -> Polled {
-        let polled = self.cq.poll_cq(cq, &mut *self.qp.qp, budget, sink);
-        self.heal_sometimes();
-        polled
-    }
-
-    /// Takes completions that the caller has polled itself, from the
-    /// [completion queue](VirtualCq::cqs_mut) of `device`, and hands over what they finish; see
-    /// [`VirtualCq::feed`]. Returns the number of events.
-    ///
-    /// # Safety
-    ///
-    /// The completions were polled from a completion queue of this device, each is fed once, and those of one
-    /// queue pair in the order in which they came.
-    pub unsafe fn feed(
-        &mut self,
-        device: DeviceId,
-        completions: &[Completion],
-        sink: impl FnMut(Event),
-    ) -> usize {
-        // SAFETY: the caller's promise.
-        let events = unsafe { self.cq.feed(&mut *self.qp.qp, device, completions, sink) };
-        self.heal_sometimes();
-        events
     }
 
     #[inline]

@@ -10,8 +10,7 @@ use super::run::ProgressLoop;
 use super::shared::Shared;
 use super::worker::Worker;
 use crate::backend::{Connect, Notify};
-use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent, SET_ROUTES};
-use polyrail_core::virtual_qp::RailFailure;
+use crate::endpoint::{EndpointSet, NamedRailEvent, SET_ROUTES};
 use polyrail_software_nic as nic;
 use std::io;
 use std::sync::Arc;
@@ -46,21 +45,12 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread, or gives no file descriptor to wait on. Or rails of a virtual queue pair are re-routed by
-    /// [hand](crate::endpoint#by-hand) ([`io::ErrorKind::Unsupported`]): nobody could do that here.
+    /// The system cannot start a thread, or gives no file descriptor to wait on.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
-        let is_by_hand = |qp: &EndpointQp<Q>| {
-            qp.virtual_qp().config().rail_failure == RailFailure::Reroute
-                && qp.healing_link().is_none()
-        };
-        if set.qps().any(is_by_hand) {
-            let why = "virtual queue pairs of a progress thread have to heal by themselves";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-        }
         let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
         let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
         let shared = Arc::new(Shared::new(News::new(is_there), alarm));

@@ -7,14 +7,15 @@ pub mod weather;
 
 use crate::fixture::{self, impatient};
 use polyrail::endpoint::{
-    Endpoint, EndpointBuilder, Healing, NamedRailEvent, ReplacementAddress, connect_endpoints,
+    Endpoint, EndpointBuilder, Healing, HealingLink, HealingMessage, NamedRailEvent,
+    ReplacementAddress, connect_endpoints,
 };
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a message: more fragments than there are rails.
 pub const LENGTH: usize = 20_000;
@@ -27,7 +28,7 @@ const TAKEN: u8 = 0xEE;
 /// What a sender writes over what is reported: what is read later is seen.
 const REPORTED: u8 = 0xDD;
 
-/// A builder of endpoints that heal by themselves, and never wait before they try again.
+/// A builder of endpoints whose rails are re-routed, over four rails, and which never wait before they try again.
 pub fn healed(scheme: Scheme) -> EndpointBuilder {
     let healing = Healing {
         first_interval: Duration::ZERO,
@@ -35,16 +36,11 @@ pub fn healed(scheme: Scheme) -> EndpointBuilder {
         fallback_after: Duration::ZERO,
         ..Healing::default()
     };
-    rerouted(scheme).healing(healing)
-}
-
-/// A builder of endpoints whose rails are re-routed, over four rails, and which the test heals.
-pub fn rerouted(scheme: Scheme) -> EndpointBuilder {
     EndpointBuilder::new()
         .scheme(scheme)
         .max_msg_size(4096)
         .rail_failure(RailFailure::Reroute)
-        .healing(None)
+        .healing(healing)
         .connect_options(impatient())
 }
 
@@ -329,8 +325,6 @@ pub struct Ends {
     pub fabric: Fabric,
     pub near: End,
     pub far: End,
-    /// Whether what they tell each other is there at once; else the test carries it, or they heal.
-    pub carries: bool,
 }
 
 impl Ends {
@@ -361,34 +355,16 @@ impl Ends {
     fn meet(fabric: Fabric, mut near: End, mut far: End) -> Self {
         near.meet(&far);
         far.meet(&near);
-        let carries = near.endpoint.healing_link().is_none();
-        Self { fabric, near, far, carries }
+        Self { fabric, near, far }
     }
 
-    /// One step of the fabric, of both ends, and of what they tell each other.
+    /// One step of the fabric and of both ends.
     pub fn step(&mut self) {
         self.near.post();
         self.far.post();
         self.fabric.step();
         self.near.poll(self.far.salt);
         self.far.poll(self.near.salt);
-        if self.carries {
-            self.carry();
-        }
-    }
-
-    /// Carries messages both ways until there are none.
-    pub fn carry(&mut self) {
-        let Self { near, far, .. } = self;
-        loop {
-            let to_far = near.endpoint.next_control();
-            let to_near = far.endpoint.next_control();
-            if to_far.is_none() && to_near.is_none() {
-                return;
-            }
-            to_far.into_iter().for_each(|message| far.endpoint.control(message).unwrap());
-            to_near.into_iter().for_each(|message| near.endpoint.control(message).unwrap());
-        }
     }
 
     /// Goes on until `is_there`, doing `then` after every step.
@@ -431,6 +407,11 @@ impl Ends {
         }
     }
 
+    /// The links of both ends, which [live apart](Self::apart).
+    pub fn links(&self) -> [HealingLink; 2] {
+        [&self.near, &self.far].map(|end| end.endpoint.healing_link().unwrap())
+    }
+
     /// One end.
     pub fn side(&self, near: bool) -> &End {
         if near { &self.near } else { &self.far }
@@ -451,11 +432,29 @@ impl Ends {
     }
 }
 
-/// The address of a queue pair that nobody wants.
+/// The address of a queue pair that no other queue pair goes with: another pair of endpoints made it.
 pub fn unwanted() -> ReplacementAddress {
-    let rail = RailId::Data(1);
-    let mut other = Ends::new(3, 4, &rerouted(Scheme::Spray));
-    other.near.endpoint.fail_rail(rail);
-    other.go_on(|_| (), |other| other.near.state(rail) == RailState::Down);
-    *other.near.endpoint.new_queue_pair(rail).unwrap().address()
+    let mut others = Ends::apart(Fabric::deterministic(3), 4, &healed(Scheme::Spray));
+    others.limit(0);
+    others.near.endpoint.fail_rail(RailId::Data(1));
+    let links = others.links();
+    first_offer(&mut others, &links).1
+}
+
+/// Carries everything between the two ends but the first offer. Returns the place among the links of the end that made
+/// the offer, and the offer.
+pub fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, ReplacementAddress) {
+    let begin = Instant::now();
+    loop {
+        ends.step();
+        for at in 0..2 {
+            while let Some(message) = links[at].next_message() {
+                match message {
+                    HealingMessage::Offer(offered) => return (at, offered),
+                    message => links[1 - at].hear(message).unwrap(),
+                }
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+    }
 }

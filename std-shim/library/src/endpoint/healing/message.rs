@@ -132,7 +132,7 @@ mod tests {
         let state = ToldState::Fenced;
         let news = RailNews { rail, generation: 0, state, arrived: 42, previous_arrived: 0 };
         assert_eq!(control, HealingMessage::Control(ControlMessage::Rail(news)));
-        let address = ReplacementAddress::from_json(ADDRESS.as_bytes()).unwrap();
+        let address: ReplacementAddress = serde_json::from_str(ADDRESS).unwrap();
         assert_eq!(offer, HealingMessage::Offer(address));
         assert_eq!(answer, HealingMessage::Answer { to: 17, with: address });
         let generation = 65535;

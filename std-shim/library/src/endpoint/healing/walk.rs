@@ -99,7 +99,7 @@ where
             let Some(message) = self.healer.link.heard() else { return };
             match message {
                 // A peer that makes no sense has ended the endpoint, which tells it.
-                HealingMessage::Control(message) => _ = self.qp.control(message),
+                HealingMessage::Control(message) => _ = self.qp.qp.control(message),
                 HealingMessage::Offer(peer) => self.offered(peer),
                 HealingMessage::Answer { to, with } => self.answered(to, &with),
                 HealingMessage::Refused { rail, generation } => self.refused(rail, generation),
@@ -116,13 +116,13 @@ where
                 self.give_up_rail(rail, Noticed::NoOtherEnd);
             }
         }
-        self.qp.control_lost();
+        self.qp.qp.control_lost();
     }
 
     /// Hands the link what the engine has to tell.
     fn tell(&mut self) {
         while self.healer.link.has_room()
-            && let Some(message) = self.qp.next_control()
+            && let Some(message) = self.qp.qp.next_control()
         {
             self.healer.link.say(HealingMessage::Control(message));
         }
