@@ -79,6 +79,7 @@ pub mod devices;
 pub mod embedding {}
 pub mod endpoint;
 pub mod exchange;
+mod heal;
 pub mod idle;
 mod json;
 pub mod memory;

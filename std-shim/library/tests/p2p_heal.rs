@@ -223,6 +223,23 @@ fn queue_pairs_that_take_long_to_make_and_to_connect_hold_nobody_up() {
     }
 }
 
+/// Its queue pairs carry on what is in flight.
+#[test]
+fn a_port_that_is_up_again_before_anyone_looked_costs_no_queue_pair() {
+    for way in WAYS {
+        let mut pair = Pair::new(way, Healing::default());
+        pair.exchange();
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            pair.near.devices[1].inject(When::Now, fault);
+        }
+        pair.poll_for(Duration::from_millis(20));
+        assert!(pair.is_whole());
+        assert_eq!(pair.failures(), 0);
+        (0..20).for_each(|_| pair.exchange());
+        assert_eq!(pair.failures(), 0);
+    }
+}
+
 /// Both ends wait for long between two attempts, and the port's return ends that, at whichever end it is.
 #[test]
 fn a_port_that_is_up_again_is_tried_at_once() {

@@ -1,10 +1,10 @@
 //! The options of an endpoint.
 
 use super::build_error::BuildError;
-use super::healing::Healing;
 use super::shape::Shape;
 use super::sizes::{DEPTH, largest_queue};
 use crate::backend::{ConnectOptions, Domain};
+use crate::heal::Healing;
 use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 

@@ -9,7 +9,7 @@
 //! return, and `healing` drives all of it;
 //! `wait` is waiting instead of polling, on `channels`; `members` are those of a set, `membership` is how they come and go, `needs` what they take;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
-//! `shape` how large they are made, `sizes` has the sizes, `polls` counts.
+//! `shape` how large they are made, `sizes` has the sizes.
 //!
 //! # Lists and batches
 //!
@@ -52,7 +52,6 @@ mod membership;
 mod needs;
 mod place;
 mod poll_batch;
-mod polls;
 mod qp;
 mod rail_event;
 mod rail_log;
@@ -68,13 +67,12 @@ mod stall;
 mod wait;
 mod wait_error;
 
+pub use crate::heal::Healing;
 pub use address::{Address, RailAddress};
 pub use build_error::BuildError;
 pub use builder::EndpointBuilder;
 pub use connect::{ConnectError, connect_endpoints};
-pub use healing::{
-    Healing, HealingLink, HealingMessage, HealingMessageError, MAX_HEALING_BYTES, NotHeard,
-};
+pub use healing::{HealingLink, HealingMessage, HealingMessageError, MAX_HEALING_BYTES, NotHeard};
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
@@ -90,7 +88,6 @@ pub use wait_error::WaitError;
 
 pub(crate) use channels::Channels;
 pub(crate) use connect::join;
-pub(crate) use healing::Attempts;
 pub(crate) use make::{MOST_GRANTED, random_psn};
 pub(crate) use place::{Place, places, refused};
 pub(crate) use replacement::rail_address;

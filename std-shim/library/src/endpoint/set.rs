@@ -2,15 +2,15 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::healing::Owner;
+use super::healing::{HEAL_EVERY, Owner};
 use super::make::{Common, EndpointPlan, Made, make};
 use super::members::Members;
 use super::poll_batch::PollBatch;
-use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
 use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
 use crate::backend::{Connect, Domain, Notify};
+use crate::heal::Polls;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_software_nic as nic;
@@ -231,7 +231,7 @@ where
 
     #[inline]
     fn heal_sometimes(&mut self) {
-        if self.polls.heals_of(self.members.bound()) {
+        if self.polls.is_turn(HEAL_EVERY + self.members.bound()) {
             self.heal();
         }
     }

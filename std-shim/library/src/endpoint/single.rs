@@ -4,14 +4,14 @@ use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::channels::Channels;
 use super::devices::Devices;
-use super::healing::Owner;
+use super::healing::{HEAL_EVERY, Owner};
 use super::health::EndpointError;
 use super::make::{Common, EndpointPlan, Made, make};
 use super::poll_batch::PollBatch;
-use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
 use crate::backend::{Connect, Domain};
+use crate::heal::Polls;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
@@ -83,7 +83,7 @@ where
 
     #[inline]
     fn heal_sometimes(&mut self) {
-        if self.qp.healer.is_some() && self.polls.heals() {
+        if self.qp.healer.is_some() && self.polls.is_turn(HEAL_EVERY) {
             self.heal();
         }
     }

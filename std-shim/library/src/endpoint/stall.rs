@@ -5,12 +5,9 @@ use super::health::EndpointError;
 use super::place::{RAIL_IDS, rail_ids};
 use super::qp::EndpointQp;
 use crate::backend::Connect;
+use crate::heal::{Look, SilenceWatch};
 use polyrail_core::virtual_qp::RailId;
 use std::time::{Duration, Instant};
-
-/// Checks within one timeout. The engine compares two checks, so a rail is found after the timeout and
-/// at most one part of it more; with fewer parts it would be much more, and more parts only cost time.
-const CHECKS: u32 = 8;
 
 /// Watches an endpoint for rails whose oldest request makes no progress.
 ///
@@ -21,10 +18,7 @@ const CHECKS: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct StallWatch {
     timeout: Duration,
-    /// The next check; `None` before the first call.
-    next: Option<Instant>,
-    /// Consecutive checks that found the rail's oldest request unchanged.
-    unmoved: [u32; RAIL_IDS],
+    watch: SilenceWatch<RAIL_IDS>,
     /// The caller's count at the last check, while something was in flight.
     reported: Option<u64>,
 }
@@ -32,12 +26,12 @@ pub struct StallWatch {
 impl StallWatch {
     /// A rail may make no progress for `timeout`, and up to an eighth of it more.
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, next: None, unmoved: [0; RAIL_IDS], reported: None }
+        Self { timeout, watch: SilenceWatch::new(), reported: None }
     }
 
     /// How long there may be between two checks, or it takes longer to find a rail.
     pub(crate) fn interval(&self) -> Duration {
-        self.timeout / CHECKS
+        SilenceWatch::<RAIL_IDS>::interval(self.timeout)
     }
 
     /// Checks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
@@ -60,24 +54,20 @@ impl StallWatch {
         if endpoint.healer.is_some() {
             return Ok(());
         }
-        let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
+        if !self.watch.is_due(Instant::now(), self.timeout) {
             return Ok(());
         }
-        // Overflow: never time out.
-        let Some(next) = now.checked_add(self.interval()) else { return Ok(()) };
-        self.next = Some(next);
         let stalled = endpoint.check_stalled();
         let still = self.reported == Some(reported);
         self.reported = (posted > reported).then_some(reported);
         let single = !endpoint.virtual_qp().is_multi() && still && posted > reported;
-        for (rail, unmoved) in rail_ids().zip(&mut self.unmoved) {
-            let found = stalled.contains(rail) || (single && rail == RailId::Data(0));
-            *unmoved = if found { *unmoved + 1 } else { 0 };
+        let mut looks = [Look { is_stalled: false, peer_is_alive: true }; RAIL_IDS];
+        for (rail, look) in rail_ids().zip(&mut looks) {
+            look.is_stalled = stalled.contains(rail) || (single && rail == RailId::Data(0));
         }
-        match rail_ids().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= CHECKS) {
+        match self.watch.look(looks).next().and_then(|at| rail_ids().nth(at)) {
             None => Ok(()),
-            Some((rail, _)) => {
+            Some(rail) => {
                 endpoint.fail_rail(rail);
                 let device = endpoint.device_of(rail);
                 Err(EndpointError::Silent { rail, device, waited: self.timeout })

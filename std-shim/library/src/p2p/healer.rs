@@ -4,9 +4,10 @@ use super::address::QueuePairAddress;
 use super::message::{End, P2pMessage};
 use super::patience::Patience;
 use super::queue_pair::Shape;
-use super::stalls::Stalls;
-use crate::backend::{Connect, Connecting, Domain, EventCursor, Port};
-use crate::endpoint::{Attempts, Healing, RailAddress};
+use super::sizes::QUEUE_PAIRS;
+use crate::backend::{Connect, Connecting, Domain, Port};
+use crate::endpoint::RailAddress;
+use crate::heal::{Attempts, DeviceEvents, Healing, SilenceWatch};
 use polyrail_core::virtual_qp::RailEvent;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,10 +22,9 @@ const MOST_EVENTS: usize = 256;
 /// What an endpoint whose rails are re-routed remembers.
 #[derive(Debug)]
 pub(super) struct Healer<D: Domain> {
-    /// The devices of its rails, in their order, and how far their events have been read.
-    pub(super) domains: Vec<(D, EventCursor)>,
-    /// When events are read next.
-    pub(super) next_events: Option<Instant>,
+    /// The devices of its rails, in their order.
+    pub(super) domains: Vec<D>,
+    pub(super) device_events: DeviceEvents,
     /// What new queue pairs are made with.
     pub(super) shape: Shape,
     pub(super) options: Healing,
@@ -33,7 +33,8 @@ pub(super) struct Healer<D: Domain> {
     pub(super) outbox: VecDeque<P2pMessage>,
     /// What happened to queue pairs, until the owner takes it.
     pub(super) events: VecDeque<(End, usize, RailEvent)>,
-    pub(super) stalls: Stalls,
+    /// Watches the places of the end that sends, then those of the end that receives.
+    pub(super) silence: SilenceWatch<{ 2 * QUEUE_PAIRS }>,
     /// Of the end that sends, and the one that receives.
     pub(super) patience: [Patience; 2],
 }
@@ -106,17 +107,17 @@ impl<D: Domain> Healer<D> {
     }
 
     pub(super) fn new(domains: &[D], places: usize, shape: Shape, options: Healing) -> Self {
-        let domains = domains.iter().map(|domain| (domain.clone(), domain.event_cursor()));
+        let cursors = domains.iter().map(Domain::event_cursor).collect();
         let care = || Care { attempts: Attempts::default(), offering: None, answering: None };
         Self {
-            domains: domains.collect(),
-            next_events: None,
+            domains: domains.to_vec(),
+            device_events: DeviceEvents::new(cursors),
             shape,
             options,
             places: (0..places).map(|_| care()).collect(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
-            stalls: Stalls::default(),
+            silence: SilenceWatch::new(),
             patience: Default::default(),
         }
     }

@@ -5,12 +5,11 @@ use super::healer::{Healer, Offering};
 use super::member::P2pMember;
 use super::message::{End, P2pMessage};
 use super::shared::Shared;
+use super::sizes::QUEUE_PAIRS;
 use crate::backend::{Connect, DeviceEvent, Domain};
+use crate::heal::Look;
 use polyrail_core::virtual_qp::{ControlError, RailEventKind, RailState};
-use std::time::{Duration, Instant};
-
-/// How often devices are asked for events: a system call for each, with real verbs.
-const EVENTS_EVERY: Duration = Duration::from_millis(1);
+use std::time::Instant;
 
 /// What the owners of endpoints whose rails are re-routed do.
 impl<D: Domain> P2pMember<D> {
@@ -164,17 +163,11 @@ impl<D: Domain> P2pMember<D> {
 
     /// What happened to devices, if it is time to ask.
     fn notice(&mut self, now: Instant) {
-        let Some(healer) = &mut self.healer else { return };
-        if healer.next_events.is_some_and(|next| now < next) {
-            return;
-        }
-        healer.next_events = now.checked_add(EVENTS_EVERY);
-        let mut happened = Vec::new();
-        for (device, (domain, cursor)) in healer.domains.iter_mut().enumerate() {
-            while let Some(event) = domain.next_event(cursor) {
-                happened.push((device, event));
-            }
-        }
+        let Some(healer) = self.healer.as_deref_mut() else { return };
+        let Healer { domains, device_events, .. } = healer;
+        let next = |device: usize, cursor: &mut _| domains[device].next_event(cursor);
+        let is_up = |device: usize, port| domains[device].port(port).is_ok();
+        let happened = device_events.read(now, next, is_up);
         for (device, event) in happened {
             match event {
                 DeviceEvent::PortDown { port } => self.fail_at(device, Some(port)),
@@ -245,20 +238,23 @@ impl<D: Domain> P2pMember<D> {
     /// Queue pairs that make no headway for too long have failed.
     fn watch(&mut self, now: Instant) {
         let Self { sender, receiver, healer, .. } = self;
-        let Some(Healer { stalls, options, .. }) = healer.as_deref_mut() else { return };
+        let Some(Healer { silence, options, .. }) = healer.as_deref_mut() else { return };
         let Some(timeout) = options.stall_timeout else { return };
-        if !stalls.is_due(now, timeout) {
+        if !silence.is_due(now, timeout) {
             return;
         }
+        // A message is sent only where the peer has offered buffers, so a late peer stalls no queue pair.
+        let stalled = Look { is_stalled: true, peer_is_alive: true };
+        let mut looks = [Look::default(); _];
         if let Some(sender) = sender {
-            for place in stalls.note(End::Sender, |each| sender.check_stalled(each)) {
-                sender.fail_queue_pair(place);
-            }
+            sender.check_stalled(&mut |place| looks[place] = stalled);
         }
         if let Some(receiver) = receiver {
-            for place in stalls.note(End::Receiver, |each| receiver.check_stalled(each)) {
-                receiver.fail_queue_pair(place);
-            }
+            receiver.check_stalled(&mut |place| looks[QUEUE_PAIRS + place] = stalled);
+        }
+        for at in silence.look(looks) {
+            let end = if at < QUEUE_PAIRS { End::Sender } else { End::Receiver };
+            self.fail_place(end, at % QUEUE_PAIRS);
         }
     }
 

@@ -87,8 +87,8 @@
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options, and `make` makes members of
 //! them, of queue pairs from `queue_pair`, and what they share (`shared`, with its `pools`); `address` is what travels,
 //! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that
-//! fail, with what is told in `message` and remembered in `healer`; `new_queue_pairs` brings them back, `stalls` is about
-//! those that fall silent, and `patience` about those that come back in vain. What happens is told in `tracing`.
+//! fail, with what is told in `message` and remembered in `healer`; `new_queue_pairs` brings them back, and
+//! `patience` is about those that come back in vain. What happens is told in `tracing`.
 
 mod address;
 mod builder;
@@ -107,7 +107,6 @@ mod queue_pair;
 mod set;
 mod shared;
 mod sizes;
-mod stalls;
 mod tell;
 mod tracing;
 mod words;

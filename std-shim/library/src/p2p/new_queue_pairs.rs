@@ -54,7 +54,7 @@ impl<D: Domain> P2pMember<D> {
             return Connecting::done(Err(DeviceError::NoDevice));
         };
         let device = self.places[place].device;
-        let at = (&healer.domains[device].0, self.places[place].port.number);
+        let at = (&healer.domains[device], self.places[place].port.number);
         let srq = (end == End::Receiver).then(|| &shared.pools.0[device].1);
         healer.shape.make_aside(at, shared.cq.cqs(), srq, steps)
     }

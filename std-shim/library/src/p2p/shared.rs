@@ -6,16 +6,16 @@ use super::make::Make;
 use super::member::P2pMember;
 use super::pools::Pools;
 use super::sizes::QUEUE_PAIRS;
-use super::stalls::Stalls;
 use crate::backend::Domain;
 use crate::endpoint::{Channels, MAX_DEVICES, Place, WaitError, arm, places};
+use crate::heal::{Polls, SilenceWatch};
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Polls from one that looks at rails to the next, if they are re-routed.
-const HEAL_EVERY: u32 = 32;
+const HEAL_EVERY: usize = 32;
 
 /// What the members of one owner share.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Shared<D: Domain, const ROUTES: usize> {
     domains: Vec<D>,
     /// Where the queue pairs of one direction go: the first of each rail, then the second of each.
     places: Vec<Place>,
-    polls: u32,
+    polls: Polls,
 }
 
 impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
@@ -59,7 +59,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         for (queue, (pool, _)) in queues.into_iter().zip(&pools.0) {
             cq.set_aside(queue, pool.capacity())?;
         }
-        Ok(Self { cq, pools, channels, builder, domains, places, polls: 0 })
+        Ok(Self { cq, pools, channels, builder, domains, places, polls: Polls::default() })
     }
 
     /// Makes a member of this number, which none of these has.
@@ -128,7 +128,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     /// How often silence is to be looked for, if it has a limit.
     pub(super) fn stall_interval(&self) -> Option<Duration> {
         let timeout = self.builder.healing.stall_timeout.filter(|_| self.reroutes());
-        timeout.map(Stalls::interval)
+        timeout.map(SilenceWatch::<{ 2 * QUEUE_PAIRS }>::interval)
     }
 
     /// Whether rails are re-routed.
@@ -139,7 +139,6 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     /// Whether this poll looks at rails.
     #[inline]
     pub(super) fn is_time_to_heal(&mut self) -> bool {
-        self.polls = (self.polls + 1) % HEAL_EVERY;
-        self.polls == 0 && self.builder.reroutes
+        self.builder.reroutes && self.polls.is_turn(HEAL_EVERY)
     }
 }

@@ -1,14 +1,12 @@
 //! What an endpoint that heals by itself remembers between two polls.
 
-use super::attempts::Attempts;
-use super::headway::Headway;
 use super::link::HealingLink;
 use super::message::HealingMessage;
-use super::options::Healing;
 use crate::backend::EventCursor;
 use crate::endpoint::joining::Joining;
 use crate::endpoint::place::{RAIL_IDS, rail_index};
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
+use crate::heal::{Attempts, DeviceEvents, Healing, SilenceWatch};
 use polyrail_core::virtual_qp::{ControlMessage, RailId};
 use std::time::Instant;
 
@@ -20,11 +18,10 @@ pub(in crate::endpoint) struct Healer<Q> {
     /// Of the two ends, the one that offers new queue pairs; the other one answers.
     pub(super) offers: bool,
     pub(super) cares: [Care<Q>; RAIL_IDS],
-    pub(super) headway: Headway,
-    /// What was read of each device's events.
-    pub(super) readers: Vec<EventCursor>,
-    /// When they are read next.
-    pub(super) next_events: Option<Instant>,
+    pub(super) silence: SilenceWatch<RAIL_IDS>,
+    /// Requests that each rail had completed when it was last looked at for silence; `None` before the first look.
+    pub(super) completed: [Option<u64>; RAIL_IDS],
+    pub(super) device_events: DeviceEvents,
     /// When rails that are not at home go there: some time after a port is up again.
     pub(super) home_at: Option<Instant>,
     /// Rails were out of service when it last looked.
@@ -200,16 +197,16 @@ impl<Q> Care<Q> {
 }
 
 impl<Q> Healer<Q> {
-    /// `readers` are of the endpoint's devices, by place.
-    pub(in crate::endpoint) fn new(options: Healing, readers: Vec<EventCursor>) -> Self {
+    /// `cursors` are those of the endpoint's devices, by place.
+    pub(in crate::endpoint) fn new(options: Healing, cursors: Vec<EventCursor>) -> Self {
         Self {
             options,
             link: HealingLink::new(),
             offers: false,
             cares: std::array::from_fn(|_| Care::default()),
-            headway: Headway::default(),
-            readers,
-            next_events: None,
+            silence: SilenceWatch::new(),
+            completed: [None; RAIL_IDS],
+            device_events: DeviceEvents::new(cursors),
             home_at: None,
             is_busy: false,
             last_walk: None,

@@ -1,17 +1,14 @@
-//! What an endpoint notices by itself: what devices say, and rails that make no headway.
+//! What an endpoint notices by itself: what devices say, and rails that complete nothing.
 
-use super::headway::Look;
 use super::message::HealingMessage;
 use super::walk::Walk;
 use crate::backend::{Connect, DeviceEvent};
-use crate::endpoint::place::{Place, rail_ids};
+use crate::endpoint::place::{Place, RAIL_IDS, rail_ids};
 use crate::endpoint::rail_log::Noticed;
+use crate::heal::Look;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::{RailId, RailState};
 use std::time::Duration;
-
-/// How often devices are asked for events: a system call for each, with real verbs.
-const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
 /// When a rail that has to stay away for now is looked at again.
 const HOME_AGAIN: Duration = Duration::from_millis(10);
@@ -23,34 +20,19 @@ where
 {
     /// Reads what devices say, if that is due.
     pub(super) fn look_at_devices(&mut self) {
-        if self.healer.next_events.is_some_and(|next| self.now < next) {
-            return;
+        let (ids, devices) = (&self.qp.devices, self.owner.devices);
+        let next = |device: usize, cursor: &mut _| devices.next_event(ids[device], cursor);
+        let is_up = |device: usize, port| devices.port(ids[device], port).is_ok();
+        for (device, event) in self.healer.device_events.read(self.now, next, is_up) {
+            self.device_said(device, event);
         }
-        self.healer.next_events = self.now.checked_add(EVENTS_EVERY);
-        let mut readers = std::mem::take(&mut self.healer.readers);
-        for (device, reader) in readers.iter_mut().enumerate() {
-            let id = self.qp.devices[device];
-            let next = || self.owner.devices.next_event(id, reader);
-            let events: Vec<DeviceEvent> = std::iter::from_fn(next).collect();
-            for (at, event) in events.iter().enumerate() {
-                self.device_said(device, *event, &events[at + 1..]);
-            }
-        }
-        self.healer.readers = readers;
     }
 
-    /// `later` is what else it said, after that.
-    fn device_said(&mut self, device: usize, event: DeviceEvent, later: &[DeviceEvent]) {
+    fn device_said(&mut self, device: usize, event: DeviceEvent) {
         self.healer.is_busy = true;
         match event {
             DeviceEvent::PortDown { port } => {
-                // It may be up again; then what is in flight is carried on. It is asked only then: the answer
-                // may have to wait until whoever takes the port down is done.
-                let may_be_up = later.contains(&DeviceEvent::PortUp { port });
-                let id = self.qp.devices[device];
-                if !may_be_up || self.owner.devices.port(id, port).is_err() {
-                    self.give_up_rails_on(device, Some(port), Noticed::PortDown);
-                }
+                self.give_up_rails_on(device, Some(port), Noticed::PortDown);
             }
             DeviceEvent::PortUp { .. } => {
                 self.hurry_all();
@@ -138,22 +120,28 @@ where
         }
     }
 
-    /// Whether any rail makes no headway while others do.
+    /// Gives rails up that complete nothing for too long, while other rails do or have nothing to do.
     pub(super) fn watch(&mut self) {
         let Some(timeout) = self.healer.options.stall_timeout else { return };
-        if !self.healer.headway.is_due(self.now) {
+        if !self.healer.silence.is_due(self.now, timeout) {
             return;
         }
         let stalled = self.qp.check_stalled();
-        let mut looks = [Look::default(); _];
-        for (rail, look) in rail_ids().zip(&mut looks) {
-            *look = Look {
-                is_stalled: stalled.contains(rail),
-                completed: self.carried(rail).completed,
-                is_in_service: self.state(rail) == Some(RailState::InService),
-            };
+        let mut looks = [Look::default(); RAIL_IDS];
+        let mut is_well = [false; RAIL_IDS];
+        for (at, rail) in rail_ids().enumerate() {
+            let completed = Some(self.carried(rail).completed);
+            let before = std::mem::replace(&mut self.healer.completed[at], completed);
+            let has_moved = before.is_some() && before != completed;
+            if self.state(rail) == Some(RailState::InService) {
+                looks[at].is_stalled = stalled.contains(rail);
+                is_well[at] = has_moved || !looks[at].is_stalled;
+            }
         }
-        for at in self.healer.headway.look(self.now, timeout, &looks) {
+        for (at, look) in looks.iter_mut().enumerate() {
+            look.peer_is_alive = (0..RAIL_IDS).any(|other| other != at && is_well[other]);
+        }
+        for at in self.healer.silence.look(looks) {
             if let Some(rail) = rail_ids().nth(at) {
                 self.give_up_rail(rail, Noticed::Silent(timeout));
             }

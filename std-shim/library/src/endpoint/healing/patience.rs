@@ -1,10 +1,10 @@
 //! How long requests wait, for rails and for the peer's word.
 
 use super::given_up::GivenUp;
-use super::options::Healing;
 use super::walk::Walk;
 use crate::backend::Connect;
 use crate::endpoint::place::{rail_ids, rail_index};
+use crate::heal::Healing;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::{RailId, RailSet};
 use std::time::Duration;

@@ -23,6 +23,10 @@ use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{QpState, RailId, RailState};
 use std::time::Instant;
 
+/// Polls from one repair step to the next: a look at the clock costs a few times what is tolerable for each poll. A set
+/// adds its number of members, because looking at each of them costs, too.
+pub(in crate::endpoint) const HEAL_EVERY: usize = 8;
+
 /// Messages that are heard at once, so that a peer that never stops does not hold up a poll.
 const MOST_AT_ONCE: usize = 256;
 
