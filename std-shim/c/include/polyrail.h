@@ -17,8 +17,8 @@
  * Memory of a request belongs to the devices from the call that posts it until the request is reported, or tested to be
  * done; its `memory` says what may still happen then.
  *
- * Nothing waits for longer than drivers do, but polyrail_peers_wait and polyrail_p2p_close. No call unwinds or exits.
- * After fork() only the parent may use any of it. */
+ * Nothing waits for longer than drivers do, but polyrail_peers_wait, and polyrail_peers_close of peers for messages.
+ * No call unwinds or exits. After fork() only the parent may use any of it. */
 
 #ifndef POLYRAIL_H
 #define POLYRAIL_H
@@ -101,7 +101,7 @@
 // The number of the rail that carries notifications only.
 #define POLYRAIL_RAIL_NOTIFY 255
 
-// The receive stays, for a flush, until polyrail_p2p_forget.
+// The receive stays, for a flush, until polyrail_messages_forget.
 #define POLYRAIL_TEST_KEEP (1 << 0)
 
 // `gid_index` of the domain's options counts.
@@ -485,12 +485,8 @@ typedef struct polyrail_link polyrail_link;
 // A TCP address at which links of peers are accepted. One thread at a time.
 typedef struct polyrail_listener polyrail_listener;
 
-// Connections for messages, which the receiver says where to put, with many peers, which one poll serves. One
-// thread at a time.
-typedef struct polyrail_p2p polyrail_p2p;
-
-// Connections for requests (WRITE, READ, SEND, atomics) with many peers, which one poll serves. One thread at a
-// time.
+// Connections with many peers, which one poll serves: for requests (WRITE, READ, SEND, atomics), or for messages, which
+// the receiver says where to put. One thread at a time.
 typedef struct polyrail_peers polyrail_peers;
 
 // Memory of the caller's, registered with every device of a domain. Any thread may use it, many at the same
@@ -680,6 +676,32 @@ typedef struct {
   uint64_t fence_timeout_ms;
 } polyrail_endpoint_options;
 
+// A buffer that a message may land in.
+typedef struct {
+  // The memory; it stays registered, and is left alone, until the receive is tested to be done.
+  polyrail_region *region;
+  // Where in it.
+  uint64_t offset;
+  // Bytes that it holds.
+  uint32_t length;
+  // By which the sender finds it among the buffers of the receive.
+  uint32_t tag;
+} polyrail_buffer;
+
+// A message that is done.
+typedef struct {
+  // sizeof(polyrail_message_info).
+  uint32_t size;
+  // Buffers of a receive; 0 of a send or a flush.
+  uint32_t count;
+  // Bytes that came for each.
+  uint32_t lengths[POLYRAIL_MAX_BUFFERS];
+  // A polyrail_memory, also if the call returned an error.
+  uint32_t memory;
+  // 0.
+  uint32_t reserved;
+} polyrail_message_info;
+
 // A request that was reported.
 typedef struct {
   // The caller's name for it.
@@ -741,32 +763,6 @@ typedef struct {
   // 0.
   uint32_t reserved;
 } polyrail_part;
-
-// A buffer that a message may land in.
-typedef struct {
-  // The memory; it stays registered, and is left alone, until the receive is tested to be done.
-  polyrail_region *region;
-  // Where in it.
-  uint64_t offset;
-  // Bytes that it holds.
-  uint32_t length;
-  // By which the sender finds it among the buffers of the receive.
-  uint32_t tag;
-} polyrail_buffer;
-
-// A message that is done.
-typedef struct {
-  // sizeof(polyrail_message_info).
-  uint32_t size;
-  // Buffers of a receive; 0 of a send or a flush.
-  uint32_t count;
-  // Bytes that came for each.
-  uint32_t lengths[POLYRAIL_MAX_BUFFERS];
-  // A polyrail_memory, also if the call returned an error.
-  uint32_t memory;
-  // 0.
-  uint32_t reserved;
-} polyrail_message_info;
 
 #ifdef __cplusplus
 extern "C" {
@@ -883,8 +879,8 @@ polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   size_t capacity,
                                   size_t *length);
 
-// Connects with the other end, whose card this is. Neither end posts before both have connected, but both may post
-// receives before.
+// Connects with the other end, whose card this is. Neither end posts, sends or offers buffers before both have
+// connected, but both may post receives of requests before.
 polyrail_code polyrail_peers_connect(polyrail_peers *peers,
                                      uint64_t peer,
                                      const void *card,
@@ -892,7 +888,8 @@ polyrail_code polyrail_peers_connect(polyrail_peers *peers,
 
 // Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
 // of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
-// side is told. Never waits: both ends are polled until an event tells that it is done. Receives may be posted before.
+// side is told. Never waits: both ends are polled until an event tells that it is done. Receives of requests may be
+// posted before.
 polyrail_code polyrail_peers_meet(polyrail_peers *peers,
                                   uint64_t peer,
                                   polyrail_link *link,
@@ -941,12 +938,88 @@ polyrail_code polyrail_peers_next_event(polyrail_peers *peers,
 // Where a connection stands.
 polyrail_code polyrail_peers_info(polyrail_peers *peers, uint64_t peer, polyrail_peer_info *info);
 
-// What every rail of a connection did. Stores up to `capacity`, and in `count` how many there are.
+// What every rail of a connection for requests did, or every queue pair of a connection for messages: those that send,
+// then those that receive. Stores up to `capacity`, and in `count` how many there are.
 polyrail_code polyrail_peers_rails(polyrail_peers *peers,
                                    uint64_t peer,
                                    polyrail_rail_info *rails,
                                    size_t capacity,
                                    size_t *count);
+
+// Closes peers with their links. Nothing is reported any more, and no device accesses memory of requests or messages
+// any more. Peers for messages wait for that: if it takes more than 10 seconds, POLYRAIL_CODE_STILL_ACCESSED is
+// returned; the memory stays registered then, and is not the caller's again.
+polyrail_code polyrail_peers_close(polyrail_peers *peers);
+
+// Adds a peer, and stores its number, which no other ever has in this object. Its lowest 16 bits are those of no
+// other at the same time, and are counted from 0 on. `options` may be NULL: those that the object was opened with;
+// peers for messages all have those. The others go on meanwhile.
+polyrail_code polyrail_peers_add(polyrail_peers *peers,
+                                 const polyrail_endpoint_options *options,
+                                 uint64_t *peer);
+
+// Gives a connection up. What was posted to a peer for requests comes back, as flushed or as it ended, in the next
+// polls; messages fail, as soon as no device accesses their memory any more.
+polyrail_code polyrail_peers_fail(polyrail_peers *peers,
+                                  uint64_t peer);
+
+// Removes a peer, and its link, when no device accesses memory of its requests or messages any more. For requests that
+// is at once: what was not reported never is; who wants the reports calls polyrail_peers_fail before, and polls until
+// they are there: over several rails until `unreported` of polyrail_peers_info is 0, over a single one until there are
+// as many as were posted. For messages the connection is given up, and POLYRAIL_CODE_NOT_NOW may be returned: poll, and
+// call again. Afterwards its messages are no more.
+polyrail_code polyrail_peers_remove(polyrail_peers *peers,
+                                    uint64_t peer);
+
+// Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
+polyrail_code polyrail_messages_poll(polyrail_peers *peers,
+                                     size_t budget);
+
+// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
+// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+polyrail_code polyrail_messages_receive(polyrail_peers *peers,
+                                        uint64_t peer,
+                                        const polyrail_buffer *buffers,
+                                        size_t count,
+                                        uint64_t *request);
+
+// Sends to the buffer with this tag among those that the peer has offered first, and stores the request.
+// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
+// buffer is shorter than the message, which can be sent to another one.
+polyrail_code polyrail_messages_send(polyrail_peers *peers,
+                                     uint64_t peer,
+                                     polyrail_region *region,
+                                     uint64_t offset,
+                                     uint32_t length,
+                                     uint32_t tag,
+                                     uint64_t *request);
+
+// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
+// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
+// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
+// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
+// whatever the code.
+polyrail_code polyrail_messages_test(polyrail_peers *peers,
+                                     uint64_t request,
+                                     uint32_t flags,
+                                     polyrail_message_info *info);
+
+// Begins to make all bytes of a receive visible to whoever reads that memory, such as a GPU, and turns the request,
+// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
+// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+polyrail_code polyrail_messages_flush(polyrail_peers *peers,
+                                      uint64_t request);
+
+// Forgets a receive that was kept.
+polyrail_code polyrail_messages_forget(polyrail_peers *peers, uint64_t request);
+
+// Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
+// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
+// the devices' shared receive queues, if that is fewer: then polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
+polyrail_code polyrail_messages_open(polyrail_domain *domain,
+                                     const polyrail_endpoint_options *options,
+                                     uint32_t most,
+                                     polyrail_peers **peers);
 
 // Makes a polling object for connections for requests over the devices of a domain, without peers yet. `options`,
 // which may be NULL, are those of its peers, unless they have their own. It has room for 6144 queue pairs: 1228 peers
@@ -955,34 +1028,14 @@ polyrail_code polyrail_peers_open(polyrail_domain *domain,
                                   const polyrail_endpoint_options *options,
                                   polyrail_peers **peers);
 
-// Closes it with all its peers and their links. Nothing is reported any more, and no device accesses memory of
-// requests any more.
-polyrail_code polyrail_peers_close(polyrail_peers *peers);
-
-// Adds a peer, and stores its number, which no other ever has in this object. Its lowest 16 bits are those of no
-// other at the same time, and are counted from 0 on. `options` may be NULL: those of polyrail_peers_open. The others
-// go on meanwhile.
-polyrail_code polyrail_peers_add(polyrail_peers *peers,
-                                 const polyrail_endpoint_options *options,
-                                 uint64_t *peer);
-
-// Gives a connection up: what was posted comes back, as flushed or as it ended, in the next polls.
-polyrail_code polyrail_peers_fail(polyrail_peers *peers, uint64_t peer);
-
-// Removes a peer, and its link. What was not reported never is, and no device accesses memory of its requests any
-// more; who wants the reports calls polyrail_peers_fail before, and polls until they are there: over several rails until
-// `unreported` of polyrail_peers_info is 0, over a single one until there are as many as were posted.
-polyrail_code polyrail_peers_remove(polyrail_peers *peers,
-                                    uint64_t peer);
-
-// Removes a peer, whose connection has failed or not, and adds another one in its place, not connected yet, with the
+// Removes a peer for requests, whose connection has failed or not, and adds another one in its place, not connected yet, with the
 // same lowest 16 bits of its number. `options` may be NULL.
 polyrail_code polyrail_peers_replace(polyrail_peers *peers,
                                      uint64_t peer,
                                      const polyrail_endpoint_options *options,
                                      uint64_t *new_peer);
 
-// Fails one rail, such as one whose device is to be taken away; POLYRAIL_RAIL_NOTIFY. With rerouting others take
+// Fails one rail of a peer for requests, such as one whose device is to be taken away; POLYRAIL_RAIL_NOTIFY. With rerouting others take
 // over.
 polyrail_code polyrail_peers_fail_rail(polyrail_peers *peers,
                                        uint64_t peer,
@@ -1055,144 +1108,6 @@ polyrail_code polyrail_peers_receive_parts(polyrail_peers *peers,
                                            uint64_t id,
                                            const polyrail_part *parts,
                                            size_t count);
-
-// The card of this end of a connection: bytes for the other end, to be carried there by whatever way. At most
-// POLYRAIL_CARD_BYTES. Stores how many in `length`.
-polyrail_code polyrail_p2p_card(polyrail_p2p *p2p,
-                                uint64_t peer,
-                                void *bytes,
-                                size_t capacity,
-                                size_t *length);
-
-// Connects with the other end, whose card this is. Neither end sends or offers buffers before both have
-// connected.
-polyrail_code polyrail_p2p_connect(polyrail_p2p *p2p, uint64_t peer, const void *card, size_t length);
-
-// Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
-// of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
-// side is told. Never waits: both ends are polled until an event tells that it is done.
-polyrail_code polyrail_p2p_meet(polyrail_p2p *p2p,
-                                uint64_t peer,
-                                polyrail_link *link,
-                                const void *hello,
-                                size_t length);
-
-// Sends a message over the peer's link, at most POLYRAIL_MESSAGE_BYTES. POLYRAIL_CODE_NOT_NOW: the two sides have not
-// met yet, or too much waits to be taken by the other side: a side that has 256 events to take reads no more, and one
-// that reads nothing for 9 seconds while messages wait may lose its link, which is made anew. It has no order with what
-// goes over the rails.
-polyrail_code polyrail_p2p_say(polyrail_p2p *p2p,
-                               uint64_t peer,
-                               const void *bytes,
-                               size_t length);
-
-// With rerouting, and without a link: what this end of a connection has to tell the other one, to be carried there
-// in order, after every poll until it is POLYRAIL_CODE_NOT_NOW. At most POLYRAIL_MESSAGE_BYTES, and there must be
-// room for as many.
-polyrail_code polyrail_p2p_next_control(polyrail_p2p *p2p,
-                                        uint64_t peer,
-                                        void *bytes,
-                                        size_t capacity,
-                                        size_t *length);
-
-// What the other end's polyrail_p2p_next_control has given. POLYRAIL_CODE_NOT_NOW: poll, and hand it over again.
-polyrail_code polyrail_p2p_control(polyrail_p2p *p2p,
-                                   uint64_t peer,
-                                   const void *bytes,
-                                   size_t length);
-
-// What carried those broke, and there is another way: both ends say so before anything goes over the new one.
-polyrail_code polyrail_p2p_control_lost(polyrail_p2p *p2p, uint64_t peer);
-
-// Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
-polyrail_code polyrail_p2p_poll(polyrail_p2p *p2p,
-                                size_t budget);
-
-// Drives links and healing at once, which otherwise some of the polls do. Never waits for long: making a queue pair
-// may take a driver milliseconds.
-polyrail_code polyrail_p2p_drive(polyrail_p2p *p2p);
-
-// The oldest thing that happened to a peer and was not taken yet, with the bytes that came with it, which may be as
-// many as POLYRAIL_MESSAGE_BYTES; POLYRAIL_CODE_TOO_SHORT leaves it where it is. Never waits:
-// POLYRAIL_CODE_NOT_NOW.
-polyrail_code polyrail_p2p_next_event(polyrail_p2p *p2p,
-                                      polyrail_event *event,
-                                      void *bytes,
-                                      size_t capacity);
-
-// Where a connection stands.
-polyrail_code polyrail_p2p_info(polyrail_p2p *p2p, uint64_t peer, polyrail_peer_info *info);
-
-// What every queue pair of a connection did: those that send, then those that receive. Stores up to `capacity`, and
-// in `count` how many there are.
-polyrail_code polyrail_p2p_rails(polyrail_p2p *p2p,
-                                 uint64_t peer,
-                                 polyrail_rail_info *rails,
-                                 size_t capacity,
-                                 size_t *count);
-
-// Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
-// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
-// the devices' shared receive queues, if that is fewer: then polyrail_p2p_add returns POLYRAIL_CODE_TOO_MANY.
-polyrail_code polyrail_p2p_open(polyrail_domain *domain,
-                                const polyrail_endpoint_options *options,
-                                uint32_t most,
-                                polyrail_p2p **p2p);
-
-// Closes it with all its peers and their links, and waits until no device accesses memory of messages any more. If
-// that takes more than 10 seconds, POLYRAIL_CODE_STILL_ACCESSED is returned: the memory stays registered, and is not
-// the caller's again.
-polyrail_code polyrail_p2p_close(polyrail_p2p *p2p);
-
-// Adds a peer, and stores its number, which no other ever has in this object. Its lowest 16 bits are those of no
-// other at the same time, and are counted from 0 on.
-polyrail_code polyrail_p2p_add(polyrail_p2p *p2p,
-                               uint64_t *peer);
-
-// Gives a connection up: its requests fail, as soon as no device accesses their memory any more.
-polyrail_code polyrail_p2p_fail(polyrail_p2p *p2p, uint64_t peer);
-
-// Gives a connection up, and removes the peer when no device accesses memory of its messages any more;
-// POLYRAIL_CODE_NOT_NOW: poll, and call again. Afterwards its requests are no more.
-polyrail_code polyrail_p2p_remove(polyrail_p2p *p2p, uint64_t peer);
-
-// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
-// POLYRAIL_CODE_NOT_NOW: poll, and try again.
-polyrail_code polyrail_p2p_receive(polyrail_p2p *p2p,
-                                   uint64_t peer,
-                                   const polyrail_buffer *buffers,
-                                   size_t count,
-                                   uint64_t *request);
-
-// Sends to the buffer with this tag among those that the peer has offered first, and stores the request.
-// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
-// buffer is shorter than the message, which can be sent to another one.
-polyrail_code polyrail_p2p_send(polyrail_p2p *p2p,
-                                uint64_t peer,
-                                polyrail_region *region,
-                                uint64_t offset,
-                                uint32_t length,
-                                uint32_t tag,
-                                uint64_t *request);
-
-// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
-// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
-// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
-// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
-// whatever the code.
-polyrail_code polyrail_p2p_test(polyrail_p2p *p2p,
-                                uint64_t request,
-                                uint32_t flags,
-                                polyrail_message_info *info);
-
-// Begins to make all bytes of a receive visible to whoever reads that memory, such as a GPU, and turns the request,
-// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
-// POLYRAIL_CODE_NOT_NOW: poll, and try again.
-polyrail_code polyrail_p2p_flush(polyrail_p2p *p2p,
-                                 uint64_t request);
-
-// Forgets a receive that was kept.
-polyrail_code polyrail_p2p_forget(polyrail_p2p *p2p, uint64_t request);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,7 +9,7 @@
 //! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
 //! 4. `options` become builders, `numbers` name peers, `news` is what happened to them, `pace` when polls look;
 //! 5. `link` is how two sides meet over TCP, and `kept` what there is of a peer beside its connection;
-//! 6. `peers` are connections for requests, and `p2p` for messages.
+//! 6. `peers` are connections, for requests or for messages.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -28,8 +28,6 @@ mod region;
 mod link;
 
 mod peers;
-
-mod p2p;
 
 mod arguments;
 mod call;
@@ -51,7 +49,6 @@ pub use code::Code;
 pub use domain::*;
 pub use link::*;
 pub use log::*;
-pub use p2p::*;
 pub use peers::*;
 pub use region::*;
 pub use types::*;

@@ -1,53 +1,48 @@
 //! How peers are connected, and what the two ends tell each other.
 
-use super::meets::{Member, connect_failure};
-use super::object::{PeersOn, on_backend};
+use super::connections::Member;
+use super::object::{AnyPeers, Found};
 use crate::arguments::{Answer, bytes, check_length};
 use crate::call::call;
 use crate::code::Code;
-use crate::error::{Failure, Refusal, refuse};
+use crate::error::{Refusal, refuse};
 use crate::link::{self, PeerLink};
 use crate::table::exclusive;
 use crate::types::{Link, POLYRAIL_HELLO_BYTES, POLYRAIL_MESSAGE_BYTES, Peers};
-use polyrail::backend::Domain;
-use polyrail::endpoint::{HealingLink, HealingMessage};
-use polyrail::exchange::{address_from_json, address_to_json};
 use std::ffi::c_void;
 
-impl<D: Domain> PeersOn<D> {
+impl AnyPeers {
     fn connect(&mut self, peer: u64, card: &[u8]) -> Result<(), Refusal> {
-        let place = self.numbers.place(peer)?;
-        self.kept[place].check_not_connected()?;
-        let address = address_from_json(card);
-        let address = address.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        let (place, qp) = self.member(peer)?;
-        qp.connect(&address).map_err(|error| connect_failure(&error))?;
-        self.kept[place].is_connected = true;
+        let mut found = self.find(peer)?;
+        found.kept().check_not_connected()?;
+        found.set.connect(found.place, card)?;
+        found.kept().is_connected = true;
         Ok(())
     }
 
     fn meet(&mut self, peer: u64, link: *mut Link, hello: &[u8]) -> Result<(), Refusal> {
-        let place = self.numbers.place(peer)?;
-        self.kept[place].check_not_connected()?;
-        let (place, qp) = self.member(peer)?;
+        let mut found = self.find(peer)?;
+        found.kept().check_not_connected()?;
         // Only now: the link stays the caller's if the call was wrong.
-        let link = PeerLink::begin(link::take(link)?, hello, &mut Member(qp))?;
-        self.kept[place].link = Some(link);
+        let link = link::take(link)?;
+        let mut member = Member { set: &mut *found.set, place: found.place };
+        let link = PeerLink::begin(link, hello, &mut member)?;
+        found.kept().link = Some(link);
         Ok(())
     }
 
     fn say(&mut self, peer: u64, said: &[u8]) -> Result<(), Refusal> {
-        let place = self.numbers.place(peer)?;
-        link::say(&mut self.kept[place].link, said)
+        let place = self.common.numbers.place(peer)?;
+        link::say(&mut self.common.kept[place].link, said)
     }
 
-    /// What carries the news of rails, for peers without a link.
-    fn healing_link(&mut self, peer: u64) -> Result<HealingLink, Refusal> {
-        let place = self.numbers.place(peer)?;
-        self.kept[place].check_no_link()?;
-        match self.member(peer)?.1.healing_link() {
-            Some(link) => Ok(link),
-            None => refuse(Code::State, "the peer's rails are not rerouted"),
+    /// Refuses what is for peers without a link.
+    fn carried_by_caller(&mut self, peer: u64) -> Result<Found<'_>, Refusal> {
+        let mut found = self.find(peer)?;
+        found.kept().check_no_link()?;
+        match found.set.reroutes(found.place) {
+            true => Ok(found),
+            false => refuse(Code::State, "the peer's rails are not rerouted"),
         }
     }
 }
@@ -65,14 +60,14 @@ pub unsafe extern "C" fn polyrail_peers_card(
     call(|| {
         // SAFETY: the caller's promise.
         let answer = unsafe { Answer::new(bytes, capacity, length) }?;
-        let address =
-            on_backend!(&mut *exclusive(peers)?, peers => peers.member(peer)?.1.address());
-        answer.give(address_to_json(&address).as_bytes())
+        let mut peers = exclusive(peers)?;
+        let found = peers.find(peer)?;
+        answer.give(found.set.card(found.place)?.as_bytes())
     })
 }
 
-/// Connects with the other end, whose card this is. Neither end posts before both have connected, but both may post
-/// receives before.
+/// Connects with the other end, whose card this is. Neither end posts, sends or offers buffers before both have
+/// connected, but both may post receives of requests before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_connect(
     peers: *mut Peers,
@@ -83,13 +78,14 @@ pub unsafe extern "C" fn polyrail_peers_connect(
     call(|| {
         // SAFETY: the caller's promise.
         let card = unsafe { bytes(card, length, "card") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.connect(peer, card))
+        exclusive(peers)?.connect(peer, card)
     })
 }
 
 /// Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
 /// of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
-/// side is told. Never waits: both ends are polled until an event tells that it is done. Receives may be posted before.
+/// side is told. Never waits: both ends are polled until an event tells that it is done. Receives of requests may be
+/// posted before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_meet(
     peers: *mut Peers,
@@ -102,7 +98,7 @@ pub unsafe extern "C" fn polyrail_peers_meet(
         // SAFETY: the caller's promise.
         let hello = unsafe { bytes(hello, length, "hello") }?;
         check_length(length, POLYRAIL_HELLO_BYTES)?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.meet(peer, link, hello))
+        exclusive(peers)?.meet(peer, link, hello)
     })
 }
 
@@ -121,7 +117,7 @@ pub unsafe extern "C" fn polyrail_peers_say(
         // SAFETY: the caller's promise.
         let said = unsafe { self::bytes(bytes, length, "bytes") }?;
         check_length(length, POLYRAIL_MESSAGE_BYTES)?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.say(peer, said))
+        exclusive(peers)?.say(peer, said)
     })
 }
 
@@ -140,9 +136,10 @@ pub unsafe extern "C" fn polyrail_peers_next_control(
         // SAFETY: the caller's promise.
         let mut answer = unsafe { Answer::new(bytes, capacity, length) }?;
         answer.check_room(POLYRAIL_MESSAGE_BYTES)?;
-        let link = on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?);
-        let message = link.next_message().ok_or(Refusal::NotNow)?;
-        answer.give(message.to_json().as_bytes())
+        let mut peers = exclusive(peers)?;
+        let found = peers.carried_by_caller(peer)?;
+        let message = found.set.next_control(found.place).ok_or(Refusal::NotNow)?;
+        answer.give(message.as_bytes())
     })
 }
 
@@ -156,11 +153,10 @@ pub unsafe extern "C" fn polyrail_peers_control(
 ) -> Code {
     call(|| {
         // SAFETY: the caller's promise.
-        let told = unsafe { self::bytes(bytes, length, "bytes") }?;
-        let link = on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?);
-        let message = HealingMessage::from_json(told);
-        let message = message.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        link.hear(message).map_err(|_| Refusal::NotNow)
+        let text = unsafe { self::bytes(bytes, length, "bytes") }?;
+        let mut peers = exclusive(peers)?;
+        let found = peers.carried_by_caller(peer)?;
+        found.set.control(found.place, text)
     })
 }
 
@@ -168,7 +164,9 @@ pub unsafe extern "C" fn polyrail_peers_control(
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_control_lost(peers: *mut Peers, peer: u64) -> Code {
     call(|| {
-        on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?).restored();
+        let mut peers = exclusive(peers)?;
+        let found = peers.carried_by_caller(peer)?;
+        found.set.control_lost(found.place);
         Ok(())
     })
 }

@@ -1,77 +1,35 @@
 //! What can be asked about peers.
 
-use super::object::{PeersOn, on_backend};
+use super::connections::Standing;
+use super::object::AnyPeers;
 use crate::arguments::give_list;
 use crate::call::call;
 use crate::code::Code;
 use crate::devices::fixed;
 use crate::error::Refusal;
-use crate::numbers::Numbers;
 use crate::sized::place;
 use crate::table::exclusive;
-use crate::types::{POLYRAIL_RAIL_NOTIFY, PeerInfo, Peers, RailInfo, RailState};
-use polyrail::backend::Domain;
-use polyrail::endpoint::RailReport;
-use polyrail::virtual_qp::{self, QpState};
+use crate::types::{PeerInfo, Peers, RailInfo};
 
-/// Where a rail stands, in C.
-pub(crate) fn rail_state(state: virtual_qp::RailState) -> RailState {
-    match state {
-        virtual_qp::RailState::InService => RailState::InService,
-        virtual_qp::RailState::Draining => RailState::Draining,
-        virtual_qp::RailState::Fenced => RailState::Fenced,
-        virtual_qp::RailState::Down => RailState::Down,
-        virtual_qp::RailState::Joining => RailState::Joining,
-    }
-}
-
-fn rail_info(report: &RailReport) -> RailInfo {
-    RailInfo {
-        device: fixed(&report.device),
-        // The others have numbers.
-        rail: report.rail.parse().unwrap_or(POLYRAIL_RAIL_NOTIFY),
-        state: rail_state(report.state) as u32,
-        qp_num: report.qp_num,
-        generation: report.generation.into(),
-        bytes: report.bytes,
-        requests: report.send_requests,
-        doorbells: report.doorbells,
-        completions: report.completions,
-        errors: report.errors,
-        failures: report.failures,
-        posted_again: report.posted_again,
-        reserved: [0; 2],
-    }
-}
-
-impl<D: Domain> PeersOn<D> {
+impl AnyPeers {
     fn info(&mut self, peer: u64) -> Result<PeerInfo, Refusal> {
-        let place = self.numbers.place(peer)?;
+        let mut found = self.find(peer)?;
+        let place = found.place;
         // Ends are noticed there.
-        self.drive_one(place, peer);
-        let kept = &self.kept[place];
-        let qp = Numbers::found(self.set.get(place), peer)?;
-        let first_error = || qp.first_error().map(|error| error.to_string());
-        let words = kept.end.clone().or_else(first_error).unwrap_or_default();
-        let state = kept.state(qp.state() == QpState::Error, qp.state() == QpState::Degraded);
-        let reports = qp.rail_reports();
-        let rails = reports.iter().map(rail_info).filter(|rail| rail.rail != POLYRAIL_RAIL_NOTIFY);
-        let in_service = |rail: &RailInfo| rail.state == RailState::InService as u32;
+        found.common.drive_one(found.set, place, peer);
+        let standing = found.set.standing(place);
+        let Standing { rails, rails_in_service, is_degraded, unreported, first_error } = standing;
+        let kept = found.kept();
+        let words = kept.end.clone().or(first_error).unwrap_or_default();
         Ok(PeerInfo {
             size: 0,
-            state: state as u32,
-            rails: rails.clone().count() as u32,
-            rails_in_service: rails.filter(in_service).count() as u32,
-            unreported: qp.unreported() as u32,
+            state: kept.state(kept.end.is_some(), is_degraded) as u32,
+            rails,
+            rails_in_service,
+            unreported,
             has_link: kept.link.is_some().into(),
             words: fixed(&words),
         })
-    }
-
-    fn rails(&self, peer: u64) -> Result<Vec<RailInfo>, Refusal> {
-        let place = self.numbers.place(peer)?;
-        let qp = Numbers::found(self.set.get(place), peer)?;
-        Ok(qp.rail_reports().iter().map(rail_info).collect())
     }
 }
 
@@ -85,12 +43,13 @@ pub unsafe extern "C" fn polyrail_peers_info(
     call(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { place(info) }?;
-        place.put(&on_backend!(&mut *exclusive(peers)?, peers => peers.info(peer)?));
+        place.put(&exclusive(peers)?.info(peer)?);
         Ok(())
     })
 }
 
-/// What every rail of a connection did. Stores up to `capacity`, and in `count` how many there are.
+/// What every rail of a connection for requests did, or every queue pair of a connection for messages: those that send,
+/// then those that receive. Stores up to `capacity`, and in `count` how many there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_rails(
     peers: *mut Peers,
@@ -100,7 +59,9 @@ pub unsafe extern "C" fn polyrail_peers_rails(
     count: *mut usize,
 ) -> Code {
     call(|| {
-        let all = on_backend!(&mut *exclusive(peers)?, peers => peers.rails(peer)?);
+        let mut peers = exclusive(peers)?;
+        let found = peers.find(peer)?;
+        let all = found.set.rails(found.place);
         // SAFETY: the caller's promise.
         unsafe { give_list((rails, capacity), count, &all) }
     })

@@ -1,26 +1,25 @@
-//! Connections for requests with many peers.
+//! Connections with many peers, for requests or for messages, behind one kind of handle.
 //!
-//! `object` is what is behind a handle, on either backend; `members` is how peers come and go, `connect` how they are
-//! connected, `post` and `poll` are the data path, `drive` is what happens beside it, and `health` what can be asked.
+//! `object` is the object behind a handle; `connections` is the interface that connections of both kinds have, and
+//! `common` is what is kept of them beside. `members`, `connect`, `drive` and `health` are the functions for both kinds. `requests` and `messages` implement
+//! the interface, each with its data path.
 
+mod common;
 mod connect;
+mod connections;
 mod drive;
 mod health;
-mod meets;
 mod members;
+mod messages;
 mod object;
-mod poll;
-mod post;
-
-pub(crate) use health::rail_state;
-pub(crate) use members::build_failure;
+mod requests;
 
 pub use connect::*;
 pub use drive::*;
 pub use health::*;
 pub use members::*;
-pub use poll::*;
-pub use post::*;
+pub use messages::*;
+pub use requests::*;
 
 #[cfg(test)]
 mod tests;

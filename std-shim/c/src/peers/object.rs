@@ -1,19 +1,17 @@
-//! What is behind a handle of peers.
+//! The object behind a handle of peers.
 
+use super::common::Common;
+use super::connections::Connections;
+use super::messages::set::MessagesOn;
+use super::requests::set::RequestsOn;
 use crate::error::Refusal;
 use crate::kept::Kept;
-use crate::news::News;
 use crate::numbers::Numbers;
-use crate::pace::Pace;
 use crate::table::{Kind, Object};
-use crate::types::{Completion, Peers};
-use polyrail::backend::Domain;
-use polyrail::endpoint::{EndpointBuilder, EndpointQp, EndpointSet};
+use crate::types::Peers;
 use polyrail::nic::ProtectionDomain;
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsDomain;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 
 impl Object for Peers {
     const KIND: Kind = Kind::Peers;
@@ -21,74 +19,88 @@ impl Object for Peers {
     type Value = AnyPeers;
 }
 
-/// Peers on either backend.
-pub(crate) enum AnyPeers {
-    Software(PeersOn<ProtectionDomain>),
+/// Peers for requests or for messages, on either backend.
+pub(crate) struct AnyPeers {
+    pub(super) common: Common,
+    pub(super) set: AnySet,
+}
+
+/// The connections of an object.
+pub(super) enum AnySet {
+    SoftwareRequests(RequestsOn<ProtectionDomain>),
+    SoftwareMessages(MessagesOn<ProtectionDomain>),
     #[cfg(feature = "verbs")]
-    Verbs(PeersOn<VerbsDomain>),
+    VerbsRequests(RequestsOn<VerbsDomain>),
+    #[cfg(feature = "verbs")]
+    VerbsMessages(MessagesOn<VerbsDomain>),
 }
 
-/// Does the same on either backend.
-macro_rules! on_backend {
-    ($any:expr, $peers:ident => $what:expr) => {
-        match $any {
-            $crate::peers::object::AnyPeers::Software($peers) => $what,
+/// Does the same on either backend with peers for requests, and refuses peers for messages.
+macro_rules! on_requests {
+    ($any:expr, ($common:ident, $requests:ident) => $what:expr) => {{
+        let $crate::peers::object::AnyPeers { common: $common, set } = $any;
+        match set {
+            $crate::peers::object::AnySet::SoftwareRequests($requests) => $what,
             #[cfg(feature = "verbs")]
-            $crate::peers::object::AnyPeers::Verbs($peers) => $what,
+            $crate::peers::object::AnySet::VerbsRequests($requests) => $what,
+            _ => $crate::error::refuse($crate::code::Code::Kind, "these peers are for messages"),
         }
-    };
+    }};
 }
-pub(super) use on_backend;
+pub(super) use on_requests;
 
-/// Peers on one backend.
-pub(crate) struct PeersOn<D: Domain> {
-    pub(super) set: EndpointSet<D::Qp, D::Cq>,
-    pub(super) domains: Vec<D>,
-    /// What peers are without options of their own.
-    pub(super) builder: EndpointBuilder,
-    pub(super) numbers: Numbers,
-    /// The peer of each virtual queue pair, as completions name them.
-    pub(super) routes: Routes,
-    /// What is kept of each peer, by place.
-    pub(super) kept: Vec<Kept>,
-    pub(super) news: News,
-    /// What was reported and found no room.
-    pub(super) backlog: VecDeque<Completion>,
-    pub(super) pace: Pace,
+/// Does the same on either backend with peers for messages, and refuses peers for requests.
+macro_rules! on_messages {
+    ($any:expr, ($common:ident, $messages:ident) => $what:expr) => {{
+        let $crate::peers::object::AnyPeers { common: $common, set } = $any;
+        match set {
+            $crate::peers::object::AnySet::SoftwareMessages($messages) => $what,
+            #[cfg(feature = "verbs")]
+            $crate::peers::object::AnySet::VerbsMessages($messages) => $what,
+            _ => $crate::error::refuse($crate::code::Code::Kind, "these peers are for requests"),
+        }
+    }};
 }
+pub(super) use on_messages;
 
-impl<D: Domain> PeersOn<D> {
-    /// A peer, and its place.
-    #[inline]
-    pub(super) fn member(&mut self, peer: u64) -> Result<(usize, &mut EndpointQp<D::Qp>), Refusal> {
-        let place = self.numbers.place(peer)?;
-        Ok((place, Numbers::found(self.set.get_mut(place), peer)?))
-    }
-}
-
-/// Peers by the numbers of virtual queue pairs.
-pub(super) type Routes = HashMap<u32, u64, BuildHasherDefault<Spread>>;
-
-/// Numbers that this process itself counts need no hash that nobody can foresee.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Spread(u64);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32((*byte).into());
+impl AnySet {
+    /// What connections of both kinds do.
+    pub(super) fn connections(&mut self) -> &mut dyn Connections {
+        match self {
+            Self::SoftwareRequests(requests) => requests,
+            Self::SoftwareMessages(messages) => messages,
+            #[cfg(feature = "verbs")]
+            Self::VerbsRequests(requests) => requests,
+            #[cfg(feature = "verbs")]
+            Self::VerbsMessages(messages) => messages,
         }
     }
+}
 
-    #[inline]
-    fn write_u32(&mut self, number: u32) {
-        /// 2^64 over the golden ratio: the high bits differ, too.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(FACTOR);
+impl AnyPeers {
+    pub(super) fn new(set: AnySet) -> Self {
+        Self { common: Common::default(), set }
     }
 
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
+    /// The connections, and the place of a peer among them.
+    pub(super) fn find(&mut self, peer: u64) -> Result<Found<'_>, Refusal> {
+        let Self { common, set } = self;
+        let place = common.numbers.place(peer)?;
+        let set = set.connections();
+        let place = Numbers::found(set.has(place).then_some(place), peer)?;
+        Ok(Found { common, set, place })
+    }
+}
+
+/// A peer that is there.
+pub(super) struct Found<'p> {
+    pub(super) common: &'p mut Common,
+    pub(super) set: &'p mut dyn Connections,
+    pub(super) place: usize,
+}
+
+impl Found<'_> {
+    pub(super) fn kept(&mut self) -> &mut Kept {
+        &mut self.common.kept[self.place]
     }
 }

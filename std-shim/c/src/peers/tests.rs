@@ -1,7 +1,6 @@
-//! Faults of this library. A set may lack a member that has a number: every function says so, and none that it did what
-//! it did not. What panics ends with a code, and refuses everything after that.
+//! Faults of this library. A set may lack a connection that has a number: every function says so, and none that it did
+//! what it did not. What panics ends with a code, and refuses everything after that.
 
-use super::object::{AnyPeers, PeersOn};
 use super::*;
 use crate::code::Code;
 use crate::domain::{polyrail_domain_close, polyrail_domain_open};
@@ -12,16 +11,23 @@ use crate::types::{
     POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure,
 };
 use crate::version::polyrail_last_error;
-use polyrail::nic::ProtectionDomain;
 use std::ffi::CStr;
 use std::mem::zeroed;
 use std::ptr;
+use std::thread;
+
+/// What peers are for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum For {
+    Requests,
+    Messages,
+}
 
 fn ok(code: Code) {
     assert_eq!(code, Code::Ok);
 }
 
-fn open() -> (*mut Domain, *mut Peers) {
+fn open(kind: For) -> (*mut Domain, *mut Peers) {
     let (mut domain, mut peers) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: zeros are values of options, and all pointers are to what they should be.
     unsafe {
@@ -36,7 +42,10 @@ fn open() -> (*mut Domain, *mut Peers) {
             rail_failure: RailFailure::Reroute as u32,
             ..zeroed()
         };
-        ok(polyrail_peers_open(domain, &raw const options, &raw mut peers));
+        ok(match kind {
+            For::Requests => polyrail_peers_open(domain, &raw const options, &raw mut peers),
+            For::Messages => polyrail_messages_open(domain, &raw const options, 2, &raw mut peers),
+        });
     }
     (domain, peers)
 }
@@ -48,24 +57,36 @@ fn add(peers: *mut Peers) -> u64 {
     peer
 }
 
-fn software<R>(peers: *mut Peers, change: impl FnOnce(&mut PeersOn<ProtectionDomain>) -> R) -> R {
-    let mut any = exclusive(peers).unwrap();
-    #[cfg_attr(not(feature = "verbs"), expect(irrefutable_let_patterns))]
-    let AnyPeers::Software(peers) = &mut *any else { panic!("these are software NICs") };
-    change(peers)
+/// Takes the connection away, but not its number.
+fn lose(peers: *mut Peers, peer: u64) {
+    ok(polyrail_peers_fail(peers, peer));
+    let remove = || {
+        let mut any = exclusive(peers).unwrap();
+        let found = any.find(peer).unwrap();
+        found.set.remove(found.place, peer)
+    };
+    while remove().is_err() {
+        // Messages end with completions.
+        ok(polyrail_messages_poll(peers, 16));
+    }
 }
 
-/// Takes the member away, but not its number.
-fn lose(peers: *mut Peers, peer: u64) {
-    software(peers, |peers| {
-        let place = peers.numbers.place(peer).unwrap();
-        drop(peers.set.remove(place).unwrap());
-    });
+/// A set for messages is made on the stack, several times over without optimization.
+fn for_both(test: fn(For)) {
+    const STACK: usize = 64 << 20;
+    for kind in [For::Requests, For::Messages] {
+        let thread = thread::Builder::new().stack_size(STACK).spawn(move || test(kind)).unwrap();
+        thread.join().unwrap();
+    }
 }
 
 #[test]
 fn a_peer_that_is_missing_is_never_ok() {
-    let (domain, peers) = open();
+    for_both(miss_a_peer);
+}
+
+fn miss_a_peer(kind: For) {
+    let (domain, peers) = open(kind);
     let (gone, other) = (add(peers), add(peers));
     let mut bytes = [0u8; POLYRAIL_CARD_BYTES];
     let (start, mut length, mut link) = (bytes.as_mut_ptr().cast(), 0, ptr::null_mut::<Link>());
@@ -89,12 +110,14 @@ fn a_peer_that_is_missing_is_never_ok() {
         assert_eq!(polyrail_peers_info(peers, gone, &raw mut info), Code::Peer);
         let rails = polyrail_peers_rails(peers, gone, ptr::null_mut(), 0, &raw mut length);
         assert_eq!(rails, Code::Peer);
-        let received = polyrail_peers_receive(peers, gone, 1, ptr::null_mut(), 0, 0);
-        assert_eq!(received, Code::Peer);
+        if kind == For::Requests {
+            let received = polyrail_peers_receive(peers, gone, 1, ptr::null_mut(), 0, 0);
+            assert_eq!(received, Code::Peer);
+            assert_eq!(polyrail_peers_fail_rail(peers, gone, 0), Code::Peer);
+        }
     }
     assert_eq!(polyrail_peers_control_lost(peers, gone), Code::Peer);
     assert_eq!(polyrail_peers_fail(peers, gone), Code::Peer);
-    assert_eq!(polyrail_peers_fail_rail(peers, gone, 0), Code::Peer);
     assert_eq!(polyrail_peers_remove(peers, gone), Code::Peer);
     ok(polyrail_peers_fail(peers, other));
     ok(polyrail_peers_close(peers));
@@ -103,10 +126,14 @@ fn a_peer_that_is_missing_is_never_ok() {
 
 #[test]
 fn a_panic_becomes_a_code_and_the_object_can_only_be_closed() {
-    let (domain, peers) = open();
+    for_both(panic_within);
+}
+
+fn panic_within(kind: For) {
+    let (domain, peers) = open(kind);
     let mut peer = add(peers);
     let mut count = 0;
-    software(peers, |peers| peers.kept.clear());
+    exclusive(peers).unwrap().common.kept.clear();
     // SAFETY: all pointers are to what they should be.
     unsafe {
         let mut info = PeerInfo { size: size_of::<PeerInfo>() as u32, ..zeroed() };
@@ -118,9 +145,49 @@ fn a_panic_becomes_a_code_and_the_object_can_only_be_closed() {
         let polled = polyrail_peers_poll(peers, ptr::null_mut(), 0, &raw mut count);
         assert_eq!(polled, Code::Poisoned);
     }
+    assert_eq!(polyrail_messages_poll(peers, 1), Code::Poisoned);
     assert_eq!(polyrail_peers_drive(peers), Code::Poisoned);
     assert_eq!(polyrail_peers_fail(peers, peer), Code::Poisoned);
     ok(polyrail_peers_close(peers));
     assert_eq!(polyrail_peers_close(peers), Code::Handle);
+    ok(polyrail_domain_close(domain));
+}
+
+/// What only the other kind of peers can do says so, and changes nothing.
+#[test]
+fn each_kind_refuses_what_is_for_the_other() {
+    for_both(refuse_the_other);
+}
+
+fn refuse_the_other(kind: For) {
+    let (domain, peers) = open(kind);
+    let mut peer = add(peers);
+    let mut count = 7;
+    // SAFETY: all pointers are to what they should be.
+    unsafe {
+        match kind {
+            For::Requests => {
+                assert_eq!(polyrail_messages_poll(peers, 1), Code::Kind);
+                let words = CStr::from_ptr(polyrail_last_error()).to_str().unwrap();
+                assert_eq!(words, "these peers are for requests");
+                let tested = polyrail_messages_test(peers, 1, 0, ptr::null_mut());
+                assert_eq!(tested, Code::Kind);
+                assert_eq!(polyrail_messages_flush(peers, 1), Code::Kind);
+            }
+            For::Messages => {
+                let polled = polyrail_peers_poll(peers, ptr::null_mut(), 0, &raw mut count);
+                assert_eq!((polled, count), (Code::Kind, 0));
+                let words = CStr::from_ptr(polyrail_last_error()).to_str().unwrap();
+                assert_eq!(words, "these peers are for messages");
+                assert_eq!(polyrail_peers_fail_rail(peers, peer, 0), Code::Kind);
+                let options: EndpointOptions =
+                    EndpointOptions { size: size_of::<EndpointOptions>() as u32, ..zeroed() };
+                let added = polyrail_peers_add(peers, &raw const options, &raw mut peer);
+                assert_eq!(added, Code::Argument);
+            }
+        }
+    }
+    ok(polyrail_peers_remove(peers, peer));
+    ok(polyrail_peers_close(peers));
     ok(polyrail_domain_close(domain));
 }

@@ -11,7 +11,6 @@ pub(crate) enum Kind {
     Region,
     Remote,
     Peers,
-    P2p,
     Listener,
     Link,
 }

@@ -384,5 +384,5 @@ pub struct MessageInfo {
     pub reserved: u32,
 }
 
-/// The receive stays, for a flush, until polyrail_p2p_forget.
+/// The receive stays, for a flush, until polyrail_messages_forget.
 pub const POLYRAIL_TEST_KEEP: u32 = 1 << 0;

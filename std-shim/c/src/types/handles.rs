@@ -14,15 +14,10 @@ pub struct Region(());
 #[derive(Debug)]
 pub struct Remote(());
 
-/// Connections for requests (WRITE, READ, SEND, atomics) with many peers, which one poll serves. One thread at a
-/// time.
+/// Connections with many peers, which one poll serves: for requests (WRITE, READ, SEND, atomics), or for messages, which
+/// the receiver says where to put. One thread at a time.
 #[derive(Debug)]
 pub struct Peers(());
-
-/// Connections for messages, which the receiver says where to put, with many peers, which one poll serves. One
-/// thread at a time.
-#[derive(Debug)]
-pub struct P2p(());
 
 /// A TCP address at which links of peers are accepted. One thread at a time.
 #[derive(Debug)]

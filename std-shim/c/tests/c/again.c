@@ -55,7 +55,7 @@ static void once(void) {
   static char card[POLYRAIL_CARD_BYTES];
   polyrail_domain *domain = open_domain("a0,a1");
   polyrail_peers *peers, *others;
-  polyrail_p2p *p2p;
+  polyrail_peers *p2p;
   polyrail_listener *listener;
   polyrail_link *asks, *asked = NULL;
   polyrail_completion done;
@@ -71,10 +71,10 @@ static void once(void) {
   OK(polyrail_peers_open(domain, NULL, &others));
   OK(polyrail_peers_add(peers, NULL, &first));
   OK(polyrail_peers_add(others, NULL, &second));
-  OK(polyrail_p2p_open(domain, NULL, 2, &p2p));
-  OK(polyrail_p2p_add(p2p, &message));
-  OK(polyrail_p2p_card(p2p, message, card, sizeof card, &length));
-  OK(polyrail_p2p_connect(p2p, message, card, length));
+  OK(polyrail_messages_open(domain, NULL, 2, &p2p));
+  OK(polyrail_peers_add(p2p, NULL, &message));
+  OK(polyrail_peers_card(p2p, message, card, sizeof card, &length));
+  OK(polyrail_peers_connect(p2p, message, card, length));
   OK(polyrail_listener_open("127.0.0.1:0", NULL, &listener));
   OK(polyrail_listener_address(listener, address, sizeof address, &length));
   OK(polyrail_link_open(address, NULL, &asks));
@@ -106,13 +106,13 @@ static void once(void) {
   OK(polyrail_peers_add(others, NULL, &unused));
   /* Receives of a peer that is removed, and others that are closed with theirs. */
   polyrail_buffer buffer = {to.region, 0, 100, 0};
-  for (count = 0; count < 16; count++) OK(polyrail_p2p_receive(p2p, message, &buffer, 1, &unused));
-  UNTIL(polyrail_p2p_remove(p2p, message) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
-  OK(polyrail_p2p_add(p2p, &message));
+  for (count = 0; count < 16; count++) OK(polyrail_messages_receive(p2p, message, &buffer, 1, &unused));
+  UNTIL(polyrail_peers_remove(p2p, message) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
+  OK(polyrail_peers_add(p2p, NULL, &message));
   OK(polyrail_peers_close(peers));
   OK(polyrail_peers_close(others));
   OK(polyrail_listener_close(listener));
-  OK(polyrail_p2p_close(p2p));
+  OK(polyrail_peers_close(p2p));
   OK(polyrail_log(POLYRAIL_LOG_LEVEL_NONE, NULL, NULL));
   CHECK(lines >= 2);
   free_memory(&from);

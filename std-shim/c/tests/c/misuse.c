@@ -243,7 +243,7 @@ static void misuse_options(void) {
   };
   polyrail_endpoint_options options;
   polyrail_peers *made;
-  polyrail_p2p *p2p;
+  polyrail_peers *p2p;
   uint64_t added;
   size_t at;
   for (at = 0; at < sizeof bad / sizeof *bad; at++) {
@@ -258,17 +258,17 @@ static void misuse_options(void) {
     if (code != bad[at].peers) FAIL("option at %zu: %s", bad[at].at, polyrail_strerror(code));
     IS(bad[at].peers, polyrail_peers_add(peers, &options, &added));
     if (bad[at].peers == POLYRAIL_CODE_OK) OK(polyrail_peers_remove(peers, added));
-    code = polyrail_p2p_open(domain, &options, 1, &p2p);
+    code = polyrail_messages_open(domain, &options, 1, &p2p);
     if (code == POLYRAIL_CODE_OK) {
-      code = polyrail_p2p_add(p2p, &added);
-      OK(polyrail_p2p_close(p2p));
+      code = polyrail_peers_add(p2p, NULL, &added);
+      OK(polyrail_peers_close(p2p));
     }
     if (code != bad[at].p2p) FAIL("option at %zu for messages: %s", bad[at].at, polyrail_strerror(code));
   }
   ZERO(options);
   options.size = 3;
   IS(POLYRAIL_CODE_SIZE, polyrail_peers_open(domain, &options, &made));
-  IS(POLYRAIL_CODE_SIZE, polyrail_p2p_open(domain, &options, 1, &p2p));
+  IS(POLYRAIL_CODE_SIZE, polyrail_messages_open(domain, &options, 1, &p2p));
 }
 
 static void misuse_peers(void) {
@@ -450,7 +450,7 @@ static void misuse_peers(void) {
 }
 
 static void misuse_messages(void) {
-  polyrail_p2p *p2p;
+  polyrail_peers *p2p;
   polyrail_buffer buffer = {used.region, 0, 64, 1};
   polyrail_message_info info;
   polyrail_peer_info peer_info;
@@ -462,112 +462,112 @@ static void misuse_messages(void) {
   ZERO(info);
   ZERO(peer_info);
   ZERO(event);
-  HANDLES(polyrail_domain, peers, polyrail_p2p_open(h, NULL, 2, &p2p));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_open(domain, NULL, 2, NULL));
-  IS(POLYRAIL_CODE_ARGUMENT, polyrail_p2p_open(domain, NULL, 0, &p2p));
-  IS(POLYRAIL_CODE_ARGUMENT, polyrail_p2p_open(domain, NULL, 1 << 16, &p2p));
-  OK(polyrail_p2p_open(domain, NULL, 3, &p2p));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_add(h, &one));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_add(p2p, NULL));
-  OK(polyrail_p2p_add(p2p, &one));
-  OK(polyrail_p2p_add(p2p, &two));
-  OK(polyrail_p2p_add(p2p, &removed));
-  IS(POLYRAIL_CODE_TOO_MANY, polyrail_p2p_add(p2p, &request));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_remove(h, removed));
-  UNTIL(polyrail_p2p_remove(p2p, removed) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
-  PEERS(removed, polyrail_p2p_remove(p2p, p));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_fail(h, one));
-  PEERS(removed, polyrail_p2p_fail(p2p, p));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_card(h, one, words, sizeof words, &length));
-  PEERS(removed, polyrail_p2p_card(p2p, p, words, sizeof words, &length));
-  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_p2p_card(p2p, one, words, 3, &length));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_connect(h, one, words, length));
-  PEERS(removed, polyrail_p2p_connect(p2p, p, words, length));
-  IS(POLYRAIL_CODE_PROTOCOL, polyrail_p2p_connect(p2p, one, "{}", 2));
+  HANDLES(polyrail_domain, peers, polyrail_messages_open(h, NULL, 2, &p2p));
+  IS(POLYRAIL_CODE_NULL, polyrail_messages_open(domain, NULL, 2, NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_messages_open(domain, NULL, 0, &p2p));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_messages_open(domain, NULL, 1 << 16, &p2p));
+  OK(polyrail_messages_open(domain, NULL, 3, &p2p));
+  HANDLES(polyrail_peers, domain, polyrail_peers_add(h, NULL, &one));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_add(p2p, NULL, NULL));
+  OK(polyrail_peers_add(p2p, NULL, &one));
+  OK(polyrail_peers_add(p2p, NULL, &two));
+  OK(polyrail_peers_add(p2p, NULL, &removed));
+  IS(POLYRAIL_CODE_TOO_MANY, polyrail_peers_add(p2p, NULL, &request));
+  HANDLES(polyrail_peers, domain, polyrail_peers_remove(h, removed));
+  UNTIL(polyrail_peers_remove(p2p, removed) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
+  PEERS(removed, polyrail_peers_remove(p2p, p));
+  HANDLES(polyrail_peers, domain, polyrail_peers_fail(h, one));
+  PEERS(removed, polyrail_peers_fail(p2p, p));
+  HANDLES(polyrail_peers, domain, polyrail_peers_card(h, one, words, sizeof words, &length));
+  PEERS(removed, polyrail_peers_card(p2p, p, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_peers_card(p2p, one, words, 3, &length));
+  HANDLES(polyrail_peers, domain, polyrail_peers_connect(h, one, words, length));
+  PEERS(removed, polyrail_peers_connect(p2p, p, words, length));
+  IS(POLYRAIL_CODE_PROTOCOL, polyrail_peers_connect(p2p, one, "{}", 2));
   /* The card of the other kind. */
   OK(polyrail_peers_card(peers, other, words, sizeof words, &length));
-  IS(POLYRAIL_CODE_PROTOCOL, polyrail_p2p_connect(p2p, one, words, length));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_send(p2p, one, used.region, 0, 64, 1, &request));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_receive(p2p, one, &buffer, 1, &request));
+  IS(POLYRAIL_CODE_PROTOCOL, polyrail_peers_connect(p2p, one, words, length));
+  IS(POLYRAIL_CODE_STATE, polyrail_messages_send(p2p, one, used.region, 0, 64, 1, &request));
+  IS(POLYRAIL_CODE_STATE, polyrail_messages_receive(p2p, one, &buffer, 1, &request));
   OK(polyrail_link_open("127.0.0.1:1", NULL, &link));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_meet(h, one, link, NULL, 0));
-  HANDLES(polyrail_link, domain, polyrail_p2p_meet(p2p, one, h, NULL, 0));
-  PEERS(removed, polyrail_p2p_meet(p2p, p, link, NULL, 0));
-  IS(POLYRAIL_CODE_TOO_MANY, polyrail_p2p_meet(p2p, one, link, words, POLYRAIL_HELLO_BYTES + 1));
+  HANDLES(polyrail_peers, domain, polyrail_peers_meet(h, one, link, NULL, 0));
+  HANDLES(polyrail_link, domain, polyrail_peers_meet(p2p, one, h, NULL, 0));
+  PEERS(removed, polyrail_peers_meet(p2p, p, link, NULL, 0));
+  IS(POLYRAIL_CODE_TOO_MANY, polyrail_peers_meet(p2p, one, link, words, POLYRAIL_HELLO_BYTES + 1));
   OK(polyrail_link_close(link));
-  OK(polyrail_p2p_card(p2p, one, words, sizeof words, &length));
-  OK(polyrail_p2p_connect(p2p, two, words, length));
-  OK(polyrail_p2p_card(p2p, two, words, sizeof words, &length));
-  OK(polyrail_p2p_connect(p2p, one, words, length));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_connect(p2p, one, words, length));
+  OK(polyrail_peers_card(p2p, one, words, sizeof words, &length));
+  OK(polyrail_peers_connect(p2p, two, words, length));
+  OK(polyrail_peers_card(p2p, two, words, sizeof words, &length));
+  OK(polyrail_peers_connect(p2p, one, words, length));
+  IS(POLYRAIL_CODE_STATE, polyrail_peers_connect(p2p, one, words, length));
 
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_say(h, one, "x", 1));
-  PEERS(removed, polyrail_p2p_say(p2p, p, "x", 1));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_say(p2p, one, "x", 1));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_next_control(h, one, words, sizeof words, &length));
-  PEERS(removed, polyrail_p2p_next_control(p2p, p, words, sizeof words, &length));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_next_control(p2p, one, words, sizeof words, &length));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_control(h, one, "{}", 2));
-  PEERS(removed, polyrail_p2p_control(p2p, p, "{}", 2));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_control_lost(h, one));
-  PEERS(removed, polyrail_p2p_control_lost(p2p, p));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_drive(h));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_next_event(h, &event, words, sizeof words));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_next_event(p2p, NULL, words, sizeof words));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_info(h, one, &peer_info));
-  PEERS(removed, polyrail_p2p_info(p2p, p, &peer_info));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_info(p2p, one, NULL));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_rails(h, one, &rail, 1, &count));
-  PEERS(removed, polyrail_p2p_rails(p2p, p, &rail, 1, &count));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_rails(p2p, one, &rail, 1, NULL));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_poll(h, 1));
+  HANDLES(polyrail_peers, domain, polyrail_peers_say(h, one, "x", 1));
+  PEERS(removed, polyrail_peers_say(p2p, p, "x", 1));
+  IS(POLYRAIL_CODE_STATE, polyrail_peers_say(p2p, one, "x", 1));
+  HANDLES(polyrail_peers, domain, polyrail_peers_next_control(h, one, words, sizeof words, &length));
+  PEERS(removed, polyrail_peers_next_control(p2p, p, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_STATE, polyrail_peers_next_control(p2p, one, words, sizeof words, &length));
+  HANDLES(polyrail_peers, domain, polyrail_peers_control(h, one, "{}", 2));
+  PEERS(removed, polyrail_peers_control(p2p, p, "{}", 2));
+  HANDLES(polyrail_peers, domain, polyrail_peers_control_lost(h, one));
+  PEERS(removed, polyrail_peers_control_lost(p2p, p));
+  HANDLES(polyrail_peers, domain, polyrail_peers_drive(h));
+  HANDLES(polyrail_peers, domain, polyrail_peers_next_event(h, &event, words, sizeof words));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_next_event(p2p, NULL, words, sizeof words));
+  HANDLES(polyrail_peers, domain, polyrail_peers_info(h, one, &peer_info));
+  PEERS(removed, polyrail_peers_info(p2p, p, &peer_info));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_info(p2p, one, NULL));
+  HANDLES(polyrail_peers, domain, polyrail_peers_rails(h, one, &rail, 1, &count));
+  PEERS(removed, polyrail_peers_rails(p2p, p, &rail, 1, &count));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_rails(p2p, one, &rail, 1, NULL));
+  HANDLES(polyrail_peers, domain, polyrail_messages_poll(h, 1));
 
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_receive(h, one, &buffer, 1, &request));
-  PEERS(removed, polyrail_p2p_receive(p2p, p, &buffer, 1, &request));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_receive(p2p, one, NULL, 1, &request));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_receive(p2p, one, &buffer, 1, NULL));
-  IS(POLYRAIL_CODE_TOO_MANY, polyrail_p2p_receive(p2p, one, &buffer, 0, &request));
+  HANDLES(polyrail_peers, domain, polyrail_messages_receive(h, one, &buffer, 1, &request));
+  PEERS(removed, polyrail_messages_receive(p2p, p, &buffer, 1, &request));
+  IS(POLYRAIL_CODE_NULL, polyrail_messages_receive(p2p, one, NULL, 1, &request));
+  IS(POLYRAIL_CODE_NULL, polyrail_messages_receive(p2p, one, &buffer, 1, NULL));
+  IS(POLYRAIL_CODE_TOO_MANY, polyrail_messages_receive(p2p, one, &buffer, 0, &request));
   buffer.offset = used.length;
-  IS(POLYRAIL_CODE_RANGE, polyrail_p2p_receive(p2p, one, &buffer, 1, &request));
+  IS(POLYRAIL_CODE_RANGE, polyrail_messages_receive(p2p, one, &buffer, 1, &request));
   buffer.region = (polyrail_region *)(void *)domain;
-  IS(POLYRAIL_CODE_KIND, polyrail_p2p_receive(p2p, one, &buffer, 1, &request));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_send(h, one, used.region, 0, 64, 1, &request));
-  HANDLES(polyrail_region, domain, polyrail_p2p_send(p2p, one, h, 0, 64, 1, &request));
-  PEERS(removed, polyrail_p2p_send(p2p, p, used.region, 0, 64, 1, &request));
-  IS(POLYRAIL_CODE_NULL, polyrail_p2p_send(p2p, one, used.region, 0, 64, 1, NULL));
-  IS(POLYRAIL_CODE_RANGE, polyrail_p2p_send(p2p, one, used.region, used.length, 1, 1, &request));
-  IS(POLYRAIL_CODE_NOT_NOW, polyrail_p2p_send(p2p, one, used.region, 0, 64, 1, &request));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_test(h, 1, 0, &info));
-  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, 0, 0, NULL));
-  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, UINT64_MAX, 0, &info));
+  IS(POLYRAIL_CODE_KIND, polyrail_messages_receive(p2p, one, &buffer, 1, &request));
+  HANDLES(polyrail_peers, domain, polyrail_messages_send(h, one, used.region, 0, 64, 1, &request));
+  HANDLES(polyrail_region, domain, polyrail_messages_send(p2p, one, h, 0, 64, 1, &request));
+  PEERS(removed, polyrail_messages_send(p2p, p, used.region, 0, 64, 1, &request));
+  IS(POLYRAIL_CODE_NULL, polyrail_messages_send(p2p, one, used.region, 0, 64, 1, NULL));
+  IS(POLYRAIL_CODE_RANGE, polyrail_messages_send(p2p, one, used.region, used.length, 1, 1, &request));
+  IS(POLYRAIL_CODE_NOT_NOW, polyrail_messages_send(p2p, one, used.region, 0, 64, 1, &request));
+  HANDLES(polyrail_peers, domain, polyrail_messages_test(h, 1, 0, &info));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_test(p2p, 0, 0, NULL));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_test(p2p, UINT64_MAX, 0, &info));
   CHECK(info.memory == POLYRAIL_MEMORY_QUIET);
   info.size = 1;
-  IS(POLYRAIL_CODE_SIZE, polyrail_p2p_test(p2p, 0, 0, &info));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_flush(h, 1));
-  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_flush(p2p, 1));
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_forget(h, 1));
-  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_forget(p2p, 1));
+  IS(POLYRAIL_CODE_SIZE, polyrail_messages_test(p2p, 0, 0, &info));
+  HANDLES(polyrail_peers, domain, polyrail_messages_flush(h, 1));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_flush(p2p, 1));
+  HANDLES(polyrail_peers, domain, polyrail_messages_forget(h, 1));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_forget(p2p, 1));
   buffer.region = used.region;
   buffer.offset = 0;
-  OK(polyrail_p2p_receive(p2p, one, &buffer, 1, &request));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_flush(p2p, request));
-  IS(POLYRAIL_CODE_STATE, polyrail_p2p_forget(p2p, request));
+  OK(polyrail_messages_receive(p2p, one, &buffer, 1, &request));
+  IS(POLYRAIL_CODE_STATE, polyrail_messages_flush(p2p, request));
+  IS(POLYRAIL_CODE_STATE, polyrail_messages_forget(p2p, request));
   /* Its buffer may be written, whatever else is wrong. */
   ZERO(info);
-  IS(POLYRAIL_CODE_ARGUMENT, polyrail_p2p_test(p2p, request, 2, &info));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_messages_test(p2p, request, 2, &info));
   CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
   info.memory = 0;
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_test(h, request, 0, &info));
+  HANDLES(polyrail_peers, domain, polyrail_messages_test(h, request, 0, &info));
   CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
   info.memory = 0;
-  IS(POLYRAIL_CODE_NOT_NOW, polyrail_p2p_test(p2p, request, 0, &info));
+  IS(POLYRAIL_CODE_NOT_NOW, polyrail_messages_test(p2p, request, 0, &info));
   CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
-  UNTIL(polyrail_p2p_remove(p2p, one) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
-  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, request, 0, &info));
+  UNTIL(polyrail_peers_remove(p2p, one) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_test(p2p, request, 0, &info));
   CHECK(info.memory == POLYRAIL_MEMORY_QUIET);
-  HANDLES(polyrail_p2p, domain, polyrail_p2p_close(h));
-  OK(polyrail_p2p_close(p2p));
-  IS(POLYRAIL_CODE_HANDLE, polyrail_p2p_close(p2p));
+  HANDLES(polyrail_peers, domain, polyrail_peers_close(h));
+  OK(polyrail_peers_close(p2p));
+  IS(POLYRAIL_CODE_HANDLE, polyrail_peers_close(p2p));
 }
 
 static void *waits(void *unused) {
@@ -580,12 +580,12 @@ static void *waits(void *unused) {
   return NULL;
 }
 
-static polyrail_p2p *driven;
+static polyrail_peers *driven;
 static polyrail_listener *listening;
 static polyrail_link *linked;
 static int is_over;
 
-static polyrail_code drive(void) { return polyrail_p2p_drive(driven); }
+static polyrail_code drive(void) { return polyrail_peers_drive(driven); }
 
 static polyrail_code accept_none(void) {
   polyrail_link *none;
@@ -701,33 +701,33 @@ static void misuse_threads(void) {
   ZERO(info);
   misuse_peers_that_wait();
 
-  OK(polyrail_p2p_open(domain, NULL, 2, &driven));
+  OK(polyrail_messages_open(domain, NULL, 2, &driven));
   OK(polyrail_link_open("127.0.0.1:1", NULL, &linked));
   /* Of no peer, so that they do nothing when they are not refused. */
   BESIDE(drives, {
-    BUSY(polyrail_p2p_drive(driven));
-    BUSY(polyrail_p2p_poll(driven, 1));
-    BUSY(polyrail_p2p_add(driven, &added));
-    BUSY(polyrail_p2p_remove(driven, 0));
-    BUSY(polyrail_p2p_fail(driven, 0));
-    BUSY(polyrail_p2p_card(driven, 0, words, sizeof words, &length));
-    BUSY(polyrail_p2p_connect(driven, 0, "{}", 2));
-    BUSY(polyrail_p2p_meet(driven, 0, linked, NULL, 0));
-    BUSY(polyrail_p2p_say(driven, 0, "x", 1));
-    BUSY(polyrail_p2p_next_control(driven, 0, words, sizeof words, &length));
-    BUSY(polyrail_p2p_control(driven, 0, "{}", 2));
-    BUSY(polyrail_p2p_control_lost(driven, 0));
-    BUSY(polyrail_p2p_next_event(driven, &event, words, sizeof words));
-    BUSY(polyrail_p2p_info(driven, 0, &info));
-    BUSY(polyrail_p2p_rails(driven, 0, &rail, 1, &count));
-    BUSY(polyrail_p2p_receive(driven, 0, &buffer, 1, &request));
-    BUSY(polyrail_p2p_send(driven, 0, used.region, 0, 64, 1, &request));
-    BUSY(polyrail_p2p_test(driven, 0, 0, NULL));
-    BUSY(polyrail_p2p_flush(driven, 0));
-    BUSY(polyrail_p2p_forget(driven, 0));
+    BUSY(polyrail_peers_drive(driven));
+    BUSY(polyrail_messages_poll(driven, 1));
+    BUSY(polyrail_peers_add(driven, NULL, &added));
+    BUSY(polyrail_peers_remove(driven, 0));
+    BUSY(polyrail_peers_fail(driven, 0));
+    BUSY(polyrail_peers_card(driven, 0, words, sizeof words, &length));
+    BUSY(polyrail_peers_connect(driven, 0, "{}", 2));
+    BUSY(polyrail_peers_meet(driven, 0, linked, NULL, 0));
+    BUSY(polyrail_peers_say(driven, 0, "x", 1));
+    BUSY(polyrail_peers_next_control(driven, 0, words, sizeof words, &length));
+    BUSY(polyrail_peers_control(driven, 0, "{}", 2));
+    BUSY(polyrail_peers_control_lost(driven, 0));
+    BUSY(polyrail_peers_next_event(driven, &event, words, sizeof words));
+    BUSY(polyrail_peers_info(driven, 0, &info));
+    BUSY(polyrail_peers_rails(driven, 0, &rail, 1, &count));
+    BUSY(polyrail_messages_receive(driven, 0, &buffer, 1, &request));
+    BUSY(polyrail_messages_send(driven, 0, used.region, 0, 64, 1, &request));
+    BUSY(polyrail_messages_test(driven, 0, 0, NULL));
+    BUSY(polyrail_messages_flush(driven, 0));
+    BUSY(polyrail_messages_forget(driven, 0));
   });
   OK(polyrail_link_close(linked));
-  OK(polyrail_p2p_close(driven));
+  OK(polyrail_peers_close(driven));
 
   OK(polyrail_listener_open("127.0.0.1:0", NULL, &listening));
   BESIDE(accepts, {

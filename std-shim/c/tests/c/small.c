@@ -40,31 +40,31 @@ static void requests(void) {
 static void messages(void) {
   static char card_a[POLYRAIL_CARD_BYTES], card_b[POLYRAIL_CARD_BYTES];
   polyrail_domain *domain = open_domain("a0,a1");
-  polyrail_p2p *p2p;
+  polyrail_peers *p2p;
   uint64_t a, b, sent, received;
   size_t length_a, length_b;
   memory from = make_memory(domain, BYTES), to = make_memory(domain, BYTES);
   polyrail_buffer buffer = {to.region, 0, BYTES, 1};
   polyrail_code code = POLYRAIL_CODE_NOT_NOW;
-  OK(polyrail_p2p_open(domain, NULL, 2, &p2p));
+  OK(polyrail_messages_open(domain, NULL, 2, &p2p));
   OK(polyrail_domain_close(domain));
-  OK(polyrail_p2p_add(p2p, &a));
-  OK(polyrail_p2p_add(p2p, &b));
-  OK(polyrail_p2p_card(p2p, a, card_a, sizeof card_a, &length_a));
-  OK(polyrail_p2p_card(p2p, b, card_b, sizeof card_b, &length_b));
-  OK(polyrail_p2p_connect(p2p, a, card_b, length_b));
-  OK(polyrail_p2p_connect(p2p, b, card_a, length_a));
+  OK(polyrail_peers_add(p2p, NULL, &a));
+  OK(polyrail_peers_add(p2p, NULL, &b));
+  OK(polyrail_peers_card(p2p, a, card_a, sizeof card_a, &length_a));
+  OK(polyrail_peers_card(p2p, b, card_b, sizeof card_b, &length_b));
+  OK(polyrail_peers_connect(p2p, a, card_b, length_b));
+  OK(polyrail_peers_connect(p2p, b, card_a, length_a));
   fill(from.bytes, BYTES, 2);
-  OK(polyrail_p2p_receive(p2p, b, &buffer, 1, &received));
+  OK(polyrail_messages_receive(p2p, b, &buffer, 1, &received));
   UNTIL(code == POLYRAIL_CODE_OK, {
-    OK(polyrail_p2p_poll(p2p, 8));
-    code = polyrail_p2p_send(p2p, a, from.region, 0, BYTES, 1, &sent);
+    OK(polyrail_messages_poll(p2p, 8));
+    code = polyrail_messages_send(p2p, a, from.region, 0, BYTES, 1, &sent);
   });
-  UNTIL(polyrail_p2p_test(p2p, received, 0, NULL) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
-  UNTIL(polyrail_p2p_test(p2p, sent, 0, NULL) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
+  UNTIL(polyrail_messages_test(p2p, received, 0, NULL) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
+  UNTIL(polyrail_messages_test(p2p, sent, 0, NULL) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
   CHECK(memcmp(from.bytes, to.bytes, BYTES) == 0);
-  UNTIL(polyrail_p2p_remove(p2p, a) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
-  OK(polyrail_p2p_close(p2p));
+  UNTIL(polyrail_peers_remove(p2p, a) == POLYRAIL_CODE_OK, OK(polyrail_messages_poll(p2p, 8)));
+  OK(polyrail_peers_close(p2p));
   free_memory(&from);
   free_memory(&to);
 }

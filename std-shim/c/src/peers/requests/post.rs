@@ -1,12 +1,14 @@
 //! Posting.
 
-use super::object::{PeersOn, on_backend};
+use super::set::RequestsOn;
 use crate::arguments::{given, list, out};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use crate::keys::{Far, Keys, Local};
 use crate::numbers::Numbers;
+use crate::peers::common::Common;
+use crate::peers::object::on_requests;
 use crate::table::{exclusive, words};
 use crate::types::{
     Opcode, POLYRAIL_ACCESS_LOCAL_WRITE, POLYRAIL_MAX_PARTS, POLYRAIL_REQUEST_FENCE,
@@ -263,20 +265,20 @@ where
     post_refusal(qp, error.into(), code)
 }
 
-impl<D: Domain> PeersOn<D> {
+impl<D: Domain> RequestsOn<D> {
     /// Refuses before both ends are connected.
     #[inline]
-    fn connected(&mut self, peer: u64) -> Result<&mut EndpointQp<D::Qp>, Refusal> {
-        let place = self.numbers.place(peer)?;
-        if !self.kept[place].is_connected {
+    fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut EndpointQp<D::Qp>, Refusal> {
+        let place = common.numbers.place(peer)?;
+        if !common.kept[place].is_connected {
             return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
         }
         Numbers::found(self.set.get_mut(place), peer)
     }
 
     #[inline]
-    fn post(&mut self, peer: u64, request: &Request) -> Result<(), Refusal> {
-        let qp = self.connected(peer)?;
+    fn post(&mut self, common: &Common, peer: u64, request: &Request) -> Result<(), Refusal> {
+        let qp = self.connected(common, peer)?;
         let mut keys = Keys::new();
         let wr = translate(request, &mut keys)?;
         qp.post_send(&wr).map_err(|error| send_refusal(qp, error))
@@ -284,11 +286,12 @@ impl<D: Domain> PeersOn<D> {
 
     fn post_many(
         &mut self,
+        common: &Common,
         peer: u64,
         requests: &[Request],
         posted: &mut usize,
     ) -> Result<(), Refusal> {
-        let qp = self.connected(peer)?;
+        let qp = self.connected(common, peer)?;
         for batch in requests.chunks(BATCH) {
             let mut keys = [const { Keys::new_const() }; BATCH];
             let mut wrs = ArrayVec::<SendWr<'_>, BATCH>::new();
@@ -314,8 +317,14 @@ impl<D: Domain> PeersOn<D> {
         Ok(())
     }
 
-    fn post_parts(&mut self, peer: u64, request: &Request, parts: &[Part]) -> Result<(), Refusal> {
-        let qp = self.connected(peer)?;
+    fn post_parts(
+        &mut self,
+        common: &Common,
+        peer: u64,
+        request: &Request,
+        parts: &[Part],
+    ) -> Result<(), Refusal> {
+        let qp = self.connected(common, peer)?;
         let kind = Kind::of(request)?;
         let (locals, length) = locals(parts, kind.opcode.is_fetching(), kind.is_inline())?;
         let (remote_addr, first_keys): (u64, Keys) = match kind.opcode {
@@ -334,11 +343,12 @@ impl<D: Domain> PeersOn<D> {
 
     fn receive(
         &mut self,
+        common: &Common,
         peer: u64,
         id: u64,
         place: (*mut Region, u64, u32),
     ) -> Result<(), Refusal> {
-        let (_, qp) = self.member(peer)?;
+        let qp = self.member(common, peer)?;
         let (region, offset, length) = place;
         let posted = if region.is_null() && length == 0 {
             qp.post_recv(&RecvWr::notification(id))
@@ -353,10 +363,16 @@ impl<D: Domain> PeersOn<D> {
         posted.map_err(|error| recv_refusal(qp, error))
     }
 
-    fn receive_parts(&mut self, peer: u64, id: u64, parts: &[Part]) -> Result<(), Refusal> {
+    fn receive_parts(
+        &mut self,
+        common: &Common,
+        peer: u64,
+        id: u64,
+        parts: &[Part],
+    ) -> Result<(), Refusal> {
         const WRITTEN: bool = true;
         const INLINE: bool = false;
-        let (_, qp) = self.member(peer)?;
+        let qp = self.member(common, peer)?;
         let (locals, _) = locals(parts, WRITTEN, INLINE)?;
         let keys = keys_of(&locals);
         let posted = qp.post_recv_list(id, &with_keys(&locals, &keys));
@@ -375,7 +391,7 @@ pub unsafe extern "C" fn polyrail_peers_post(
     call(|| {
         // SAFETY: the caller's promise.
         let request = unsafe { given(request, "request") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.post(peer, request))
+        on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.post(common, peer, request))
     })
 }
 
@@ -394,7 +410,7 @@ pub unsafe extern "C" fn polyrail_peers_post_many(
         let posted = unsafe { out(posted, "posted") }?.write(0);
         // SAFETY: the caller's promise.
         let requests = unsafe { list(requests, count, "requests") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.post_many(peer, requests, posted))
+        on_requests!(&mut *exclusive(peers)?, (common, set) => set.post_many(common, peer, requests, posted))
     })
 }
 
@@ -413,7 +429,7 @@ pub unsafe extern "C" fn polyrail_peers_post_parts(
         let request = unsafe { given(request, "request") }?;
         // SAFETY: the caller's promise.
         let parts = unsafe { list(parts, count, "parts") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.post_parts(peer, request, parts))
+        on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.post_parts(common, peer, request, parts))
     })
 }
 
@@ -430,7 +446,7 @@ pub unsafe extern "C" fn polyrail_peers_receive(
 ) -> Code {
     call(|| {
         let place = (region, offset, length);
-        on_backend!(&mut *exclusive(peers)?, peers => peers.receive(peer, id, place))
+        on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.receive(common, peer, id, place))
     })
 }
 
@@ -447,7 +463,7 @@ pub unsafe extern "C" fn polyrail_peers_receive_parts(
     call(|| {
         // SAFETY: the caller's promise.
         let parts = unsafe { list(parts, count, "parts") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => peers.receive_parts(peer, id, parts))
+        on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.receive_parts(common, peer, id, parts))
     })
 }
 

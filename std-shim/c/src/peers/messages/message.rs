@@ -1,18 +1,20 @@
 //! Messages.
 
-use super::object::{P2pOn, on_backend};
-use super::requests::{Entry, Work};
+use super::set::MessagesOn;
+use super::under_way::{Entry, Work};
 use crate::arguments::{list, out};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use crate::keys::{Keys, Local};
 use crate::numbers::Numbers;
+use crate::peers::common::Common;
+use crate::peers::object::on_messages;
 use crate::sized::place;
 use crate::table::{exclusive, words};
 use crate::types::{
-    Buffer, Memory, MessageInfo, P2p, POLYRAIL_ACCESS_REMOTE_WRITE, POLYRAIL_MAX_BUFFERS,
-    POLYRAIL_TEST_KEEP, Region,
+    Buffer, Memory, MessageInfo, POLYRAIL_ACCESS_REMOTE_WRITE, POLYRAIL_MAX_BUFFERS,
+    POLYRAIL_TEST_KEEP, Peers, Region,
 };
 use arrayvec::ArrayVec;
 use polyrail::backend::Domain;
@@ -39,22 +41,34 @@ fn refusal(error: &CallError) -> Refusal {
     Failure::of(code, error).into()
 }
 
-impl<D: Domain> P2pOn<D> {
+impl<D: Domain> MessagesOn<D> {
     /// Refuses before both ends are connected, and what could not be named afterwards.
     #[inline]
-    fn connected(&mut self, peer: u64) -> Result<&mut P2pMember<D>, Refusal> {
-        let place = self.numbers.place(peer)?;
-        if !self.kept[place].is_connected {
+    fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut P2pMember<D>, Refusal> {
+        let place = common.numbers.place(peer)?;
+        if !common.kept[place].is_connected {
             return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
         }
-        if !self.requests.has_room() {
+        if !self.under_way.has_room() {
             return Err(Refusal::NotNow);
         }
         Numbers::found(self.set.member_mut(place), peer)
     }
 
-    fn receive(&mut self, peer: u64, buffers: &[Buffer]) -> Result<u64, Refusal> {
-        let member = self.connected(peer)?;
+    fn poll(&mut self, common: &mut Common, budget: usize) -> Result<(), Refusal> {
+        let polled = self.set.poll(budget);
+        common.drive_sometimes(self);
+        match polled {
+            Err(error) if !self.survives(common) => {
+                let words = format_args!("a completion queue cannot be polled: {error:?}");
+                Err(Failure::new(Code::Device, words).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn receive(&mut self, common: &Common, peer: u64, buffers: &[Buffer]) -> Result<u64, Refusal> {
+        let member = self.connected(common, peer)?;
         if !(1..=POLYRAIL_MAX_BUFFERS).contains(&buffers.len()) {
             let count = buffers.len();
             let words =
@@ -77,16 +91,17 @@ impl<D: Domain> P2pOn<D> {
             .map(|((local, keys), buffer)| RecvBuffer { local: *local, tag: buffer.tag, keys })
             .collect();
         let handle = member.irecv(&offered).map_err(|error| refusal(&error))?;
-        Ok(self.requests.add(Entry { peer, work: Work::Receive(handle) }))
+        Ok(self.under_way.add(Entry { peer, work: Work::Receive(handle) }))
     }
 
     fn send(
         &mut self,
+        common: &Common,
         peer: u64,
         (region, offset, length): (*mut Region, u64, u32),
         tag: u32,
     ) -> Result<u64, Refusal> {
-        let member = self.connected(peer)?;
+        let member = self.connected(common, peer)?;
         let memory = Local::from_words(&words(region)?);
         let addr = memory.at(offset, length)?;
         // SAFETY: who sends it promises that it stays registered, and is left alone, until the send is done.
@@ -94,15 +109,20 @@ impl<D: Domain> P2pOn<D> {
         let keys: Keys = memory.own_keys().collect();
         let sent = member.isend(local, tag, &keys);
         let handle = sent.map_err(|error| refusal(&error))?;
-        Ok(self.requests.add(Entry { peer, work: Work::Send(handle) }))
+        Ok(self.under_way.add(Entry { peer, work: Work::Send(handle) }))
     }
 
     /// Whether a request is done, and what may still access its memory if it is not and never will be.
-    fn test(&mut self, number: u64, keep: bool) -> Result<Done, (Refusal, Memory)> {
+    fn test(
+        &mut self,
+        common: &Common,
+        number: u64,
+        keep: bool,
+    ) -> Result<Done, (Refusal, Memory)> {
         // A request that is no more was told to be done, or its peer was removed, when nothing accessed its memory.
         let none = |refusal| (refusal, Memory::Quiet);
-        let Entry { peer, work } = *self.requests.get(number).map_err(none)?;
-        let (_, member) = self.member(peer).map_err(none)?;
+        let Entry { peer, work } = *self.under_way.get(number).map_err(none)?;
+        let member = self.member(common, peer).map_err(none)?;
         let (tested, failed) = match work {
             Work::Send(handle) => {
                 let tested = member.test_send(handle);
@@ -128,47 +148,55 @@ impl<D: Domain> P2pOn<D> {
                 match done.received.filter(|_| keep) {
                     Some(received) => {
                         let kept = Entry { peer, work: Work::Kept(received) };
-                        *self.requests.get(number).map_err(none)? = kept;
+                        *self.under_way.get(number).map_err(none)? = kept;
                     }
-                    None => self.requests.forget(number),
+                    None => self.under_way.forget(number),
                 }
                 Ok(done)
             }
             Err(error) => {
-                self.requests.forget(number);
+                self.under_way.forget(number);
                 Err((refusal(&error), failed))
             }
         }
     }
 
-    fn flush(&mut self, number: u64) -> Result<(), Refusal> {
-        let Entry { peer, work } = *self.requests.get(number)?;
+    fn flush(&mut self, common: &Common, number: u64) -> Result<(), Refusal> {
+        let Entry { peer, work } = *self.under_way.get(number)?;
         let Work::Kept(received) = work else {
             return refuse(Code::State, "only a receive that is done and was kept can be flushed");
         };
-        let flushed = self.member(peer)?.1.flush(&received);
+        let flushed = self.member(common, peer)?.flush(&received);
         let handle = flushed.map_err(|error| refusal(&error))?;
-        self.requests.get(number)?.work = Work::Flush(handle);
+        self.under_way.get(number)?.work = Work::Flush(handle);
         Ok(())
     }
 
     fn forget(&mut self, number: u64) -> Result<(), Refusal> {
-        let Work::Kept(_) = self.requests.get(number)?.work else {
+        let Work::Kept(_) = self.under_way.get(number)?.work else {
             return refuse(
                 Code::State,
                 "only a receive that is done and was kept can be forgotten",
             );
         };
-        self.requests.forget(number);
+        self.under_way.forget(number);
         Ok(())
     }
+}
+
+/// Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_messages_poll(peers: *mut Peers, budget: usize) -> Code {
+    call(
+        || on_messages!(&mut *exclusive(peers)?, (common, messages) => messages.poll(common, budget)),
+    )
 }
 
 /// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
 /// POLYRAIL_CODE_NOT_NOW: poll, and try again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_p2p_receive(
-    p2p: *mut P2p,
+pub unsafe extern "C" fn polyrail_messages_receive(
+    peers: *mut Peers,
     peer: u64,
     buffers: *const Buffer,
     count: usize,
@@ -179,7 +207,10 @@ pub unsafe extern "C" fn polyrail_p2p_receive(
         let place = unsafe { out(request, "request") }?;
         // SAFETY: the caller's promise.
         let buffers = unsafe { list(buffers, count, "buffers") }?;
-        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => p2p.receive(peer, buffers)?));
+        let added = on_messages!(&mut *exclusive(peers)?, (common, messages) => {
+            messages.receive(common, peer, buffers)
+        });
+        place.write(added?);
         Ok(())
     })
 }
@@ -188,8 +219,8 @@ pub unsafe extern "C" fn polyrail_p2p_receive(
 /// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
 /// buffer is shorter than the message, which can be sent to another one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_p2p_send(
-    p2p: *mut P2p,
+pub unsafe extern "C" fn polyrail_messages_send(
+    peers: *mut Peers,
     peer: u64,
     region: *mut Region,
     offset: u64,
@@ -201,7 +232,10 @@ pub unsafe extern "C" fn polyrail_p2p_send(
         // SAFETY: the caller's promise.
         let place = unsafe { out(request, "request") }?;
         let from = (region, offset, length);
-        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => p2p.send(peer, from, tag)?));
+        let added = on_messages!(&mut *exclusive(peers)?, (common, messages) => {
+            messages.send(common, peer, from, tag)
+        });
+        place.write(added?);
         Ok(())
     })
 }
@@ -212,8 +246,8 @@ pub unsafe extern "C" fn polyrail_p2p_send(
 /// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
 /// whatever the code.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_p2p_test(
-    p2p: *mut P2p,
+pub unsafe extern "C" fn polyrail_messages_test(
+    peers: *mut Peers,
     request: u64,
     flags: u32,
     info: *mut MessageInfo,
@@ -239,7 +273,9 @@ pub unsafe extern "C" fn polyrail_p2p_test(
             return refuse(Code::Argument, format_args!("unknown flags {flags:#x} of a test"));
         }
         let keep = flags & POLYRAIL_TEST_KEEP != 0;
-        let tested = on_backend!(&mut *exclusive(p2p)?, p2p => p2p.test(request, keep));
+        let tested = on_messages!(&mut *exclusive(peers)?, (common, messages) => {
+            Ok(messages.test(common, request, keep))
+        })?;
         let tested = match tested {
             Ok(Done { received }) => {
                 info.memory = Memory::Done as u32;
@@ -267,12 +303,14 @@ pub unsafe extern "C" fn polyrail_p2p_test(
 /// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
 /// POLYRAIL_CODE_NOT_NOW: poll, and try again.
 #[unsafe(no_mangle)]
-pub extern "C" fn polyrail_p2p_flush(p2p: *mut P2p, request: u64) -> Code {
-    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => p2p.flush(request)))
+pub extern "C" fn polyrail_messages_flush(peers: *mut Peers, request: u64) -> Code {
+    call(
+        || on_messages!(&mut *exclusive(peers)?, (common, messages) => messages.flush(common, request)),
+    )
 }
 
 /// Forgets a receive that was kept.
 #[unsafe(no_mangle)]
-pub extern "C" fn polyrail_p2p_forget(p2p: *mut P2p, request: u64) -> Code {
-    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => p2p.forget(request)))
+pub extern "C" fn polyrail_messages_forget(peers: *mut Peers, request: u64) -> Code {
+    call(|| on_messages!(&mut *exclusive(peers)?, (_common, messages) => messages.forget(request)))
 }

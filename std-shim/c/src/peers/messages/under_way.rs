@@ -23,14 +23,14 @@ pub(super) struct Entry {
     pub(super) work: Work,
 }
 
-/// Requests by place. A place is used again, its numbers are not.
+/// Messages that are not done, by place. A place is used again, its numbers are not.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct UnderWay {
     places: Vec<(u64, Option<Entry>)>,
     free: Vec<u32>,
 }
 
-impl Requests {
+impl UnderWay {
     /// Whether one more can be kept, so that no message is begun whose request could not be.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.places.len() < 1 << PLACE_BITS
@@ -102,7 +102,7 @@ mod tests {
         let keys = buffer.own_keys();
         let offered = RecvBuffer { local: buffer.local(0, 64).unwrap(), tag: 0, keys: &keys };
         let work = Work::Receive(near.irecv(&[offered]).unwrap());
-        let mut requests = Requests::default();
+        let mut requests = UnderWay::default();
         let first = requests.add(Entry { peer: 1, work });
         let second = requests.add(Entry { peer: 2, work });
         assert_eq!(requests.get(first).unwrap().peer, 1);

@@ -1,10 +1,12 @@
 //! Polling, and waiting.
 
-use super::object::{PeersOn, Routes, on_backend};
+use super::set::{RequestsOn, Routes};
 use crate::arguments::{out, out_list};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
+use crate::peers::common::Common;
+use crate::peers::object::on_requests;
 use crate::table::exclusive;
 use crate::types::{
     Completion, Memory, Opcode, POLYRAIL_COMPLETION_IMM, POLYRAIL_COMPLETION_RECEIVE,
@@ -121,37 +123,42 @@ fn wait_refusal(error: &WaitError) -> Refusal {
     }
 }
 
-impl<D: Domain> PeersOn<D> {
+impl<D: Domain> RequestsOn<D> {
     #[inline]
-    fn poll(&mut self, room: &mut Room<'_>) -> Result<(), Refusal> {
+    fn poll(&mut self, common: &mut Common, room: &mut Room<'_>) -> Result<(), Refusal> {
         let Self { set, routes, backlog, .. } = self;
         if !backlog.is_empty() {
             room.take(backlog);
         }
         let polled = set.poll_with(room.left(), |event| room.put(event, routes, backlog));
-        self.polled(polled, room)
+        self.polled(common, polled, room)
     }
 
     /// What follows a poll.
     #[inline]
-    fn polled(&mut self, polled: Polled, room: &mut Room<'_>) -> Result<(), Refusal> {
+    fn polled(
+        &mut self,
+        common: &mut Common,
+        polled: Polled,
+        room: &mut Room<'_>,
+    ) -> Result<(), Refusal> {
         if room.any_failed {
-            self.settle(room);
+            self.settle(common, room);
         }
-        self.drive_sometimes();
+        common.drive_sometimes(self);
         polled.error.map_or(Ok(()), |error| self.queue_broke(error))
     }
 
     /// Of peers whose rails are rerouted it may be known that nothing changes the other end's memory any more.
     #[cold]
-    fn settle(&mut self, room: &mut Room<'_>) {
+    fn settle(&mut self, common: &Common, room: &mut Room<'_>) {
         for place in &mut room.room[..room.count] {
             // SAFETY: as many were written.
             let completion = unsafe { place.assume_init_mut() };
             if completion.memory != Memory::RemoteMayChange as u32 {
                 continue;
             }
-            let Ok(place) = self.numbers.place(completion.peer) else { continue };
+            let Ok(place) = common.numbers.place(completion.peer) else { continue };
             let Some(qp) = self.set.get(place) else { continue };
             let qp = qp.virtual_qp();
             if qp.config().rail_failure == RailFailure::Reroute && qp.unfenced().is_empty() {
@@ -175,41 +182,47 @@ impl<D: Domain> PeersOn<D> {
         lost.map_or(Ok(()), |error| Err(Failure::of(Code::Device, &error).into()))
     }
 
-    fn wait(&mut self, room: &mut Room<'_>, timeout_ms: u64) -> Result<(), Refusal> {
+    fn wait(
+        &mut self,
+        common: &mut Common,
+        room: &mut Room<'_>,
+        timeout_ms: u64,
+    ) -> Result<(), Refusal> {
         self.check_channel(room)?;
         let timeout = (timeout_ms != POLYRAIL_NEVER).then(|| Duration::from_millis(timeout_ms));
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let has_links = self.kept.iter().any(|kept| kept.link.is_some());
+        let has_links = common.kept.iter().any(|kept| kept.link.is_some());
         let longest = if has_links { PIECE } else { LONG_PIECE };
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let Self { set, routes, backlog, news, .. } = self;
+            let Self { set, routes, backlog, .. } = self;
             room.take(backlog);
             if room.count == 0 {
                 let piece = left.map_or(longest, |left| left.min(longest));
                 // An event is told at once, but who does not take it gets completions all the same.
-                let piece = if news.is_empty() { piece } else { Duration::ZERO };
+                let piece = if common.news.is_empty() { piece } else { Duration::ZERO };
                 let polled = set.wait(Some(piece), |event| room.put(event, routes, backlog));
                 let polled = polled.map_err(|error| wait_refusal(&error))?;
-                self.drive();
-                self.polled(polled, room)?;
+                common.drive(self);
+                self.polled(common, polled, room)?;
             }
-            if room.count > 0 || !self.news.is_empty() || left.is_some_and(|left| left.is_zero()) {
+            if room.count > 0 || !common.news.is_empty() || left.is_some_and(|left| left.is_zero())
+            {
                 return Ok(());
             }
         }
     }
 
-    fn poll_armed(&mut self, room: &mut Room<'_>) -> Result<(), Refusal> {
+    fn poll_armed(&mut self, common: &mut Common, room: &mut Room<'_>) -> Result<(), Refusal> {
         self.check_channel(room)?;
         let Self { set, routes, backlog, .. } = self;
         room.take(backlog);
         if room.count > 0 {
             // There is something; it is not time to wait.
-            return self.poll(room);
+            return self.poll(common, room);
         }
         let polled = set.poll_armed(|event| room.put(event, routes, backlog));
-        self.polled(polled.map_err(|error| wait_refusal(&error))?, room)
+        self.polled(common, polled.map_err(|error| wait_refusal(&error))?, room)
     }
 
     /// Refuses to wait where nothing tells of completions, or where none could be stored: what came would be kept,
@@ -258,8 +271,7 @@ pub unsafe extern "C" fn polyrail_peers_poll(
     count: *mut usize,
 ) -> Code {
     call(|| {
-        let poll =
-            |room: &mut Room<'_>| on_backend!(&mut *exclusive(peers)?, peers => peers.poll(room));
+        let poll = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.poll(common, room));
         // SAFETY: the caller's promise.
         unsafe { with_room((completions, capacity), count, poll) }
     })
@@ -277,7 +289,7 @@ pub unsafe extern "C" fn polyrail_peers_wait(
     timeout_ms: u64,
 ) -> Code {
     call(|| {
-        let wait = |room: &mut Room<'_>| on_backend!(&mut *exclusive(peers)?, peers => peers.wait(room, timeout_ms));
+        let wait = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.wait(common, room, timeout_ms));
         // SAFETY: the caller's promise.
         unsafe { with_room((completions, capacity), count, wait) }
     })
@@ -290,7 +302,7 @@ pub unsafe extern "C" fn polyrail_peers_fd(peers: *mut Peers, fd: *mut i32) -> C
     call(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { out(fd, "fd") }?;
-        on_backend!(&mut *exclusive(peers)?, peers => match peers.set.completion_fd() {
+        on_requests!(&mut *exclusive(peers)?, (_common, requests) => match requests.set.completion_fd() {
             Some(fd) => {
                 place.write(fd.as_raw_fd());
                 Ok(())
@@ -310,7 +322,7 @@ pub unsafe extern "C" fn polyrail_peers_poll_armed(
     count: *mut usize,
 ) -> Code {
     call(|| {
-        let poll = |room: &mut Room<'_>| on_backend!(&mut *exclusive(peers)?, peers => peers.poll_armed(room));
+        let poll = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.poll_armed(common, room));
         // SAFETY: the caller's promise.
         unsafe { with_room((completions, capacity), count, poll) }
     })

@@ -1,0 +1,12 @@
+//! Connections for messages.
+//!
+//! `set` are the connections on one backend, `open` makes them, `message` is the data path, and `under_way` has the
+//! messages that are not done.
+
+mod message;
+mod open;
+pub(super) mod set;
+mod under_way;
+
+pub use message::*;
+pub use open::*;

@@ -1,0 +1,283 @@
+//! Connections for messages, on one backend.
+
+use super::under_way::UnderWay;
+use crate::code::Code;
+use crate::devices::fixed;
+use crate::error::{Failure, Refusal, refuse};
+use crate::link::{Message, RAILS};
+use crate::news::Item;
+use crate::numbers::Numbers;
+use crate::peers::common::Common;
+use crate::peers::connections::{Connections, Standing, rail_state};
+use crate::types::{EndpointOptions, RailInfo, RailState};
+use polyrail::backend::Domain;
+use polyrail::chain::Chain;
+use polyrail::exchange::{HexBytes, Reach};
+use polyrail::hardware::QueuePair;
+use polyrail::p2p::{
+    End, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember, P2pMessage,
+    P2pRemoveError,
+};
+use polyrail::virtual_qp::{self, RailCounters};
+use std::time::{Duration, Instant};
+
+/// Places in the routing table: three quarters hold queue pairs, such as those of 1536 peers of two rails.
+const ROUTES: usize = 8192;
+
+/// How long closing waits for devices.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Completions of one poll while closing.
+const BUDGET: usize = 64;
+
+/// Connections for messages, on one backend.
+pub(crate) struct MessagesOn<D: Domain> {
+    pub(super) set: Box<P2pEndpointSet<D, ROUTES>>,
+    pub(super) reroutes: bool,
+    pub(super) rails: u32,
+    pub(super) under_way: UnderWay,
+}
+
+/// The code of what cannot be made.
+pub(super) fn build_failure(error: &P2pBuildError) -> Failure {
+    let code = match error {
+        P2pBuildError::Rails(error) => return crate::peers::requests::set::build_failure(error),
+        P2pBuildError::Members { .. }
+        | P2pBuildError::Keys(_)
+        | P2pBuildError::Attach(_)
+        | P2pBuildError::Pool(_) => Code::TooMany,
+        P2pBuildError::Memory(_) => Code::Device,
+        _ => Code::Argument,
+    };
+    Failure::of(code, error)
+}
+
+/// The code of two ends that do not come together.
+fn connect_failure(error: &P2pConnectError) -> Failure {
+    let code = match error {
+        P2pConnectError::Modify { .. } => Code::Device,
+        _ => Code::Mismatch,
+    };
+    Failure::of(code, error)
+}
+
+fn not_there() -> Failure {
+    Failure::new(Code::Peer, "the peer is not there any more")
+}
+
+/// Where the i-th queue pair of each end stands.
+fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] {
+    let sends = member.queue_pair_state(End::Sender, at);
+    let receives = member.queue_pair_state(End::Receiver, at);
+    // Without rerouting, a rail is in service until the connection has failed.
+    let known = |state: Option<(virtual_qp::RailState, u16)>| {
+        state.map_or((RailState::InService, 0), |(state, of)| (rail_state(state), of))
+    };
+    [known(sends), known(receives)]
+}
+
+impl<D: Domain> MessagesOn<D> {
+    /// A peer that is there.
+    #[inline]
+    pub(super) fn member(
+        &mut self,
+        common: &Common,
+        peer: u64,
+    ) -> Result<&mut P2pMember<D>, Refusal> {
+        let place = common.numbers.place(peer)?;
+        Numbers::found(self.set.member_mut(place), peer)
+    }
+
+    fn at(&mut self, place: usize) -> Result<&mut P2pMember<D>, Failure> {
+        self.set.member_mut(place).ok_or_else(not_there)
+    }
+
+    /// A rail is in service as long as one of its queue pairs is, at both ends.
+    fn rails_in_service(&self, member: &P2pMember<D>) -> u32 {
+        let each = member.queue_pairs(End::Sender).count();
+        let works =
+            |at: usize| states(member, at).iter().all(|(state, _)| *state == RailState::InService);
+        let step = self.rails as usize;
+        let in_service = |rail: &u32| (*rail as usize..each).step_by(step).any(works);
+        (0..self.rails).filter(in_service).count() as u32
+    }
+
+    /// Whether there are peers that go on without a completion queue that broke: others take over for its rails.
+    pub(super) fn survives(&self, common: &Common) -> bool {
+        let works = |place: usize| {
+            let member = self.set.member(place);
+            member.is_some_and(|member| member.send_failure().is_none())
+        };
+        self.reroutes && common.numbers.all().any(|(place, _)| works(place))
+    }
+}
+
+impl<D: Domain> Connections for MessagesOn<D> {
+    fn has(&self, place: usize) -> bool {
+        self.set.member(place).is_some()
+    }
+
+    fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal> {
+        if options.is_some() {
+            return refuse(Code::Argument, "peers for messages have no options of their own");
+        }
+        Ok(self.set.add().map_err(|error| build_failure(&error))?)
+    }
+
+    /// No completion names a peer.
+    fn welcome(&mut self, _: usize, _: u64) {}
+
+    fn fail(&mut self, place: usize) {
+        if let Some(member) = self.set.member_mut(place) {
+            member.fail();
+        }
+    }
+
+    fn remove(&mut self, place: usize, peer: u64) -> Result<(), Refusal> {
+        self.fail(place);
+        match self.set.remove(place) {
+            Ok(()) => {
+                self.under_way.forget_of(peer);
+                Ok(())
+            }
+            Err(P2pRemoveError::NotDrained { .. }) => Err(Refusal::NotNow),
+            Err(error) => Err(Failure::of(Code::Peer, &error).into()),
+        }
+    }
+
+    fn close(&mut self) -> bool {
+        let numbers: Vec<usize> = self.set.numbers().collect();
+        numbers.iter().for_each(|place| self.fail(*place));
+        let begin = Instant::now();
+        let is_drained = |set: &P2pEndpointSet<D, ROUTES>| {
+            numbers.iter().all(|place| set.member(*place).is_none_or(|member| member.is_drained()))
+        };
+        while !is_drained(&self.set) {
+            if self.set.poll(BUDGET).is_err() || begin.elapsed() >= CLOSE_TIMEOUT {
+                return is_drained(&self.set);
+            }
+        }
+        true
+    }
+
+    fn card(&mut self, place: usize) -> Result<String, Failure> {
+        Ok(self.at(place)?.address().to_json())
+    }
+
+    fn connect(&mut self, place: usize, card: &[u8]) -> Result<(), Failure> {
+        let address = P2pAddress::from_json(card);
+        let address = address.map_err(|error| Failure::of(Code::Protocol, &error))?;
+        self.at(place)?.connect(&address).map_err(|error| connect_failure(&error))
+    }
+
+    fn reach(&mut self, place: usize) -> Result<Reach, Failure> {
+        Ok(self.at(place)?.address().into())
+    }
+
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), Failure> {
+        let Some(address) = theirs.messages() else {
+            return Err(Failure::new(Code::Mismatch, "the other side's peer is for requests"));
+        };
+        self.at(place)?.connect(address).map_err(|error| connect_failure(&error))
+    }
+
+    fn reroutes(&self, _: usize) -> bool {
+        self.reroutes
+    }
+
+    fn next_message(&mut self, place: usize) -> Option<Message> {
+        let note = [&[RAILS], self.next_control(place)?.as_bytes()].concat();
+        Some(Message::Note { bytes: HexBytes(note) })
+    }
+
+    fn take_message(&mut self, place: usize, message: &Message) -> Result<(), Refusal> {
+        match message {
+            Message::Note { bytes } if bytes.0.first() == Some(&RAILS) => {
+                self.control(place, &bytes.0[1..])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_control(&mut self, place: usize) -> Option<String> {
+        Some(self.set.member_mut(place)?.next_message()?.to_json())
+    }
+
+    fn control(&mut self, place: usize, text: &[u8]) -> Result<(), Refusal> {
+        let message = P2pMessage::from_json(text);
+        let message = message.map_err(|error| Failure::of(Code::Protocol, &error))?;
+        let taken = self.set.hear(place, message);
+        Ok(taken.map_err(|error| Failure::of(Code::Protocol, &error))?)
+    }
+
+    fn control_lost(&mut self, place: usize) {
+        if let Some(member) = self.set.member_mut(place) {
+            member.link_restored();
+        }
+    }
+
+    fn heal(&mut self) {
+        self.set.heal();
+    }
+
+    fn next_rail_event(&mut self, place: usize) -> Option<Item> {
+        let rails = self.rails;
+        let member = self.set.member_mut(place)?;
+        let (end, at, event) = member.take_event()?;
+        let end = match end {
+            End::Sender => "sends",
+            End::Receiver => "receives",
+        };
+        let rail = at as u32 % rails;
+        let device = member.device_of(at).unwrap_or_default();
+        let words = format!("rail {rail} (device {device}), the end that {end}: {:?}", event.kind);
+        Some(Item::of_rail(rail, &event.kind, words))
+    }
+
+    fn failure(&mut self, place: usize) -> Option<String> {
+        let member = self.set.member(place)?;
+        let failure = member.send_failure().or(member.recv_failure())?;
+        Some(Chain(failure).to_string())
+    }
+
+    fn standing(&self, place: usize) -> Standing {
+        let member = self.set.member(place);
+        let rails_in_service = member.map_or(0, |member| self.rails_in_service(member));
+        let (sent, received) = member.map_or((0, 0), P2pMember::unfinished);
+        Standing {
+            rails: self.rails,
+            rails_in_service,
+            is_degraded: rails_in_service < self.rails,
+            unreported: (sent + received) as u32,
+            first_error: None,
+        }
+    }
+
+    fn rails(&self, place: usize) -> Vec<RailInfo> {
+        let Some(member) = self.set.member(place) else { return Vec::new() };
+        let numbers = |end| member.queue_pairs(end).map(QueuePair::qp_num);
+        let each = numbers(End::Sender).count();
+        let numbers = numbers(End::Sender).chain(numbers(End::Receiver));
+        let info = |((at, qp_num), counters): ((usize, u32), RailCounters)| {
+            let place = at % each;
+            let (state, generation) = states(member, place)[at / each];
+            let RailCounters { bytes, send_requests, doorbells, completions, errors } = counters;
+            RailInfo {
+                device: fixed(member.device_of(place).unwrap_or_default()),
+                rail: place as u32 % self.rails,
+                state: state as u32,
+                qp_num,
+                generation: generation.into(),
+                bytes,
+                requests: send_requests,
+                doorbells,
+                completions,
+                errors,
+                failures: 0,
+                posted_again: 0,
+                reserved: [0; 2],
+            }
+        };
+        numbers.enumerate().zip(member.counters()).map(info).collect()
+    }
+}
