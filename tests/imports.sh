@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks that no two modules of a crate import each other, directly or through others. Lists those that do.
+# Checks that no two modules of a crate import each other, directly or through others, and no two files of the NIXL
+# plugin include each other. Lists those that do.
 #   tests/imports.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,3 +14,7 @@ done < <(git ls-files -z --cached --others --exclude-standard --deduplicate -- \
   ':!benches' ':!tests')
 
 cargo run --quiet --locked -p polyrail-imports -- "${roots[@]}"
+
+# tsort fails, and lists the files, if there is a circle.
+echo "std-shim/nixl/src: $(sed -n 's/^#include "\(.*\)"/\1/p' std-shim/nixl/src/* | wc -l) includes"
+(cd std-shim/nixl/src && grep -H '^#include "' ./*.h ./*.cpp | sed 's|^\./||; s|:#include "\(.*\)"| \1|' | tsort > /dev/null)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "incoming.h"
+#include "outgoing.h"
 #include "settings.h"
 
 #include <chrono>

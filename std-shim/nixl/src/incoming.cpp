@@ -1,4 +1,5 @@
 #include "incoming.h"
+#include "address.h"
 
 Incoming::Peer::Peer(polyrail_peers *peers) : peers(peers) {
     check(polyrail_peers_add(peers, nullptr, &number), "making a connection");

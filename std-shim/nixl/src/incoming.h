@@ -1,8 +1,8 @@
 // A connection that another agent made to this one: its data goes past this side, its notifications end here.
 #pragma once
 
+#include "home.h"
 #include "inbox.h"
-#include "outgoing.h"
 
 class Incoming {
 public:

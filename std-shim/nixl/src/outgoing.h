@@ -3,18 +3,10 @@
 #pragma once
 
 #include "address.h"
+#include "home.h"
 #include "transfer.h"
 
 #include <deque>
-
-// What connections need of their engine.
-struct Home {
-    polyrail_domain *domain;
-    polyrail_peers *peers;
-    const polyrail_link_options *link;
-    // The agent's name.
-    std::string agent;
-};
 
 class Outgoing {
 public:
