@@ -124,9 +124,12 @@ pub enum Failure {
         /// The least.
         min_rails: u8,
     },
-    /// Rails failed and came back again and again, and carried nothing in between.
-    #[error("rails came back, and carried nothing")]
+    /// Rails did not come back in time, or came back again and again and carried nothing in between.
+    #[error("rails did not come back in time, or came back and carried nothing")]
     NotHealed,
+    /// The peer did not report in time what arrived on a rail that failed.
+    #[error("the peer did not report in time what arrived on a rail that failed")]
+    NotFenced,
     /// The owner gave it up.
     #[error("its owner gave it up")]
     Owner,

@@ -345,6 +345,51 @@ fn carry_nothing(way: Way) {
     }
 }
 
+/// A message is under way, and no rail comes back.
+#[test]
+fn messages_do_not_wait_for_rails_without_end() {
+    for way in WAYS {
+        let limit = Duration::from_millis(300);
+        let mut pair = Pair::patient(way, limit);
+        pair.exchange();
+        _ = pair.offer();
+        pair.silence(true);
+        _ = pair.send();
+        let begin = Instant::now();
+        for device in &pair.near.devices {
+            device.inject(When::Now, Fault::LinkDown);
+        }
+        pair.poll_until(|pair| pair.near.endpoint.send_failure().is_some());
+        assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
+        assert_eq!(pair.near.endpoint.send_failure(), Some(&Failure::NotHealed));
+        pair.poll_until(|pair| pair.far.endpoint.recv_failure().is_some());
+        assert_eq!(pair.far.endpoint.recv_failure(), Some(&Failure::Peer));
+    }
+}
+
+/// The peer does not report what arrived on rails that failed.
+#[test]
+fn messages_do_not_wait_without_end_for_what_the_peer_does_not_report() {
+    for way in WAYS {
+        let limit = Duration::from_millis(300);
+        let healing = Healing {
+            stall_timeout: Some(Duration::from_millis(40)),
+            fence_timeout: Some(limit),
+            ..Healing::default()
+        };
+        let mut pair = Pair::with(way, P2pBuilder::new().min_rails(0).healing(healing));
+        pair.exchange();
+        _ = pair.offer();
+        pair.loses = |message| matches!(message, P2pMessage::Control { .. });
+        pair.silence(true);
+        _ = pair.send();
+        let begin = Instant::now();
+        pair.poll_until(|pair| pair.near.endpoint.send_failure().is_some());
+        assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
+        assert_eq!(pair.near.endpoint.send_failure(), Some(&Failure::NotFenced));
+    }
+}
+
 /// What gets through in between is headway, however often rails fail; and with nothing to send none is needed.
 #[test]
 fn rails_that_carry_something_now_and_then_end_nothing() {

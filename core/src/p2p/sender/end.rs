@@ -227,10 +227,16 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.give_up(Failure::Owner);
     }
 
-    /// Gives the connection up because rails that came back carry nothing: the engine reads no clock, so its owner
-    /// decides when.
+    /// Gives the connection up because rails do not come back, or carry nothing: the engine reads no clock, so its
+    /// owner decides when.
     pub fn not_healed(&mut self) {
         self.give_up(Failure::NotHealed);
+    }
+
+    /// Gives the connection up because the peer does not report what arrived on a rail that failed; its owner decides
+    /// when.
+    pub fn not_fenced(&mut self) {
+        self.give_up(Failure::NotFenced);
     }
 
     /// The peer's end says that it failed: so does this one.

@@ -7,7 +7,7 @@ use super::queue_pair::Shape;
 use super::sizes::QUEUE_PAIRS;
 use crate::backend::{Connect, Connecting, Domain, Port};
 use crate::endpoint::RailAddress;
-use crate::heal::{Attempts, DeviceEvents, Healing, SilenceWatch};
+use crate::heal::{Attempts, DeviceEvents, Healing, Limits, SilenceWatch};
 use polyrail_core::virtual_qp::RailEvent;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ pub(super) struct Healer<D: Domain> {
     pub(super) events: VecDeque<(End, usize, RailEvent)>,
     /// Watches the places of the end that sends, then those of the end that receives.
     pub(super) silence: SilenceWatch<{ 2 * QUEUE_PAIRS }>,
+    /// How long messages that are sent may wait.
+    pub(super) limits: Limits<QUEUE_PAIRS>,
     /// Of the end that sends, and the one that receives.
     pub(super) patience: [Patience; 2],
 }
@@ -118,6 +120,7 @@ impl<D: Domain> Healer<D> {
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             silence: SilenceWatch::new(),
+            limits: Limits::new(),
             patience: Default::default(),
         }
     }

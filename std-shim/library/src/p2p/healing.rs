@@ -7,7 +7,7 @@ use super::message::{End, P2pMessage};
 use super::shared::Shared;
 use super::sizes::QUEUE_PAIRS;
 use crate::backend::{Connect, DeviceEvent, Domain};
-use crate::heal::Look;
+use crate::heal::{Look, Passed, Waiting};
 use polyrail_core::virtual_qp::{ControlError, RailEventKind, RailState};
 use std::time::Instant;
 
@@ -82,6 +82,7 @@ impl<D: Domain> P2pMember<D> {
             self.notice(now);
             self.watch(now);
             self.renew(shared, now);
+            self.keep_to_limits(now);
             self.collect();
             self.log_events();
         }
@@ -255,6 +256,37 @@ impl<D: Domain> P2pMember<D> {
         for at in silence.look(looks) {
             let end = if at < QUEUE_PAIRS { End::Sender } else { End::Receiver };
             self.fail_place(end, at % QUEUE_PAIRS);
+        }
+    }
+
+    /// Gives the end that sends up if its messages have waited for too long, for rails or for the peer's report.
+    fn keep_to_limits(&mut self, now: Instant) {
+        let Some(sender) = self.sender.as_deref().filter(|sender| sender.failure().is_none())
+        else {
+            return;
+        };
+        let mut unfenced = [false; QUEUE_PAIRS];
+        let (mut is_any_out, mut is_any_in_service) = (false, false);
+        for (place, unfenced) in unfenced.iter_mut().enumerate() {
+            let Some((state, _)) = sender.queue_pair_state(place) else { break };
+            let is_in_service = state == RailState::InService;
+            *unfenced = matches!(state, RailState::Draining | RailState::Fenced);
+            is_any_out |= !is_in_service;
+            is_any_in_service |= is_in_service;
+        }
+        let waiting = Waiting {
+            is_waiting: is_any_out && sender.unfinished() > 0,
+            // What rails lost goes out again on those in service.
+            is_in_flight: is_any_in_service,
+            completed: if is_any_out { self.completed(End::Sender) } else { 0 },
+            unfenced,
+        };
+        let Self { sender, healer, .. } = self;
+        let (Some(sender), Some(healer)) = (sender, healer) else { return };
+        match healer.limits.check(now, &healer.options, &waiting) {
+            None => {}
+            Some(Passed::Fence { .. }) => sender.not_fenced(),
+            Some(Passed::Rails { .. }) => sender.not_healed(),
         }
     }
 

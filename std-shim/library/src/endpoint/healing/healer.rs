@@ -6,7 +6,7 @@ use crate::backend::EventCursor;
 use crate::endpoint::joining::Joining;
 use crate::endpoint::place::{RAIL_IDS, rail_index};
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
-use crate::heal::{Attempts, DeviceEvents, Healing, SilenceWatch};
+use crate::heal::{Attempts, DeviceEvents, Healing, Limits, SilenceWatch};
 use polyrail_core::virtual_qp::{ControlMessage, RailId};
 use std::time::Instant;
 
@@ -26,10 +26,7 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) home_at: Option<Instant>,
     /// Rails were out of service when it last looked.
     pub(super) is_busy: bool,
-    /// When it looked.
-    pub(super) last_walk: Option<Instant>,
-    /// Since when requests wait for rails without any headway, and what had been completed then.
-    pub(super) waits_since: Option<(Instant, u64)>,
+    pub(super) limits: Limits<RAIL_IDS>,
 }
 
 /// What a rail has carried so far.
@@ -81,8 +78,6 @@ pub(super) struct Care<Q> {
     pub(super) barren: Vec<usize>,
     /// Offers that were turned down because they were for one of those, since it went out of service.
     pub(super) turned_down: u32,
-    /// Since when it is not known what arrived.
-    pub(super) unfenced_since: Option<Instant>,
     pub(super) attempts: Attempts,
     /// Places where the peer had no queue pair since the rail went out of service: the next offer is for another
     /// one, if there may be one.
@@ -105,7 +100,6 @@ impl<Q> Default for Care<Q> {
             returned: None,
             barren: Vec::new(),
             turned_down: 0,
-            unfenced_since: None,
             attempts: Attempts::default(),
             refusals: 0,
             tried_to_move: false,
@@ -209,8 +203,7 @@ impl<Q> Healer<Q> {
             device_events: DeviceEvents::new(cursors),
             home_at: None,
             is_busy: false,
-            last_walk: None,
-            waits_since: None,
+            limits: Limits::new(),
         }
     }
 

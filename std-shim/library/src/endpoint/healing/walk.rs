@@ -81,7 +81,6 @@ where
         }
         // Once more when all are back: what was said last is to be carried, too.
         self.healer.is_busy = !is_ready;
-        self.forgive_absence();
         self.qp.lose_gone_rails();
         if self.qp.state() != QpState::Error {
             rail_ids().for_each(|rail| self.care_for(rail));
@@ -145,9 +144,6 @@ where
             RailState::InService => care.is_in_service(now),
             _ => care.is_out(now, &options, device, carried),
         }
-        let is_unfenced = matches!(state, RailState::Draining | RailState::Fenced);
-        let since = *care.unfenced_since.get_or_insert(now);
-        care.unfenced_since = is_unfenced.then_some(since);
         let next = self.qp.next_generation(rail).ok();
         let Some(care) = self.healer.care(rail) else { return };
         // Of a generation that has passed.

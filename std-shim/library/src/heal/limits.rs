@@ -1,0 +1,150 @@
+//! How long requests wait: for rails that are out of service, and for the peer to report what arrived.
+
+use super::options::Healing;
+use std::time::{Duration, Instant};
+
+/// Repair steps that there are at least while a limit passes. An owner who was away has not waited: messages of the
+/// peer that came meanwhile are not read yet. So only this part of a limit counts between two steps.
+const STEPS: u32 = 8;
+
+/// What one repair step finds.
+pub(crate) struct Waiting<const PLACES: usize> {
+    /// Requests wait for rails that are out of service, or that came back and completed nothing since.
+    pub(crate) is_waiting: bool,
+    /// Requests are in flight in a rail that is in service, so they wait for the peer, which may be as late as it
+    /// likes.
+    pub(crate) is_in_flight: bool,
+    /// Requests completed so far.
+    pub(crate) completed: u64,
+    /// The places of queue pairs that failed, if the peer has not reported yet what arrived there.
+    pub(crate) unfenced: [bool; PLACES],
+}
+
+/// A limit that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// [`Healing::fence_timeout`], at this place.
+    Fence { place: usize, limit: Duration },
+    /// [`Healing::rail_timeout`].
+    Rails { limit: Duration },
+}
+
+/// Since when requests wait.
+#[derive(Debug)]
+pub(crate) struct Limits<const PLACES: usize> {
+    last_step: Option<Instant>,
+    /// For rails, without any progress; and how many requests had completed by then.
+    since: Option<(Instant, u64)>,
+    /// For the peer's report about each place.
+    unfenced_since: [Option<Instant>; PLACES],
+}
+
+impl<const PLACES: usize> Limits<PLACES> {
+    pub(crate) const fn new() -> Self {
+        Self { last_step: None, since: None, unfenced_since: [None; PLACES] }
+    }
+
+    /// Takes what a step finds. Returns the limit that has passed, if one has.
+    pub(crate) fn check(
+        &mut self,
+        now: Instant,
+        options: &Healing,
+        waiting: &Waiting<PLACES>,
+    ) -> Option<Passed> {
+        self.forgive_absence(now, options);
+        if !waiting.is_waiting {
+            // Until something waits, the peer may take its time.
+            self.since = None;
+            self.unfenced_since = [None; PLACES];
+            return None;
+        }
+        self.since = match self.since {
+            Some((since, before)) if before == waiting.completed => Some((since, before)),
+            _ => Some((now, waiting.completed)),
+        };
+        for (since, is_unfenced) in self.unfenced_since.iter_mut().zip(waiting.unfenced) {
+            *since = is_unfenced.then(|| since.unwrap_or(now));
+        }
+        let has_passed =
+            |since: Instant, limit: &Duration| now.saturating_duration_since(since) >= *limit;
+        if let Some(limit) = options.fence_timeout {
+            let is_late = |since: &Option<Instant>| since.is_some_and(|at| has_passed(at, &limit));
+            if let Some(place) = self.unfenced_since.iter().position(is_late) {
+                return Some(Passed::Fence { place, limit });
+            }
+        }
+        let (since, _) = self.since.filter(|_| !waiting.is_in_flight)?;
+        let limit = options.rail_timeout.filter(|limit| has_passed(since, limit))?;
+        Some(Passed::Rails { limit })
+    }
+
+    fn forgive_absence(&mut self, now: Instant, options: &Healing) {
+        let last = self.last_step.replace(now).unwrap_or(now);
+        let away = now.saturating_duration_since(last);
+        let beyond =
+            |limit: Option<Duration>| away.saturating_sub(limit.unwrap_or_default() / STEPS);
+        for since in self.unfenced_since.iter_mut().flatten() {
+            *since += beyond(options.fence_timeout);
+        }
+        if let Some((since, _)) = &mut self.since {
+            *since += beyond(options.rail_timeout);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(8);
+    const STEP: Duration = Duration::from_secs(1);
+
+    /// After how many steps of one second which limit has passed.
+    fn first_passed(steps: impl Fn(u64) -> Waiting<2>) -> Option<(u64, Passed)> {
+        let options =
+            Healing { rail_timeout: Some(LIMIT), fence_timeout: Some(LIMIT), ..Healing::default() };
+        let mut limits = Limits::new();
+        let mut now = Instant::now();
+        (1..100).find_map(|number| {
+            now += STEP;
+            Some((number, limits.check(now, &options, &steps(number))?))
+        })
+    }
+
+    fn waiting(completed: u64, unfenced: bool) -> Waiting<2> {
+        let unfenced = [false, unfenced];
+        Waiting { is_waiting: true, is_in_flight: false, completed, unfenced }
+    }
+
+    #[test]
+    fn a_limit_passes_while_nothing_completes_and_nothing_is_in_flight() {
+        let rails = Passed::Rails { limit: LIMIT };
+        assert_eq!(first_passed(|_| waiting(7, false)), Some((9, rails)));
+        assert_eq!(first_passed(|number| waiting(number / 8, false)), None);
+        assert_eq!(first_passed(|_| Waiting { is_in_flight: true, ..waiting(7, false) }), None);
+        let now_and_then = |number| Waiting { is_waiting: number % 8 != 0, ..waiting(7, false) };
+        assert_eq!(first_passed(now_and_then), None);
+    }
+
+    #[test]
+    fn the_peers_report_has_a_limit_whatever_else_completes() {
+        let fence = Passed::Fence { place: 1, limit: LIMIT };
+        assert_eq!(first_passed(|number| waiting(number, true)), Some((9, fence)));
+        assert_eq!(first_passed(|number| waiting(number, number % 8 != 0)), None);
+        let nobody = |number| Waiting { is_waiting: false, ..waiting(number, true) };
+        assert_eq!(first_passed(nobody), None);
+    }
+
+    #[test]
+    fn an_owner_who_was_away_has_not_waited() {
+        let options = Healing { rail_timeout: Some(LIMIT), ..Healing::default() };
+        let mut limits = Limits::new();
+        let mut now = Instant::now();
+        for _ in 0..8 {
+            assert_eq!(limits.check(now, &options, &waiting(7, false)), None);
+            now += 100 * LIMIT;
+        }
+        let passed = limits.check(now, &options, &waiting(7, false));
+        assert_eq!(passed, Some(Passed::Rails { limit: LIMIT }));
+    }
+}
