@@ -1,13 +1,14 @@
-//! Translates `infiniband/verbs.h` with the libclang that is there. Nothing is linked: see `library`.
+//! Translates `infiniband/verbs.h` with the installed libclang. Nothing is linked: `src/library.rs`
+//! loads the library at run time.
 
 use bindgen::{Builder, CodegenConfig};
 use std::env;
 use std::path::PathBuf;
 
-/// The first release with everything that is named here (rdma-core 34).
+/// The first release that has everything named here (rdma-core 34).
 const OLDEST: &str = "1.12.34";
 
-/// Exported functions, with whose signatures those of `src/library.rs` are compared.
+/// Exported functions. The signatures in `src/library.rs` are compared with them.
 const FUNCTIONS: &[&str] = &[
     "_ibv_query_gid_ex",
     "_ibv_query_gid_table",
@@ -48,7 +49,7 @@ const FUNCTIONS: &[&str] = &[
     "ibv_resize_cq",
 ];
 
-/// Types, beside those that they lead to.
+/// Types to translate; the types that they refer to follow.
 const TYPES: &[&str] = &[
     "__be16",
     "_compat_ibv_port_attr",
@@ -65,7 +66,7 @@ const TYPES: &[&str] = &[
     "verbs_context",
 ];
 
-/// Enums whose values are sets of bits: types with `|`.
+/// Enums whose values are sets of bits: translated to types with `|`.
 const FLAGS: &[&str] = &[
     "ibv_access_flags",
     "ibv_cq_attr_mask",
@@ -80,8 +81,8 @@ const FLAGS: &[&str] = &[
     "ibv_wc_flags",
 ];
 
-/// Enums that the kernel or a driver fills in: modules of numbers, since there may be more of them
-/// than the header knows.
+/// Enums that the kernel or a driver fills in: translated to modules of numbers, since a newer
+/// kernel may return values that the header lacks.
 const NUMBERS: &[&str] = &[
     "ibv_atomic_cap",
     "ibv_mig_state",
@@ -97,7 +98,7 @@ const NUMBERS: &[&str] = &[
     "ibv_wr_opcode",
 ];
 
-/// Structs with unions that have no name in C: `src/verbs.rs` has them, with names.
+/// Structs with unions that have no name in C: `src/verbs.rs` defines them, with names.
 const REQUESTS: &[&str] = &["ibv_send_wr", "ibv_wc"];
 
 fn main() {
@@ -106,7 +107,7 @@ fn main() {
     let library =
         pkg_config::Config::new().atleast_version(OLDEST).cargo_metadata(false).probe("libibverbs");
     let library = library.unwrap_or_else(|error| {
-        panic!("the headers of libibverbs {OLDEST} or later (libibverbs-dev) are needed: {error}")
+        panic!("cannot find the headers of libibverbs {OLDEST} or later; install libibverbs-dev: {error}")
     });
     let include: Vec<_> =
         library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
@@ -132,7 +133,7 @@ fn builder(include: &[String]) -> Builder {
         .header_contents("polyrail.h", "#include <infiniband/verbs.h>")
         .clang_args(include)
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
-        // The C library's own, which crate libc knows.
+        // Types of the C library, which crate libc defines.
         .blocklist_type("pthread_(mutex|cond)_t")
         .rustified_enum("ibv_event_type")
         .prepend_enum_name(false)

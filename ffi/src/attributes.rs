@@ -1,41 +1,41 @@
-//! What a device can do.
+//! Capabilities of a device.
 
 use crate::error::{Argument, DeviceName, Result, VerbsError};
 use rdma_sys::{ibv_atomic_cap, ibv_context, ibv_device_attr};
 use std::mem::MaybeUninit;
 
-/// With what atomics are atomic (`enum ibv_atomic_cap`).
+/// The other operations that atomics are atomic with (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtomicCap {
     /// No atomics.
     None,
-    /// With other atomics of the same device.
+    /// Atomic with other atomics of the same device.
     Device,
-    /// With the CPU and other devices too.
+    /// Atomic with the CPU and other devices, too.
     Global,
 }
 
-/// What a device can do (`struct ibv_device_attr`). Sizes are in bytes.
+/// Capabilities of a device (`struct ibv_device_attr`). Limits are maxima; sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
     /// GUID of the node.
     pub node_guid: u64,
-    /// Vendor, as the IEEE numbers it.
+    /// Vendor number, assigned by the IEEE.
     pub vendor_id: u32,
     /// The vendor's number for the device.
     pub vendor_part_id: u32,
     /// The vendor's number for the revision.
     pub hw_ver: u32,
-    /// Memory of the largest region.
+    /// Size of the largest memory region.
     pub max_mr_size: u64,
-    /// Page sizes that regions can have, as a set of bits.
+    /// Page sizes that regions can have, as a bit set.
     pub page_size_cap: u64,
     /// Queue pairs.
     pub max_qp: u32,
-    /// Requests outstanding on one work queue.
+    /// Outstanding requests on one work queue.
     pub max_qp_wr: u32,
-    /// Buffers of one request.
+    /// Scatter/gather entries per request.
     pub max_sge: u32,
     /// Completion queues.
     pub max_cq: u32,
@@ -45,11 +45,11 @@ pub struct DeviceAttributes {
     pub max_mr: u32,
     /// Protection domains.
     pub max_pd: u32,
-    /// READs and atomics outstanding on one queue pair as the target.
+    /// Outstanding READs and atomics per queue pair, as the target.
     pub max_qp_rd_atom: u32,
-    /// READs and atomics outstanding on one queue pair as the initiator.
+    /// Outstanding READs and atomics per queue pair, as the initiator.
     pub max_qp_init_rd_atom: u32,
-    /// Whether there are atomics.
+    /// Scope of atomics.
     pub atomic_cap: AtomicCap,
     /// Memory windows.
     pub max_mw: u32,
@@ -63,24 +63,25 @@ pub struct DeviceAttributes {
     pub max_pkeys: u16,
     /// Physical ports, numbered from 1 on.
     pub phys_port_cnt: u8,
-    /// `enum ibv_device_cap_flags`, as the driver set them.
+    /// `enum ibv_device_cap_flags`, as the driver set it.
     pub cap_flags: u32,
 }
 
 impl DeviceAttributes {
-    /// Whether the device is rxe, the kernel's software device.
+    /// Whether the device is rxe, the kernel's software RDMA driver.
     pub(crate) const fn is_rxe(&self) -> bool {
-        /// The vendor that it says it is of since Linux 5.8 (`RXE_VENDOR_ID`); the number is nobody's.
+        /// The vendor number that rxe reports since Linux 5.8 (`RXE_VENDOR_ID`). No vendor has this
+        /// number.
         const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
         self.vendor_id == RXE_VENDOR_ID
     }
 
     pub(crate) fn query(context: *mut ibv_context, name: DeviceName) -> Result<Self> {
         let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: the caller's context is open; the struct is plain numbers, for which zeros do.
+        // SAFETY: the caller's context is open; the struct is plain numbers, so zeros are valid.
         let returned = unsafe { rdma_sys::ibv_query_device(context, raw.as_mut_ptr()) };
         VerbsError::check(returned, "ibv_query_device", Argument::Device(name))?;
-        // SAFETY: initialised, with zeros at least.
+        // SAFETY: at least zeroed.
         Ok(Self::from_raw(unsafe { raw.assume_init_ref() }))
     }
 

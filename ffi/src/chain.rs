@@ -1,4 +1,4 @@
-//! Chains of work requests, in memory that their queue owns from set-up on.
+//! Chains of work requests, in memory that is allocated when their queue is created.
 
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::Sge;
@@ -6,7 +6,7 @@ use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
-/// A C work request: part of a list, with a list of buffers.
+/// A C work request: an element of a linked list, with a scatter/gather list.
 pub(crate) trait WorkRequest {
     fn set_next(&mut self, next: *mut Self);
     fn set_sges(&mut self, sges: *mut ibv_sge, count: libc::c_int);
@@ -29,8 +29,7 @@ macro_rules! work_request {
 
 work_request!(ibv_send_wr, ibv_recv_wr);
 
-/// What a driver's errno means for a request. A full queue is ENOMEM; for rxe's `ibv_wr_*` it is
-/// ENOSPC.
+/// Translates a driver's errno. A full queue is ENOMEM, or ENOSPC from rxe's `ibv_wr_*`.
 pub(crate) fn refusal(errno: i32) -> Refusal {
     match errno {
         libc::ENOMEM | libc::ENOSPC => Refusal::QueueFull,
@@ -38,10 +37,10 @@ pub(crate) fn refusal(errno: i32) -> Refusal {
     }
 }
 
-/// A list of work requests that is built and posted over and over, with a few buffers each.
+/// A linked list of work requests that is built and posted repeatedly.
 ///
-/// Requests point at each other and at their buffers, so they are only reached through pointers,
-/// never through references to the whole.
+/// Requests point at each other and at their scatter/gather lists, so they are accessed through
+/// pointers only, never through references to the whole.
 pub(crate) struct Chain<W> {
     requests: NonNull<W>,
     sges: NonNull<ibv_sge>,
@@ -53,7 +52,7 @@ pub(crate) struct Chain<W> {
 
 // SAFETY: the memory is owned, and the pointers in it lead nowhere else.
 unsafe impl<W: WorkRequest> Send for Chain<W> {}
-// SAFETY: nothing can be reached through a shared reference.
+// SAFETY: a shared reference gives access to nothing.
 unsafe impl<W: WorkRequest> Sync for Chain<W> {}
 
 impl<W> fmt::Debug for Chain<W> {
@@ -64,11 +63,11 @@ impl<W> fmt::Debug for Chain<W> {
 }
 
 impl<W: WorkRequest> Chain<W> {
-    /// Room for `capacity` requests of `max_sge` buffers each.
+    /// Allocates `capacity` requests of `max_sge` scatter/gather entries each.
     pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
         let capacity = capacity as usize;
         let max_sge = max_sge as usize;
-        // SAFETY: C structs of numbers and pointers, for which zeros do.
+        // SAFETY: C structs of numbers and pointers, so zeros are valid.
         let blank = |_| unsafe { std::mem::zeroed() };
         let requests: Box<[W]> = (0..capacity).map(blank).collect();
         let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
@@ -83,19 +82,19 @@ impl<W: WorkRequest> Chain<W> {
         }
     }
 
-    /// Forgets what was pushed.
+    /// Removes all requests.
     pub(crate) fn clear(&mut self) {
         self.length = 0;
         self.stopped = None;
     }
 
-    /// Takes no more requests: the next one is refused when the chain is posted.
+    /// Refuses all further requests with this error, which `post` returns.
     pub(crate) fn stop(&mut self, refusal: Refusal) {
         self.stopped.get_or_insert(refusal);
     }
 
-    /// Appends a request with these buffers but the empty ones, since a length of 0 means 2^31 bytes to
-    /// some devices; `fill` writes everything else. Refuses a list that is too long.
+    /// Appends a request with the nonempty buffers of `buffers`, since some devices take a length
+    /// of 0 for 2^31 bytes; `fill` writes all other fields. Refuses a list that is too long.
     #[inline]
     pub(crate) fn push(&mut self, buffers: &[Sge], fill: impl FnOnce(&mut W)) {
         if self.stopped.is_some() {
@@ -110,12 +109,12 @@ impl<W: WorkRequest> Chain<W> {
             if count == self.max_sge {
                 return self.stop(Refusal::Driver(libc::EINVAL));
             }
-            // SAFETY: `at` is below the capacity, and every request has `max_sge` places.
+            // SAFETY: `at` is below the capacity, and every request has `max_sge` entries.
             unsafe { self.sges.add(at * self.max_sge + count).write(sge) };
             count += 1;
         }
-        // SAFETY: `at` is below the capacity, and so are its neighbours that are touched. The
-        // references are to one request each, and none lives on.
+        // SAFETY: `at` and its neighbours are below the capacity. Each reference is to one request
+        // and ends with its statement.
         unsafe {
             let request = self.requests.add(at);
             fill(&mut *request.as_ptr());
@@ -129,10 +128,10 @@ impl<W: WorkRequest> Chain<W> {
         self.length += 1;
     }
 
-    /// Posts the chain with `call`, which is given the first request and the place of `bad_wr`.
+    /// Posts the chain with `call`, which receives the first request and a pointer for `bad_wr`.
     ///
-    /// `bad_wr` is the first request that was not taken. A driver that fails without saying which
-    /// took none.
+    /// `bad_wr` is the first request that was not accepted. If a driver fails without setting it,
+    /// it accepted none.
     pub(crate) fn post(
         &mut self,
         call: impl FnOnce(*mut W, *mut *mut W) -> libc::c_int,
@@ -152,7 +151,7 @@ impl<W: WorkRequest> Chain<W> {
         }
     }
 
-    /// Which request of the chain `bad` is; 0 if it is none of them.
+    /// Returns the index of `bad` in the chain; 0 if it is not in the chain.
     fn position(&self, bad: *mut W) -> u32 {
         let offset = bad.addr().wrapping_sub(self.requests.addr().get());
         let at = offset / size_of::<W>();
@@ -160,7 +159,7 @@ impl<W: WorkRequest> Chain<W> {
     }
 }
 
-/// The buffers that have bytes, as C has them.
+/// Returns the nonempty buffers as C structs.
 #[inline]
 pub(crate) fn filled(buffers: &[Sge]) -> impl Iterator<Item = ibv_sge> {
     buffers.iter().filter(|sge| sge.length() != 0).map(|sge| ibv_sge {
@@ -175,7 +174,7 @@ impl<W> Drop for Chain<W> {
         let requests = ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), self.capacity);
         let places = self.capacity * self.max_sge;
         let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), places);
-        // SAFETY: both were leaked boxes of these lengths, and nobody else frees them.
+        // SAFETY: both were leaked boxes of these lengths, and are freed only here.
         unsafe {
             drop(Box::from_raw(requests));
             drop(Box::from_raw(sges));
@@ -191,20 +190,20 @@ mod tests {
     fn chain(capacity: u32, wr_ids: impl IntoIterator<Item = u64>) -> Chain<ibv_recv_wr> {
         let mut chain = Chain::new(capacity, 1);
         for wr_id in wr_ids {
-            // SAFETY: nobody looks at the memory behind the address.
+            // SAFETY: the address is never dereferenced.
             let buffer = unsafe { LocalBuffer::new(wr_id << 12, wr_id as u32) };
             chain.push(&[buffer.sge(9)], |request: &mut ibv_recv_wr| request.wr_id = wr_id);
         }
         chain
     }
 
-    /// What a driver sees: ids, number of buffers, length of the first.
+    /// Reads a chain as a driver does: ids, number of buffers, length of the first.
     fn walk(mut at: *mut ibv_recv_wr) -> Vec<(u64, i32, u32)> {
         let mut seen = Vec::new();
         while !at.is_null() {
             // SAFETY: a chain that is being posted.
             let request = unsafe { &*at };
-            // SAFETY: as above; the list has so many buffers.
+            // SAFETY: as above; the list has at least one entry.
             let length = if request.num_sge > 0 { unsafe { (*request.sg_list).length } } else { 0 };
             seen.push((request.wr_id, request.num_sge, length));
             at = request.next;
@@ -242,7 +241,7 @@ mod tests {
     fn a_list_keeps_its_order_and_its_place_and_one_that_is_too_long_is_refused() {
         let mut chain = Chain::<ibv_recv_wr>::new(4, 3);
         let sge = |length| {
-            // SAFETY: nobody looks at the memory behind the address.
+            // SAFETY: the address is never dereferenced.
             unsafe { LocalBuffer::new(4096, length) }.sge(length + 1)
         };
         chain.push(&[sge(1), Sge::EMPTY, sge(2), sge(3)], |request| request.wr_id = 1);

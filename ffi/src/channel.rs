@@ -1,4 +1,4 @@
-//! Completion channels: waiting for completions instead of polling for them.
+//! Completion channels: wait for completions instead of polling.
 
 use crate::context::{Context, nonblocking};
 use crate::error::{Argument, Result, VerbsError};
@@ -17,36 +17,36 @@ struct Shared {
     context: Context,
 }
 
-/// Where completion queues tell that they have something (`struct ibv_comp_channel`). A cheap handle;
-/// completion queues keep it alive.
+/// A completion channel (`struct ibv_comp_channel`): completion queues report to it that they have
+/// completions. Cloning is cheap; completion queues keep the channel alive.
 ///
 /// # Order of calls
 ///
-/// A queue tells once, for the first completion after it was [armed](crate::CqHandle::arm). So: arm,
-/// then poll until the queue is empty, then [wait](Self::wait); when the event is here, begin anew.
-/// Polling before arming would miss what comes in between.
+/// A queue reports once, for the first completion after it was [armed](crate::CqHandle::arm). Arm
+/// it, poll until it is empty, [wait](Self::wait) for an event, then repeat. Completions that
+/// arrive between a poll and a later arm are not reported.
 ///
-/// Every event is acknowledged when it is read, so that no completion queue waits for it when it is
-/// destroyed.
+/// Every event is acknowledged when it is read, so destroying a completion queue does not block on
+/// one.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(Arc<Shared>);
 
 impl CompletionChannel {
-    /// The oldest event that was not read: which completion queue has something. Does not block.
+    /// Returns the completion queue that the oldest unread event names. Does not block.
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// Errors of reading the file descriptor.
     pub fn next_event(&self) -> Result<Option<CqId>> {
         Ok(self.next_event_and_user_context()?.map(|(id, _)| id))
     }
 
-    /// As [`next_event`](Self::next_event), with the queue's
+    /// Like [`next_event`](Self::next_event), with the queue's
     /// [`user_context`](crate::CqInit::user_context).
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// Errors of reading the file descriptor.
     pub fn next_event_and_user_context(&self) -> Result<Option<(CqId, usize)>> {
         let mut cq = ptr::null_mut();
         let mut cq_context = ptr::null_mut();
@@ -58,20 +58,21 @@ impl CompletionChannel {
             return if error.errno == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
         // SAFETY: destroying a completion queue waits until all its events are acknowledged, so it
-        // is still there, and all are made here.
+        // still exists; all completion queues are created in this crate.
         let Named { id, user_context } = unsafe { Named::read(cq_context) };
-        // SAFETY: as above; it is acknowledged once.
+        // SAFETY: as above; each event is acknowledged once.
         unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
         Ok(Some((id, user_context)))
     }
 
-    /// Waits for an event: for ever without a timeout, or with one beyond what the clock can count.
+    /// Waits for an event. Waits without limit if `timeout` is `None` or exceeds the range of the
+    /// clock.
     ///
     /// # Errors
     ///
     /// As [`next_event`](Self::next_event).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CqId>> {
-        // What the clock cannot count to is for ever.
+        // An overflow of the clock means no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.next_event()? {
@@ -85,16 +86,16 @@ impl CompletionChannel {
         }
     }
 
-    /// The device it belongs to.
+    /// Returns the device of the channel.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Destroys it.
+    /// Destroys the channel.
     ///
     /// # Errors
     ///
-    /// A completion queue still uses it, or the library reports an error.
+    /// A completion queue still uses the channel, or the library reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
@@ -105,14 +106,14 @@ impl CompletionChannel {
     }
 }
 
-/// Waits until a file descriptor can be read, a time passed, or a signal came.
+/// Waits until a file descriptor is readable, the timeout expires, or a signal arrives.
 fn readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<()> {
-    // Rounded up: 0 would be a busy loop.
+    // Rounded up, since 0 would make the caller a busy loop.
     let timeout_ms = timeout.map_or(-1, |left| {
         left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as libc::c_int
     });
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry is given and counted.
+    // SAFETY: the array has one entry, and the count is 1.
     if unsafe { libc::poll(&raw mut poll, 1, timeout_ms) } < 0 {
         let error = VerbsError::last("poll", Argument::Number("fd", poll.fd as u64));
         if error.errno != libc::EINTR {
@@ -123,7 +124,7 @@ fn readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<()> {
 }
 
 impl AsFd for CompletionChannel {
-    /// Becomes readable when there is an event.
+    /// Becomes readable when an event arrives.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel keeps the file descriptor open while it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
@@ -138,7 +139,7 @@ impl AsRawFd for CompletionChannel {
 }
 
 impl Context {
-    /// A new completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Context {
     pub fn create_channel(&self) -> Result<CompletionChannel> {
         // SAFETY: the context is open.
         let raw = unsafe { rdma_sys::ibv_create_comp_channel(self.as_ptr()) };
-        // SAFETY: null, or a fresh channel that is handed over.
+        // SAFETY: null, or a new channel that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_create_comp_channel", Argument::None) }?;
         // SAFETY: the channel is alive.
         nonblocking(unsafe { (*raw.as_ptr()).fd })?;

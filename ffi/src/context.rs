@@ -13,8 +13,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Numbers of contexts are unique per process, and apart from those that the software NIC gives to
-/// its devices, which count from 0.
+/// The first number of a context. Numbers are unique in the process; the software NIC numbers its
+/// devices from 0, below this.
 static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 31);
 
 #[derive(Debug)]
@@ -24,22 +24,22 @@ struct Shared {
     name: DeviceName,
     attributes: DeviceAttributes,
     max_msg_size: u32,
-    /// Events that were read for queue pairs that wait for theirs, oldest first, with the `user_context`
-    /// of what they name.
+    /// Events that were read on behalf of queue pairs but not yet returned, oldest first, with the
+    /// `user_context` of their object.
     kept_events: Mutex<VecDeque<(AsyncEvent, usize)>>,
 }
 
-/// An open device (`struct ibv_context`). A cheap handle: clones mean the same context, and what is
-/// made from it keeps it open.
+/// An open device (`struct ibv_context`). Cloning is cheap: clones share the context, and objects
+/// made from it keep it open.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Shared>);
 
 impl Context {
     fn open(device: &Device<'_>) -> Result<Self> {
         let name = device.name();
-        // SAFETY: the device list, which `device` borrows, keeps the device.
+        // SAFETY: the device list, which `device` borrows, keeps the device alive.
         let raw = unsafe { rdma_sys::ibv_open_device(device.device) };
-        // SAFETY: null, or a fresh context that is handed over.
+        // SAFETY: null, or a new context that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_open_device", Argument::Device(name)) }?;
         set_nonblocking(&raw)?;
         let attributes = DeviceAttributes::query(raw.as_ptr(), name)?;
@@ -53,46 +53,47 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Something that was made from it still exists, or the library reports an error.
+    /// An object made from it still exists, or the library reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
     }
 
-    /// The number by which the engine knows the device. Every opening gets its own, since memory
-    /// keys belong to a context.
+    /// Returns the number by which the engine identifies the device. Every opening has a different
+    /// number, since memory keys belong to a context.
     pub fn id(&self) -> DeviceId {
         self.0.id
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the device can do, as it said when it was opened.
+    /// Returns the capabilities that the device reported when it was opened.
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.0.attributes
     }
 
-    /// Bytes of the longest message that every port takes.
+    /// Returns the longest message in bytes that all ports support.
     pub fn max_msg_size(&self) -> u32 {
         self.0.max_msg_size
     }
 
-    /// Completion vectors: values for [`CqInit::comp_vector`](crate::CqInit::comp_vector) are below.
+    /// Returns the number of completion vectors.
+    /// [`CqInit::comp_vector`](crate::CqInit::comp_vector) is below it.
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the context is open.
         u32::try_from(unsafe { (*self.as_ptr()).num_comp_vectors }).unwrap_or(0)
     }
 
-    /// What becomes readable when an [event](Self::next_event) comes.
+    /// Returns the file descriptor that becomes readable when an [event](Self::next_event) arrives.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context keeps the file descriptor open while it is borrowed.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// What a port says of itself now. Ports are numbered from 1 on.
+    /// Returns the present attributes of a port. Ports are numbered from 1.
     ///
     /// # Errors
     ///
@@ -101,11 +102,11 @@ impl Context {
         PortAttributes::query(self.as_ptr(), port)
     }
 
-    /// An entry of a port's table of partition keys.
+    /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
     ///
-    /// There is no such port or entry.
+    /// The port or the entry does not exist.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         let mut pkey = 0;
         // SAFETY: the context is open, and the key is written to a local variable.
@@ -117,7 +118,7 @@ impl Context {
     }
 
     pub(crate) fn kept_events(&self) -> MutexGuard<'_, VecDeque<(AsyncEvent, usize)>> {
-        // Nothing is left half done by a panic.
+        // A panic cannot leave the queue inconsistent.
         self.0.kept_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,17 +132,17 @@ impl Context {
 }
 
 impl Device<'_> {
-    /// Opens it. The list may go while the context stays.
+    /// Opens the device. The context outlives the list.
     ///
     /// # Errors
     ///
-    /// No permission on the device file, no driver, no memory; what querying the device reports.
+    /// No permission on the device file, no driver, no memory, or an error of querying the device.
     pub fn open(&self) -> Result<Context> {
         Context::open(self)
     }
 }
 
-/// Reading events must not block: whoever wants to wait polls the file descriptor.
+/// Makes reading events nonblocking: callers that want to wait poll the file descriptor.
 fn set_nonblocking(context: &Owned<ibv_context>) -> Result<()> {
     // SAFETY: the context is open.
     nonblocking(unsafe { (*context.as_ptr()).async_fd })
@@ -157,7 +158,7 @@ pub(crate) fn nonblocking(fd: libc::c_int) -> Result<()> {
     Ok(())
 }
 
-/// The least of the ports' limits; those that tell none do not count.
+/// Returns the smallest limit of the ports, except ports that report 0.
 fn max_msg_size(context: *mut ibv_context, ports: u8) -> Result<u32> {
     let mut least = u32::MAX;
     for port in 1..=ports {
@@ -166,6 +167,6 @@ fn max_msg_size(context: *mut ibv_context, ports: u8) -> Result<u32> {
             size => least = least.min(size),
         }
     }
-    // The length of a verbs message is at most 2^31 bytes.
+    // The InfiniBand specification limits a message to 2^31 bytes.
     Ok(least.min(1 << 31))
 }

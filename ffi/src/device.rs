@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! The devices of this machine.
 
 use crate::error::{Argument, DeviceName, Result, VerbsError};
 use rdma_sys::{ibv_device, ibv_node_type, ibv_transport_type};
@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// What a device is (`enum ibv_node_type`).
+/// The kind of a device (`enum ibv_node_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeType {
@@ -23,7 +23,7 @@ pub enum NodeType {
     Other(i32),
 }
 
-/// How a device's packets travel (`enum ibv_transport_type`).
+/// The transport of a device (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
@@ -35,22 +35,24 @@ pub enum Transport {
     Other(i32),
 }
 
-/// Whether this process may fork while memory is registered: what `ibv_fork_init` said, which
-/// [`DeviceList::new`] calls before anything else, and this does if nobody did. Once for the process.
+/// Returns whether this process may fork while memory is registered: the result of `ibv_fork_init`.
+/// [`DeviceList::new`] calls it before anything else, and this function calls it if that did not
+/// happen. It is called once per process.
 ///
-/// Kernels that copy pinned pages at a fork need nothing, and the call does nothing. On older ones it
-/// makes every registration keep its pages out of child processes; see
+/// On kernels that copy pinned pages at a fork the call does nothing. On older kernels every later
+/// registration keeps its pages out of child processes; see
 /// [`ProtectionDomain::register`](crate::ProtectionDomain::register).
 ///
-/// A failure leaves the devices usable. Then a process with registered memory must not fork, unless
-/// all its threads are blocked until the child ends or goes to `exec`: whoever writes a page first
-/// after a fork gets a copy of it, the parent too, and the device keeps the original.
+/// Devices are usable after a failure. Then a process with registered memory must not fork unless
+/// all its threads are blocked until the child exits or calls `exec`: after a fork, the first
+/// process that writes to a page gets a copy of it, and the device keeps the original, even if that
+/// process is the parent.
 ///
 /// # Errors
 ///
-/// EINVAL: another component of the process registered memory before, on an older kernel. It can call
-/// `ibv_fork_init` itself, or RDMAV_FORK_SAFE can be set in the environment. ENOSYS: the kernel does
-/// not know `MADV_DONTFORK`. ENOMEM. ELIBACC: libibverbs is not there.
+/// EINVAL: another component of the process registered memory earlier, on an older kernel. Let that
+/// component call `ibv_fork_init`, or set RDMAV_FORK_SAFE in the environment. ENOSYS: the kernel
+/// does not have `MADV_DONTFORK`. ENOMEM. ELIBACC: libibverbs cannot be loaded.
 pub fn fork_safety() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     *DONE.get_or_init(|| {
@@ -61,13 +63,13 @@ pub fn fork_safety() -> Result<()> {
     })
 }
 
-/// Loads libibverbs, which is not linked: programs start where it is not installed.
+/// Loads libibverbs, which is not linked so that programs start where it is not installed.
 fn loaded() -> Result<()> {
     let refused = |why| VerbsError::new("dlopen", libc::ELIBACC, Argument::Library(why));
     rdma_sys::load().map_err(refused)
 }
 
-/// The devices of this machine at one moment (`ibv_get_device_list`).
+/// The devices of this machine at the time of the call (`ibv_get_device_list`).
 #[derive(Debug)]
 pub struct DeviceList {
     list: NonNull<*mut ibv_device>,
@@ -81,33 +83,33 @@ unsafe impl Send for DeviceList {}
 unsafe impl Sync for DeviceList {}
 
 impl DeviceList {
-    /// Asks for the devices. First it makes forks safe, if they can be: [`fork_safety`] says.
+    /// Lists the devices. Makes forks safe first, if possible: see [`fork_safety`].
     ///
     /// # Errors
     ///
-    /// ELIBACC: libibverbs is not installed, or too old. ENOSYS on a kernel without RDMA, ENOMEM. A
-    /// machine without devices gives an empty list.
+    /// ELIBACC: libibverbs is not installed, or too old. ENOSYS: the kernel has no RDMA support.
+    /// ENOMEM. A machine without devices gives an empty list.
     pub fn new() -> Result<Self> {
         loaded()?;
-        // Devices work without; who wants to fork asks.
+        // Devices are usable without fork safety; programs that fork call `fork_safety`.
         _ = fork_safety();
         let mut length = 0;
-        // SAFETY: the number is written to a local variable.
+        // SAFETY: the length is written to a local variable.
         let list = unsafe { rdma_sys::ibv_get_device_list(&raw mut length) };
         let list = NonNull::new(list)
             .ok_or_else(|| VerbsError::last("ibv_get_device_list", Argument::None))?;
         Ok(Self { list, length: usize::try_from(length).unwrap_or(0) })
     }
 
-    /// The devices, in the library's order.
+    /// Iterates over the devices, in the library's order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Device<'_>> {
-        // SAFETY: the library says that so many pointers follow, and they stay until the list is
-        // freed, which the borrow forbids.
+        // SAFETY: the library returned `length` pointers, which stay valid until the list is freed;
+        // the borrow prevents that.
         let devices = unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.length) };
         devices.iter().map(|&device| Device { device, list: PhantomData })
     }
 
-    /// The device of this name.
+    /// Returns the device with this name.
     pub fn find(&self, name: &str) -> Option<Device<'_>> {
         self.iter().find(|device| device.name().as_str() == name)
     }
@@ -122,10 +124,10 @@ impl Drop for DeviceList {
 
 /// # Safety
 ///
-/// A list or a context keeps the device.
+/// A list or a context keeps the device alive.
 pub(crate) unsafe fn name(device: *mut ibv_device) -> DeviceName {
-    // SAFETY: the caller's promise; the device keeps its name, a C string of at most 64 bytes with
-    // its end.
+    // SAFETY: guaranteed by the caller. The device holds its name, a C string of at most 64 bytes
+    // including the terminator.
     let name = unsafe { CStr::from_ptr(rdma_sys::ibv_get_device_name(device)) };
     DeviceName::from(&name.to_string_lossy()).unwrap_or_default()
 }
@@ -138,21 +140,21 @@ pub struct Device<'l> {
 }
 
 impl Device<'_> {
-    /// Its name, such as `mlx5_0`.
+    /// Returns the name, such as `mlx5_0`.
     pub fn name(&self) -> DeviceName {
-        // SAFETY: the list keeps the device.
+        // SAFETY: the list keeps the device alive.
         unsafe { name(self.device) }
     }
 
-    /// Its GUID, as a number; 0 if the driver does not tell.
+    /// Returns the GUID as a number; 0 if the driver does not report it.
     pub fn guid(&self) -> u64 {
-        // SAFETY: the list keeps the device.
+        // SAFETY: the list keeps the device alive.
         u64::from_be(unsafe { rdma_sys::ibv_get_device_guid(self.device) })
     }
 
-    /// What it is.
+    /// Returns the kind of device.
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: the list keeps the device.
+        // SAFETY: the list keeps the device alive.
         match unsafe { (*self.device).node_type } {
             ibv_node_type::IBV_NODE_CA => NodeType::ChannelAdapter,
             ibv_node_type::IBV_NODE_SWITCH => NodeType::Switch,
@@ -162,9 +164,9 @@ impl Device<'_> {
         }
     }
 
-    /// How its packets travel.
+    /// Returns the transport.
     pub fn transport(&self) -> Transport {
-        // SAFETY: the list keeps the device.
+        // SAFETY: the list keeps the device alive.
         match unsafe { (*self.device).transport_type } {
             ibv_transport_type::IBV_TRANSPORT_IB => Transport::Infiniband,
             ibv_transport_type::IBV_TRANSPORT_IWARP => Transport::Iwarp,

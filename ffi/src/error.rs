@@ -1,4 +1,4 @@
-//! Errors of verbs calls: the call, its errno, the argument that matters, and what to look at.
+//! Errors of verbs calls: the call, its errno, its most relevant argument, and a hint.
 
 use crate::qp_state::QpState;
 use arrayvec::ArrayString;
@@ -8,30 +8,30 @@ use std::fmt;
 /// A device's name (`IBV_SYSFS_NAME_MAX` is 64).
 pub type DeviceName = ArrayString<64>;
 
-/// The argument of a failed call that matters most.
+/// The most relevant argument of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Argument {
-    /// None of the arguments says more than the call does.
+    /// No argument adds information.
     None,
     /// A device.
     Device(DeviceName),
-    /// What the dynamic linker says of a library, or what the library lacks.
+    /// The dynamic linker's message about a library, or what the library lacks.
     Library(&'static str),
-    /// A number, with its name in the manual.
+    /// A number, with its name in the header.
     Number(&'static str, u64),
-    /// The state that a queue pair was to be moved to.
+    /// The target state of a queue pair.
     State(QpState),
 }
 
-/// A verbs call that failed. Nothing changed, unless the call says otherwise.
+/// A verbs call that failed. The call changed nothing, unless its documentation says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsError {
     /// The function of libibverbs.
     pub call: &'static str,
     /// Its `errno`.
     pub errno: i32,
-    /// What it was told.
+    /// The most relevant argument.
     pub argument: Argument,
 }
 
@@ -43,12 +43,12 @@ impl VerbsError {
         Self { call, errno, argument }
     }
 
-    /// The error that `errno` stands for, for a call that says "failed" by a null pointer.
+    /// Makes the error of a call that returns a null pointer and sets `errno`.
     pub(crate) fn last(call: &'static str, argument: Argument) -> Self {
         Self::new(call, crate::sys::errno(), argument)
     }
 
-    /// Checks what a call returned, for calls that return 0 or an errno.
+    /// Checks the return value of a call that returns 0 or an errno.
     pub(crate) fn check(
         returned: libc::c_int,
         call: &'static str,
@@ -60,13 +60,13 @@ impl VerbsError {
         }
     }
 
-    /// What a batch of send requests said, with the call's name and a hint. The argument is the place
-    /// in the batch of the first request that was not taken.
+    /// Makes the error of a batch of send requests. Its argument is the index in the batch of the
+    /// first request that was not accepted.
     pub fn of_send(error: CommitError) -> Self {
         Self::of_post("ibv_post_send", error)
     }
 
-    /// What a batch of receives said, as [`of_send`](Self::of_send).
+    /// Makes the error of a batch of receives, as [`of_send`](Self::of_send) does for sends.
     pub fn of_recv(error: CommitError) -> Self {
         Self::of_post("ibv_post_recv", error)
     }
@@ -79,7 +79,7 @@ impl VerbsError {
         Self::new(call, errno, Argument::Number("request", accepted.into()))
     }
 
-    /// What usually is the matter with a failed call (the manual's sections 2, 4 and 13).
+    /// Returns the usual cause of a failed call, and the cure where there is one.
     pub fn hint(&self) -> Option<&'static str> {
         use libc::{
             EACCES, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENOENT, ENOMEM, ENOSPC,
@@ -96,15 +96,15 @@ impl VerbsError {
                 "another component of this process registered memory before: set RDMAV_FORK_SAFE=1"
             }
             ("ibv_open_device", EACCES | EPERM) => {
-                "no permission on the device file, /dev/infiniband/uverbs*"
+                "no permission to open /dev/infiniband/uverbs*: check the owner and mode of the file"
             }
             ("ibv_open_device", ENOENT) => "the device is gone, or its driver is not loaded",
             ("ibv_open_device", ENOMEM) => {
-                "the kernel has too little memory, or too little may be locked: ulimit -l unlimited, or memlock in \
-                 /etc/security/limits.conf"
+                "the kernel is out of memory, or the limit of locked memory is too low (ulimit -l \
+                 unlimited, or memlock in /etc/security/limits.conf)"
             }
             ("ibv_reg_mr", ENOMEM | EPERM) => {
-                "too little memory may be locked (ulimit -l unlimited, or memlock in \
+                "the limit of locked memory is too low (ulimit -l unlimited, or memlock in \
                  /etc/security/limits.conf), or the range is not mapped"
             }
             ("ibv_reg_mr", EINVAL) => {
@@ -112,12 +112,14 @@ impl VerbsError {
             }
             ("ibv_reg_mr", EFAULT) => "the range is not mapped, or not writable",
             ("ibv_create_qp" | "ibv_create_qp_ex", ENOSPC | ENOMEM) => {
-                "too many queue pairs (max_qp), or too little memory may be locked: ulimit -l"
+                "too many queue pairs (max_qp), or the limit of locked memory is too low (ulimit -l)"
             }
             ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq", EINVAL) => {
                 "a capability is over the device's limits, or an object belongs to another device"
             }
-            ("ibv_create_cq" | "ibv_create_cq_ex", EINVAL) => "more entries than max_cqe",
+            ("ibv_create_cq" | "ibv_create_cq_ex", EINVAL) => {
+                "cqe is over max_cqe, or the completion vector or the channel is not the device's"
+            }
             ("ibv_modify_qp", EINVAL) if to_init => {
                 "check the queue pair's state, the port, the P_Key index and the access flags"
             }
@@ -132,27 +134,27 @@ impl VerbsError {
                 "check the remote LID or GID and the GID index"
             }
             ("ibv_post_send", EINVAL) => {
-                "the queue pair is not in RTS, or a field of the request is not valid: inline data \
-                 over the limit, a length, an object of another device"
+                "the queue pair is not in RTS, or a field of the request is invalid: inline data over \
+                 the limit, a length, an object of another device"
             }
             ("ibv_post_recv", EINVAL) => {
-                "the queue pair is in RESET, or has a shared receive queue, which takes its receives"
+                "the queue pair is in RESET, or has a shared receive queue: post to that queue instead"
             }
             ("ibv_post_send" | "ibv_post_recv", ENOMEM) => {
                 "the queue is full: poll for completions, then post again"
             }
             ("ibv_post_send", EOPNOTSUPP) => {
-                "the queue pair's service, or its way of posting, does not have the operation"
+                "the queue pair's service or post mode does not support the operation"
             }
             ("ibv_poll_cq", _) => {
-                "the queue is broken: it overran if it is smaller than what can be outstanding, or \
-                 the device is gone"
+                "the completion queue is broken: it overran because more requests were outstanding \
+                 than it can hold, or the device is gone"
             }
             ("ibv_reg_dmabuf_mr", _) if matches!(self.argument, Argument::Library(_)) => {
                 "install libibverbs1 of rdma-core 34 or later"
             }
-            (_, EBUSY) => "objects that were made from it still exist",
-            (_, EOPNOTSUPP | ENOSYS) => "the device or its driver does not offer this",
+            (_, EBUSY) => "objects made from it still exist",
+            (_, EOPNOTSUPP | ENOSYS) => "the device or its driver does not support this",
             _ => return None,
         })
     }
@@ -208,9 +210,9 @@ mod tests {
         let error = VerbsError::new("ibv_reg_mr", libc::ENOMEM, length);
         assert_eq!(
             error.to_string(),
-            "ibv_reg_mr(length 1073741824): Cannot allocate memory (os error 12); too little memory \
-             may be locked (ulimit -l unlimited, or memlock in /etc/security/limits.conf), or the range is \
-             not mapped"
+            "ibv_reg_mr(length 1073741824): Cannot allocate memory (os error 12); the limit of \
+             locked memory is too low (ulimit -l unlimited, or memlock in \
+             /etc/security/limits.conf), or the range is not mapped"
         );
     }
 
@@ -224,7 +226,7 @@ mod tests {
         );
     }
 
-    /// A driver maps pages of its device when it is opened, which count as locked.
+    /// A driver maps device pages when it opens a device, and these count as locked.
     #[test]
     fn a_device_that_cannot_be_opened_for_want_of_memory_names_the_limit() {
         let device = Argument::Device("mlx5_0".parse().unwrap_or_default());
@@ -248,8 +250,8 @@ mod tests {
         assert_eq!(
             of(2, Refusal::Driver(libc::EINVAL)).to_string(),
             "ibv_post_send(request 2): Invalid argument (os error 22); the queue pair is not in RTS, \
-             or a field of the request is not valid: inline data over the limit, a length, an object of \
-             another device"
+             or a field of the request is invalid: inline data over the limit, a length, an object \
+             of another device"
         );
         assert!(of(0, Refusal::QueueFull).to_string().contains("poll for completions"));
         let lacking = of(0, Refusal::Driver(libc::EOPNOTSUPP));

@@ -2,17 +2,17 @@
 
 use polyrail_core::hardware::CqId;
 
-/// A shared receive queue, by a number that is unique in this process.
+/// Identifies a shared receive queue by a number that is unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub u64);
 
-/// Something that happened without a completion to report it (`enum ibv_event_type`).
+/// An event that no completion reports (`enum ibv_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overran, or broke otherwise.
+    /// A completion queue overran, or failed otherwise.
     CqError(CqId),
-    /// A queue pair broke, and is in ERR.
+    /// A queue pair failed and is in ERR.
     QpFatal {
         /// The queue pair.
         qp_num: u32,
@@ -22,17 +22,17 @@ pub enum AsyncEvent {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A peer's request touched what it must not; the queue pair is in ERR.
+    /// A peer's request violated access rights; the queue pair is in ERR.
     QpAccessError {
         /// The queue pair.
         qp_num: u32,
     },
-    /// The first packet came to a queue pair in RTR.
+    /// The first packet arrived at a queue pair in RTR.
     CommunicationEstablished {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A queue pair in SQD has nothing under way any more.
+    /// A queue pair in SQD has no more requests in progress.
     SqDrained {
         /// The queue pair.
         qp_num: u32,
@@ -47,16 +47,16 @@ pub enum AsyncEvent {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A queue pair with a shared receive queue, in ERR, will take no receive from it any more.
+    /// A queue pair in ERR took its last receive from its shared receive queue.
     LastWqeReached {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A shared receive queue broke.
+    /// A shared receive queue failed.
     SrqError(SrqId),
-    /// A shared receive queue fell below its limit; the limit is disarmed.
+    /// A shared receive queue fell below its limit, which is now disarmed.
     SrqLimitReached(SrqId),
-    /// The device is gone, or beyond repair.
+    /// The device failed or was removed.
     DeviceFatal,
     /// A port came up.
     PortActive {
@@ -83,7 +83,7 @@ pub enum AsyncEvent {
         /// Its number, from 1 on.
         port: u8,
     },
-    /// A port's subnet manager wants clients to register again.
+    /// A port's subnet manager requests that clients register again.
     ClientReregister {
         /// The port's number, from 1 on.
         port: u8,

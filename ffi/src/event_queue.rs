@@ -1,4 +1,4 @@
-//! Reading the asynchronous events of a device.
+//! Reads the asynchronous events of a device.
 
 use crate::context::Context;
 use crate::end::ReceiveEnd;
@@ -10,41 +10,41 @@ use rdma_sys::{ibv_async_event, ibv_event_type as raw};
 use std::mem::MaybeUninit;
 
 impl Context {
-    /// The oldest event that was not read. Does not block; wait for
-    /// [`event_fd`](Self::event_fd), and then read until there is none: while somebody asks a queue pair
-    /// for its [last receive](polyrail_core::hardware::QueuePair::last_wqe_reached), events are kept here, of
-    /// which the file descriptor knows nothing any more.
+    /// Returns the oldest unread event. Does not block: wait for [`event_fd`](Self::event_fd), then
+    /// read until there is none.
+    /// [`last_wqe_reached`](polyrail_core::hardware::QueuePair::last_wqe_reached) of a queue pair
+    /// also reads events; they are kept here and returned by this method, but the file descriptor
+    /// is no longer readable for them.
     ///
-    /// All handles of a context share its events: each event is read once.
+    /// All handles of a context share its events: each event is returned once.
     ///
-    /// Every event is acknowledged when it is read, so that no object waits for it when it is
-    /// destroyed.
+    /// Every event is acknowledged when it is read, so destroying an object does not block on one.
     ///
-    /// With `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, the library destroys objects of a device that
-    /// was removed without waiting for their events: then read no events on one thread, nor ask for the last
-    /// receive of a queue pair, while another destroys what was made from the context.
+    /// With `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, the library destroys the objects of
+    /// a removed device without waiting for their events. Then no thread may read events, or call
+    /// `last_wqe_reached`, while another thread destroys an object made from the context.
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// Errors of reading the file descriptor.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         Ok(self.next_event_and_user_context()?.map(|(event, _)| event))
     }
 
-    /// As [`next_event`](Self::next_event), with the `user_context` that the object which the event
-    /// names was made with: a completion queue, a queue pair, or a shared receive queue. 0 for what is
-    /// about a port or the device.
+    /// Like [`next_event`](Self::next_event), with the `user_context` of the completion queue,
+    /// queue pair or shared receive queue that the event names; 0 for events of a port or the
+    /// device.
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// Errors of reading the file descriptor.
     pub fn next_event_and_user_context(&self) -> Result<Option<(AsyncEvent, usize)>> {
         let mut kept = self.kept_events();
         kept.pop_front().map_or_else(|| self.read_event(), |event| Ok(Some(event)))
     }
 
-    /// Lets queue pairs know what events say of them. The events are kept for who reads them.
-    pub(crate) fn take_note_of_events(&self) -> Result<()> {
+    /// Reads all events, so that queue pairs record theirs, and keeps them for `next_event`.
+    pub(crate) fn read_events(&self) -> Result<()> {
         let mut kept = self.kept_events();
         while let Some(event) = self.read_event()? {
             kept.push_back(event);
@@ -52,8 +52,8 @@ impl Context {
         Ok(())
     }
 
-    /// The next event that comes from the kernel. Who calls holds the lock of those that are kept, so that
-    /// they stay in order.
+    /// Reads the next event from the kernel. The caller holds the lock of the kept events, so that
+    /// events stay in order.
     fn read_event(&self) -> Result<Option<(AsyncEvent, usize)>> {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
         // SAFETY: the context is open, and the event is written to a local variable.
@@ -63,14 +63,14 @@ impl Context {
         }
         // SAFETY: the event came from the library and is not acknowledged.
         let known = unsafe { read(event.as_ptr()) };
-        // SAFETY: as above; it is acknowledged once.
+        // SAFETY: as above; each event is acknowledged once.
         unsafe { rdma_sys::ibv_ack_async_event(event.as_mut_ptr()) };
         Ok(Some(known))
     }
 }
 
-/// The numbers of the kinds, to be matched against what comes: a newer kernel may send one that the
-/// enum does not have.
+/// Defines the kinds as numbers, because a newer kernel may send a kind that the enum does not
+/// have.
 macro_rules! kinds {
     ($($name:ident = $kind:ident;)*) => { $(const $name: u32 = raw::$kind as u32;)* };
 }
@@ -99,34 +99,34 @@ kinds! {
 
 /// # Safety
 ///
-/// The event came from `ibv_get_async_event` and is not acknowledged: then what it names still
-/// exists, since destroying it waits for the acknowledgement.
+/// The event came from `ibv_get_async_event` and is not acknowledged. The object that it names then
+/// still exists, since destroying it waits for the acknowledgement.
 unsafe fn read(event: *const ibv_async_event) -> (AsyncEvent, usize) {
     // SAFETY: read as the number that it is in C.
     let kind = unsafe { (&raw const (*event).event_type).cast::<u32>().read() };
-    // SAFETY: an initialised union of pointers and a number; its kind says which.
+    // SAFETY: an initialised union of pointers and a number; the kind says which field is valid.
     let element = unsafe { &(*event).element };
     let qp = |event: fn(u32) -> AsyncEvent| {
         // SAFETY: only called for kinds whose element is a queue pair, which still exists.
         let qp_num = unsafe { (*element.qp).qp_num };
-        // SAFETY: as above; all queue pairs are made here.
+        // SAFETY: as above; all queue pairs are created in this crate.
         let Named::<ReceiveEnd> { id: end, user_context } =
             unsafe { Named::at((*element.qp).qp_context) };
         let event = event(qp_num);
-        end.hear(&event);
+        end.record(&event);
         (event, *user_context)
     };
     let cq = |event: fn(CqId) -> AsyncEvent| {
-        // SAFETY: likewise for completion queues, all of which are made here.
+        // SAFETY: as for queue pairs: all completion queues are created in this crate.
         let Named { id, user_context } = unsafe { Named::read((*element.cq).cq_context) };
         (event(id), user_context)
     };
     let srq = |event: fn(SrqId) -> AsyncEvent| {
-        // SAFETY: likewise for shared receive queues.
+        // SAFETY: as for queue pairs: all shared receive queues are created in this crate.
         let Named { id, user_context } = unsafe { Named::read((*element.srq).srq_context) };
         (event(id), user_context)
     };
-    // SAFETY: likewise for ports; every bit pattern is a number.
+    // SAFETY: only called for kinds whose element is a port number; every bit pattern is valid.
     let port = |event: fn(u8) -> AsyncEvent| (event(unsafe { element.port_num } as u8), 0);
     match kind {
         CQ_ERR => cq(AsyncEvent::CqError),

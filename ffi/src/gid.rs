@@ -1,4 +1,4 @@
-//! Addresses of ports: the GID table.
+//! GIDs, the addresses of ports.
 
 use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
@@ -7,17 +7,17 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 
-/// The address of a port (`union ibv_gid`), most significant byte first.
+/// A GID, the address of a port (`union ibv_gid`), most significant byte first.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Whether it stands for an IPv4 address (`::ffff:a.b.c.d`), as RoCE has it.
+    /// Whether this is an IPv4-mapped address (`::ffff:a.b.c.d`), which RoCE v2 uses for IPv4.
     pub fn is_ipv4(&self) -> bool {
         Ipv6Addr::from(self.0).to_ipv4_mapped().is_some()
     }
 
-    /// Whether it is valid only on its own link (`fe80::/10`).
+    /// Whether this is a link-local address (`fe80::/10`).
     pub fn is_link_local(&self) -> bool {
         Ipv6Addr::from(self.0).is_unicast_link_local()
     }
@@ -27,7 +27,7 @@ impl Gid {
     }
 
     pub(crate) fn from_raw(raw: &ibv_gid) -> Self {
-        // SAFETY: both readings of the union are 16 plain bytes.
+        // SAFETY: all fields of the union are 16 plain bytes.
         Self(unsafe { raw.raw })
     }
 }
@@ -44,15 +44,15 @@ impl fmt::Display for Gid {
     }
 }
 
-/// What packets with a GID look like (`enum ibv_gid_type`).
+/// The protocol of packets with a GID (`enum ibv_gid_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidType {
     /// InfiniBand, with a global routing header.
     Infiniband,
-    /// RoCE version 1: Ethernet frames of their own type, which routers drop.
+    /// RoCE version 1: Ethernet frames with EtherType 0x8915, which routers do not forward.
     RoceV1,
-    /// RoCE version 2: UDP.
+    /// RoCE version 2: UDP port 4791.
     RoceV2,
     /// Anything else, by its number.
     Other(u32),
@@ -63,21 +63,21 @@ pub enum GidType {
 pub struct GidEntry {
     /// The address.
     pub gid: Gid,
-    /// Its index in the port's table: what [`Grh::sgid_index`](crate::Grh::sgid_index) wants.
+    /// The entry's index in the port's table, for [`Grh::sgid_index`](crate::Grh::sgid_index).
     pub index: u32,
-    /// The port, from 1 on.
+    /// The port, numbered from 1.
     pub port: u8,
-    /// What its packets look like.
+    /// The protocol of its packets.
     pub gid_type: GidType,
-    /// Index of the network device behind it; 0 is none.
+    /// Index of the network device; 0 if there is none.
     pub ifindex: u32,
 }
 
 impl GidEntry {
-    /// Name of the network device behind it, if it has one that still exists.
+    /// Returns the name of the network device, if it exists.
     pub fn interface(&self) -> Option<String> {
         let mut name = [0u8; libc::IF_NAMESIZE];
-        // SAFETY: the buffer has the length that the call asks for.
+        // SAFETY: the buffer has the length that the call requires.
         let found = unsafe { libc::if_indextoname(self.ifindex, name.as_mut_ptr().cast()) };
         if found.is_null() {
             return None;
@@ -103,11 +103,11 @@ impl GidEntry {
 }
 
 impl Context {
-    /// The valid entries of all ports' GID tables.
+    /// Returns the valid entries of the GID tables of all ports.
     ///
     /// # Errors
     ///
-    /// What querying a port or its table reports.
+    /// Errors of querying a port or its table.
     pub fn gid_table(&self) -> Result<Vec<GidEntry>> {
         let mut most = 0;
         for port in 1..=self.attributes().phys_port_cnt {
@@ -124,16 +124,16 @@ impl Context {
             let argument = Argument::Number("max_entries", most as u64);
             return Err(VerbsError::new("ibv_query_gid_table", -found as i32, argument));
         };
-        // SAFETY: plain numbers, initialised with zeros at least.
+        // SAFETY: plain numbers, at least zeroed.
         let entry = |raw: &MaybeUninit<_>| GidEntry::from_raw(unsafe { raw.assume_init_ref() });
         Ok(raw.iter().take(found).map(entry).collect())
     }
 
-    /// One entry of a port's GID table.
+    /// Returns an entry of a port's GID table.
     ///
     /// # Errors
     ///
-    /// ENODATA: the entry is empty; EINVAL: there is no such port or entry.
+    /// ENODATA: the entry is empty; EINVAL: the port or the entry does not exist.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry> {
         let mut raw = MaybeUninit::<ibv_gid_entry>::zeroed();
         let size = size_of::<ibv_gid_entry>();
@@ -150,7 +150,7 @@ impl Context {
         };
         let argument = Argument::Number("gid_index", index.into());
         VerbsError::check(returned, "ibv_query_gid_ex", argument)?;
-        // SAFETY: plain numbers, initialised with zeros at least.
+        // SAFETY: plain numbers, at least zeroed.
         Ok(GidEntry::from_raw(unsafe { raw.assume_init_ref() }))
     }
 }

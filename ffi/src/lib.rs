@@ -1,38 +1,42 @@
-//! Owners over libibverbs, and polyrail-core's hardware traits on them.
+//! Safe owners of libibverbs objects, which implement polyrail-core's hardware traits.
 //!
-//! Thin, and without policy: every type is one verbs object, destroyed when it is dropped, after
-//! everything that was made from it. What a driver leaves to chance (a full queue, a send in a wrong
-//! state, an inline request that is too long) has one answer here.
+//! The crate is thin and has no policy. Every type is one verbs object, which is destroyed when it
+//! is dropped, after everything that was made from it. Drivers differ in how they treat a full
+//! queue, a send in the wrong state, or an inline request that is too long; here each of these is
+//! one documented error.
 //!
 //! # Reading order
 //!
 //! From the bottom up; no module imports one of a later line:
 //!
 //! 1. `sys`, `qp_state`, `error`, `value`: calls that fail, and values that do not fit;
-//! 2. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: what there is;
-//! 3. `owned`: destroying, and failing to; [`Context`], [`GidEntry`], [`OnDemandPaging`]: an open device;
-//! 4. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: what requests name;
+//! 2. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: devices and their ports;
+//! 3. `owned`: destruction and its failures; [`Context`], [`GidEntry`], [`OnDemandPaging`]: an open
+//!    device;
+//! 4. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: the objects that requests name;
 //! 5. [`CompletionChannel`], [`CompletionQueue`], [`ExtendedCompletionQueue`]: completions;
-//!    [`AsyncEvent`]: what happens without one;
-//! 6. `chain`, `recv`, [`SharedReceiveQueue`]: lists of requests on their way to a driver;
+//!    [`AsyncEvent`]: events without a completion;
+//! 6. `chain`, `recv`, [`SharedReceiveQueue`]: lists of requests for a driver;
 //! 7. [`QueuePair`] with its transitions and `qp::send`, [`MemoryWindow`].
 //!
 //! # Threads
 //!
-//! Everything may move between threads. Posting to a queue and polling a completion queue need
-//! `&mut`, so no queue is ever posted to twice at once; handles ([`Context`], [`ProtectionDomain`],
-//! [`CqHandle`], [`CompletionChannel`]) may be used from many threads, and queue pairs may be moved
-//! and asked from many threads. No lock is taken but the driver's own, one for each queue pair around its
-//! transitions, and one for each context around its events.
+//! Every type may move between threads. Posting to a queue and polling a completion queue take
+//! `&mut`, so two threads never post to the same queue at once. Handles ([`Context`],
+//! [`ProtectionDomain`], [`CqHandle`], [`CompletionChannel`]) may be used from many threads, and
+//! queue pairs may be modified and queried from many threads. Besides the driver's locks there are
+//! two: each queue pair has a lock for its transitions, and each context has a lock for its events.
 //!
-//! # What the verbs manual has, and what exercises it
+//! # Coverage of the verbs API
 //!
-//! Tests named *fake* are in `ffi/tests/fake_driver`, where every call can fail without a device, or
-//! beside the code; those named *guest* run over the kernel's software RDMA driver
-//! (`tests/rxe/run.sh`), those named *both* there and on the software NIC (`tests/src/behaviours`),
-//! those named *host* in `std-shim`.
+//! The first column numbers the topics of the API; `ffi/tests/fake_driver/manual.rs` checks that
+//! every topic has a row, and that the tests of each row exist. Tests marked *fake* are in
+//! `ffi/tests/fake_driver`, where every call can fail without a device, or beside the code. Tests
+//! marked *guest* run on rxe, the kernel's software RDMA driver (`tests/rxe/run.sh`). Tests marked
+//! *both* run there and on the software NIC (`tests/src/behaviours`). Tests marked *host* are in
+//! `std-shim`.
 //!
-//! | manual | here | test |
+//! | topic | here | test |
 //! |---|---|---|
 //! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_report_their_identity` |
 //! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_report_their_identity`, fake `fork_safety_is_initialised_once` |
@@ -93,14 +97,14 @@
 //!
 //! # What is left out
 //!
-//! Of the manual's services, three:
+//! Three services of libibverbs:
 //!
-//! - `RAW_PACKET`: Ethernet frames, without peers, keys or order, for which a program needs CAP_NET_RAW
-//!   and makes the headers itself. Nothing that is built on this crate could use them, and neither rxe
-//!   nor the software NIC has them, so that nothing would test them.
-//! - `XRC_SEND` and `XRC_RECV`: fewer queue pairs where many processes of a host share receive queues.
-//!   The engine's queue pairs are of one process, where a [`SharedReceiveQueue`] does the same; here too
-//!   nothing would test them.
+//! - `RAW_PACKET`: Ethernet frames without peers, keys or order. A program needs CAP_NET_RAW for it
+//!   and builds the headers itself. Nothing built on this crate could use it, and neither rxe nor
+//!   the software NIC has it, so it could not be tested.
+//! - `XRC_SEND` and `XRC_RECV`: fewer queue pairs if many processes of a host share receive queues.
+//!   The engine's queue pairs belong to one process, where a [`SharedReceiveQueue`] has the same
+//!   effect. No test device has it either.
 mod attributes;
 mod chain;
 mod channel;

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-// Access flags are passed through.
+// Numbers of access flags are those of the header.
 const_assert_eq!(AccessFlags::LOCAL_WRITE.bits(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
 const_assert_eq!(AccessFlags::REMOTE_WRITE.bits(), ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0);
 const_assert_eq!(AccessFlags::REMOTE_READ.bits(), ibv_access_flags::IBV_ACCESS_REMOTE_READ.0);
@@ -28,7 +28,7 @@ const_assert_eq!(
 ///
 /// # Buffer ownership
 ///
-/// The region does not own its memory, unless it was given the owner: see
+/// The region does not own its memory unless it was registered with an owner: see
 /// [`ProtectionDomain::register`] and [`ProtectionDomain::register_owned`].
 #[derive(Debug)]
 pub struct MemoryRegion {
@@ -41,41 +41,43 @@ pub struct MemoryRegion {
 }
 
 impl ProtectionDomain {
-    /// Registers memory: pins it and gives it keys.
+    /// Registers memory: pins it and assigns keys.
     ///
-    /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING) is a wish, which devices that do not know
-    /// it ignore; every other flag that a device cannot grant is an error.
+    /// Devices that do not support [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING) ignore it;
+    /// any other unsupported flag is an error.
     ///
-    /// With [`ZERO_BASED`](AccessFlags::ZERO_BASED) requests name the bytes by their place in the
-    /// region, from 0 on, and `addr` must be a multiple of the page size.
+    /// With [`ZERO_BASED`](AccessFlags::ZERO_BASED), requests address the bytes by their offset in
+    /// the region, and `addr` must be a multiple of the page size.
     ///
     /// # Forks
     ///
-    /// Where the kernel does not copy pinned pages at a fork, and unless `access` has
-    /// [`ON_DEMAND`](AccessFlags::ON_DEMAND), the library takes the pages out of child processes
-    /// (`MADV_DONTFORK`) until the region is gone. It can do that with whole pages only: what else lies
-    /// on them is missing in a child too, and touching it there is a segmentation fault. Memory on
-    /// pages of its own avoids that. [`fork_safety`](crate::fork_safety) says whether forks are safe.
+    /// If the kernel does not copy pinned pages at a fork, and `access` does not have
+    /// [`ON_DEMAND`](AccessFlags::ON_DEMAND), the library removes the pages from child processes
+    /// (`MADV_DONTFORK`) until the region is deregistered. It removes whole pages: other data on
+    /// these pages is missing in a child, too, and accessing it there is a segmentation fault.
+    /// Page-aligned memory that shares no pages with other data avoids this.
+    /// [`fork_safety`](crate::fork_safety) returns whether forks are safe.
     ///
     /// # Errors
     ///
-    /// ENOMEM: mostly the limit of locked memory; EINVAL: flags that do not go together, or a zero
-    /// based region off the start of a page; EFAULT: the
-    /// range is not mapped; EOPNOTSUPP: a flag that the device does not know.
+    /// ENOMEM: usually the limit of locked memory; EINVAL: incompatible flags, or a zero-based
+    /// region that does not start at a page; EFAULT: the range is not mapped; EOPNOTSUPP: the
+    /// device does not support a flag.
     ///
     /// # Safety
     ///
-    /// Until the region is deregistered, which a drop does unless it tells the
-    /// [hook](crate::set_destroy_hook) that it could not:
+    /// Until the region is deregistered, the following must hold. Dropping the region deregisters
+    /// it, unless that fails and the [hook](crate::set_destroy_hook) is called:
     ///
-    /// - the `length` bytes from `addr` on stay allocated, and writable if `access` has
+    /// - the `length` bytes from `addr` stay allocated, and writable if `access` has
     ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
-    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
-    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
-    ///   exists; while requests may only read some of them, nobody writes those.
+    /// - while requests may write some of the bytes (receives, READs, atomics, and any operation
+    ///   that peers may do with the rkey), the program does not access those bytes, and no
+    ///   reference to them exists; while requests may only read some of the bytes, the program does
+    ///   not write those.
     ///
-    /// A completion that was polled, and everything that the peer's software orders by one, ends a
-    /// request's access.
+    /// A request's access ends with its polled completion. A peer's access ends with a completion
+    /// here that its software ordered after the access.
     pub unsafe fn register(
         &self,
         addr: *mut u8,
@@ -83,24 +85,25 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
         let start = addr.expose_provenance() as u64;
-        // Not every driver looks at the flag.
+        // Not every driver evaluates the flag.
         let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start };
-        // SAFETY: the domain is alive, and the caller vouches for the memory. This is what the
-        // header's `ibv_reg_mr` calls unless it can see that no optional flag is given.
+        // SAFETY: the domain is alive, and the caller guarantees the memory. The header's
+        // `ibv_reg_mr` makes this call, too, unless it can see that no optional flag is set.
         let raw = unsafe {
             rdma_sys::ibv_reg_mr_iova2(self.as_ptr(), addr.cast(), length, iova, access.bits())
         };
-        // SAFETY: null, or a fresh region that is handed over.
+        // SAFETY: null, or a new region that nothing else owns.
         let raw =
             unsafe { Owned::new(raw, "ibv_reg_mr", Argument::Number("length", length as u64)) }?;
         Ok(MemoryRegion::new(raw, self, iova, length))
     }
 
-    /// As [`register`](Self::register), of memory that `owner` owns. The region keeps it for as long as
-    /// the device may reach the memory: until it is deregistered, and for the rest of the process if
-    /// that fails, for example because a window that was forgotten is bound to it. So memory can leak
-    /// here, and is never written by a device after it became somebody else's. A failure in a drop tells
-    /// the [hook](crate::set_destroy_hook), once for each region that keeps its owner.
+    /// Like [`register`](Self::register), for memory that `owner` owns. The region keeps `owner`
+    /// while the device may reach the memory: until it is deregistered, or until the process ends
+    /// if that fails, for example because a forgotten window is bound to it. Memory can therefore
+    /// leak, but a device never writes to memory that was freed and reused. If deregistration fails
+    /// in a drop, the [hook](crate::set_destroy_hook) is called once for each region that keeps its
+    /// owner.
     ///
     /// # Errors
     ///
@@ -108,7 +111,7 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// The bytes stay allocated as long as `owner` is not dropped. As for the rest, as
+    /// The bytes stay allocated until `owner` is dropped. All other requirements are those of
     /// [`register`](Self::register).
     pub unsafe fn register_owned(
         &self,
@@ -117,19 +120,20 @@ impl ProtectionDomain {
         access: AccessFlags,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<MemoryRegion> {
-        // SAFETY: the caller's promise, and the owner is kept for so long.
+        // SAFETY: guaranteed by the caller; the region keeps the owner.
         let mut region = unsafe { self.register(addr, length, access) }?;
         region.raw.keep(owner);
         Ok(region)
     }
 
-    /// Registers `length` bytes from `offset` on of a dma-buf, such as memory of a GPU. Requests name
-    /// them by addresses from `iova` on, which is a multiple of the page size plus `offset`'s rest.
+    /// Registers `length` bytes of a dma-buf from `offset`, such as memory of a GPU. Requests
+    /// address them from `iova`, which must equal `offset` modulo the page size.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP: the device or its driver knows no dma-buf, or the library is older than rdma-core 34, which
-    /// the argument tells; EBADF; EINVAL: the range does not lie within the buffer.
+    /// EOPNOTSUPP: the device or its driver does not support dma-bufs, or the library is older than
+    /// rdma-core 34, in which case the error's argument names the library; EBADF; EINVAL: the range
+    /// is not within the buffer.
     ///
     /// # Safety
     ///
@@ -143,7 +147,7 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
         let access = access.bits() as libc::c_int;
-        // SAFETY: the domain is alive, and the caller vouches for the memory.
+        // SAFETY: the domain is alive, and the caller guarantees the memory.
         let raw = unsafe {
             rdma_sys::ibv_reg_dmabuf_mr(self.as_ptr(), offset, length, iova, fd.as_raw_fd(), access)
         };
@@ -151,7 +155,7 @@ impl ProtectionDomain {
         let too_old = Argument::Library("libibverbs.so.1 is too old and lacks it");
         let raw = raw.ok_or(VerbsError::new(CALL, libc::EOPNOTSUPP, too_old))?;
         let argument = Argument::Number("length", length as u64);
-        // SAFETY: null, or a fresh region that is handed over.
+        // SAFETY: null, or a new region that nothing else owns.
         let raw = unsafe { Owned::new(raw, CALL, argument) }?;
         Ok(MemoryRegion::new(raw, self, iova, length))
     }
@@ -166,28 +170,28 @@ impl MemoryRegion {
         Self { raw, pd: pd.clone(), lkey, rkey, addr, length }
     }
 
-    /// Key for local requests.
+    /// Returns the key for local requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// Key for peers' requests.
+    /// Returns the key for peers' requests.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Address by which requests name the first byte.
+    /// Returns the address by which requests name the first byte.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "drivers refuse empty regions")]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// The domain it is registered in.
+    /// Returns the protection domain of the region.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
@@ -200,7 +204,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// EBUSY, of rxe EINVAL: a memory window is bound to it.
+    /// EBUSY, or EINVAL from rxe: a memory window is bound to the region.
     pub fn close(self) -> std::result::Result<(), VerbsError> {
         self.raw.close()
     }

@@ -1,4 +1,4 @@
-//! Memory windows: access for peers that is granted and taken back by requests.
+//! Memory windows: access rights of peers that requests grant and revoke.
 
 use crate::error::{Argument, Result, VerbsError};
 use crate::mr::MemoryRegion;
@@ -15,9 +15,9 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// A memory window of type 2 (`struct ibv_mw`): bound by a request of a queue pair, and closed by
-/// [`LocalInv`](polyrail_core::verbs::Opcode::LocalInv) there or by the peer's
-/// [`SendWithInv`](polyrail_core::verbs::Opcode::SendWithInv).
+/// A memory window of type 2 (`struct ibv_mw`). A request of a queue pair binds it;
+/// [`LocalInv`](polyrail_core::verbs::Opcode::LocalInv) there or the peer's
+/// [`SendWithInv`](polyrail_core::verbs::Opcode::SendWithInv) invalidates it.
 ///
 /// It borrows the regions that it is bound to, since a region cannot be deregistered while a window
 /// is bound to it.
@@ -42,8 +42,8 @@ pub struct MemoryWindow<'r> {
     _regions: Regions<'r>,
 }
 
-/// The borrow of the regions. Its drop does nothing, but makes the compiler keep the regions until
-/// the window is gone.
+/// Borrows the regions. The empty `Drop` makes the compiler keep the borrow until the window is
+/// dropped.
 #[derive(Debug)]
 struct Regions<'r>(PhantomData<&'r MemoryRegion>);
 
@@ -51,30 +51,30 @@ impl Drop for Regions<'_> {
     fn drop(&mut self) {}
 }
 
-/// What a window is bound to.
+/// The range that a window is bound to.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowRange<'r> {
     /// The region, registered with [`MW_BIND`](AccessFlags::MW_BIND).
     pub region: &'r MemoryRegion,
     /// Address of the window's first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What peers may do.
+    /// Access rights of peers.
     pub access: AccessFlags,
 }
 
 impl ProtectionDomain {
-    /// A new memory window, bound to nothing.
+    /// Allocates a memory window, which is not bound.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP: the device has none; ENOMEM.
+    /// EOPNOTSUPP: the device does not support memory windows; ENOMEM.
     pub fn alloc_window<'r>(&self) -> Result<MemoryWindow<'r>> {
         // SAFETY: the domain is alive.
         let raw = unsafe { rdma_sys::ibv_alloc_mw(self.as_ptr(), ibv_mw_type::IBV_MW_TYPE_2) };
         let argument = Argument::Number("max_mw", self.context().attributes().max_mw.into());
-        // SAFETY: null, or a fresh window that is handed over.
+        // SAFETY: null, or a new window that nothing else owns.
         let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), "ibv_alloc_mw", argument) }?;
         // SAFETY: the window is alive.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
@@ -84,29 +84,29 @@ impl ProtectionDomain {
 }
 
 impl MemoryWindow<'_> {
-    /// Key for peers' requests, once the window is bound.
+    /// Returns the key for peers' requests, valid once the window is bound.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Destroys it.
+    /// Destroys the window.
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn close(self) -> std::result::Result<(), VerbsError> {
         self.raw.close()
     }
 }
 
 impl<S: Connected> QueuePair<S> {
-    /// Posts a request that binds a window, under a new key, for the peer of this queue pair. The
+    /// Posts a request that binds a window under a new key, for the peer of this queue pair. The
     /// window must not be bound.
     ///
     /// # Errors
     ///
-    /// As a batch of one request, which is refused with EINVAL if the window or the region belongs to
-    /// another device; the window keeps its key.
+    /// Those of a batch of one request. If the window or the region belongs to another device, the
+    /// request is refused with EINVAL and the window keeps its key.
     pub fn bind_window<'r>(
         &mut self,
         wr_id: u64,
@@ -125,7 +125,7 @@ impl<S: Connected> QueuePair<S> {
             length: range.length,
             mw_access_flags: range.access.bits(),
         };
-        // SAFETY: a C struct of numbers and pointers, for which zeros do.
+        // SAFETY: a C struct of numbers and pointers, so zeros are valid.
         let mut request = unsafe { MaybeUninit::<ibv_send_wr>::zeroed().assume_init() };
         request.wr_id = wr_id;
         request.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
@@ -133,16 +133,16 @@ impl<S: Connected> QueuePair<S> {
         let mw = window.raw.as_ptr();
         request.bind_mw_tso_union =
             bind_mw_tso_union_t { bind_mw: bind_mw_t { mw, rkey, bind_info } };
-        // SAFETY: the request names a window and a region that are alive; both are borrowed.
+        // SAFETY: the request names a window and a region, which are borrowed and so alive.
         unsafe { self.post_one(&raw mut request) }?;
         window.rkey = rkey;
-        // SAFETY: the window is alive; verbs wants its owner to note the key here.
+        // SAFETY: the window is alive; verbs requires its owner to write the new key here.
         unsafe { (*mw).rkey = rkey };
         Ok(())
     }
 }
 
-/// The next of the 256 keys that a window can have (`ibv_inc_rkey`).
+/// Returns the next of the 256 keys of a window (`ibv_inc_rkey`).
 const fn next_key(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }

@@ -11,33 +11,33 @@ bitflags! {
     /// Requests that may touch memory registered on demand (`enum ibv_odp_transport_cap_bits`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OnDemandRequests: u32 {
-        /// SENDs may come from it.
+        /// SENDs may read it.
         const SEND = cap::IBV_ODP_SUPPORT_SEND.0;
-        /// Receives may go there.
+        /// Receives may write it.
         const RECV = cap::IBV_ODP_SUPPORT_RECV.0;
-        /// WRITEs may come from it and go there.
+        /// WRITEs may read it locally and write it remotely.
         const WRITE = cap::IBV_ODP_SUPPORT_WRITE.0;
-        /// READs may come from it and go there.
+        /// READs may write it locally and read it remotely.
         const READ = cap::IBV_ODP_SUPPORT_READ.0;
-        /// Atomics may change it.
+        /// Atomics may modify it.
         const ATOMIC = cap::IBV_ODP_SUPPORT_ATOMIC.0;
-        /// Receives of shared receive queues may go there.
+        /// Receives from shared receive queues may write it.
         const SRQ_RECV = cap::IBV_ODP_SUPPORT_SRQ_RECV.0;
     }
 }
 
-/// What a device can do with memory that is paged on demand (`struct ibv_odp_caps`).
+/// On-demand paging capabilities of a device (`struct ibv_odp_caps`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDemandPaging {
-    /// Whether it takes [`ON_DEMAND`](polyrail_core::verbs::AccessFlags::ON_DEMAND).
+    /// Whether the device supports [`ON_DEMAND`](polyrail_core::verbs::AccessFlags::ON_DEMAND).
     pub supported: bool,
-    /// Whether a region may be the whole address space.
+    /// Whether a region may span the whole address space.
     pub implicit: bool,
-    /// Over reliable connections.
+    /// Requests over reliable connections.
     pub rc: OnDemandRequests,
-    /// Over unreliable connections.
+    /// Requests over unreliable connections.
     pub uc: OnDemandRequests,
-    /// By datagrams.
+    /// Datagrams.
     pub ud: OnDemandRequests,
 }
 
@@ -57,12 +57,12 @@ impl OnDemandPaging {
 }
 
 impl Context {
-    /// What the device can do with memory that is paged on demand; nothing, if it or its driver does not
-    /// answer such questions.
+    /// Queries the on-demand paging capabilities. They are all unset if the device or its driver
+    /// does not support the query.
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn on_demand_paging(&self) -> Result<OnDemandPaging> {
         let mut raw = MaybeUninit::<ibv_device_attr_ex>::zeroed();
         // SAFETY: the context is open.
@@ -72,7 +72,7 @@ impl Context {
         }
         let argument = Argument::Device(self.device_name());
         VerbsError::check(returned, "ibv_query_device_ex", argument)?;
-        // SAFETY: numbers, which the driver filled in or left zero.
+        // SAFETY: plain numbers, which the driver wrote or left zero.
         Ok(OnDemandPaging::from_raw(unsafe { raw.assume_init_ref() }))
     }
 }

@@ -1,8 +1,8 @@
-//! Verbs objects that destroy themselves, and what happens when that fails.
+//! Verbs objects that are destroyed when they are dropped, and failures to destroy them.
 //!
-//! A destroy call that fails leaves the object in the kernel until its device is closed. `close`
-//! returns the error; a drop cannot, so it tells the [hook](set_destroy_hook). What the object still
-//! reaches then, such as memory that a device may write, is kept for good.
+//! An object that cannot be destroyed stays in the kernel until its device is closed. `close`
+//! returns the error; a drop cannot, so it calls the [hook](set_destroy_hook). Memory that the
+//! object can still reach, such as memory that a device may write, is then never freed.
 
 use crate::error::{Argument, VerbsError};
 use std::any::Any;
@@ -11,18 +11,22 @@ use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::{Arc, RwLock};
 
-/// What is told of objects that could not be destroyed while they were dropped.
+/// The function that receives the errors of objects that could not be destroyed when they were
+/// dropped.
 pub type DestroyHook = fn(&VerbsError);
 
 static HOOK: RwLock<DestroyHook> = RwLock::new(print);
 
 fn print(error: &VerbsError) {
-    // A stderr that takes nothing, such as a file on a full disk, must not turn a drop into a panic.
-    _ = writeln!(std::io::stderr(), "polyrail-ffi: an object is left to the kernel: {error}");
+    // A failing stderr, such as a file on a full disk, must not turn a drop into a panic.
+    _ = writeln!(
+        std::io::stderr(),
+        "polyrail-ffi: cannot destroy a verbs object; it stays until its device is closed: {error}"
+    );
 }
 
-/// Sets what is told of failed destroy calls in drops, for the whole process. It is called on the
-/// thread that dropped, once for each object. Until this is called they are printed to stderr.
+/// Sets the hook for failed destroy calls in drops, for the whole process. It is called once per
+/// object, on the thread that dropped the object. The default hook prints to stderr.
 pub fn set_destroy_hook(hook: DestroyHook) {
     *HOOK.write().unwrap_or_else(std::sync::PoisonError::into_inner) = hook;
 }
@@ -34,21 +38,21 @@ fn report(error: &VerbsError) {
 
 /// A C object with a destroy call.
 pub(crate) trait Destroy {
-    /// The call's name.
+    /// Name of the destroy call.
     const CALL: &'static str;
 
-    /// What people know the object by.
+    /// Returns the argument that identifies the object in errors.
     ///
     /// # Safety
     ///
     /// `object` is alive.
     unsafe fn named(object: *const Self) -> Argument;
 
-    /// Calls it.
+    /// Calls the destroy function.
     ///
     /// # Safety
     ///
-    /// `object` is alive and nobody uses it during the call, or after it if it succeeds.
+    /// `object` is alive. It is not used during the call, nor afterwards if the call succeeds.
     unsafe fn destroy(object: *mut Self) -> libc::c_int;
 }
 
@@ -58,12 +62,13 @@ macro_rules! destroy {
             const CALL: &'static str = stringify!($call);
 
             unsafe fn named(object: *const Self) -> Argument {
-                // SAFETY: the object is alive by the caller's promise; a plain number of it is read.
+                // SAFETY: the object is alive, as the caller guarantees; the field is a plain
+                // number.
                 Argument::Number(stringify!($field), unsafe { (*object).$field } as u64)
             }
 
             unsafe fn destroy(object: *mut Self) -> libc::c_int {
-                // SAFETY: the caller's promise is the one that the library asks for.
+                // SAFETY: the caller guarantees what the library requires.
                 unsafe { rdma_sys::$call(object) }
             }
         }
@@ -85,24 +90,25 @@ impl Destroy for rdma_sys::ibv_context {
     const CALL: &'static str = "ibv_close_device";
 
     unsafe fn named(object: *const Self) -> Argument {
-        // SAFETY: the context is alive, and keeps its device.
+        // SAFETY: the context is alive, and keeps its device alive.
         Argument::Device(unsafe { crate::device::name((*object).device) })
     }
 
     unsafe fn destroy(object: *mut Self) -> libc::c_int {
-        // SAFETY: the caller's promise is the one that the library asks for.
+        // SAFETY: the caller guarantees what the library requires.
         unsafe { rdma_sys::ibv_close_device(object) }
     }
 }
 
-/// What an object reaches although the library does not know: it must be there as long as the object.
+/// Memory that an object reaches without the library's knowledge, kept until the object is
+/// destroyed.
 pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
 
-/// The only owner of a C object. What the object was made from must be dropped later: structs name
-/// it after this.
+/// The only owner of a C object. Structs declare the object's parents after it, so that they are
+/// dropped later.
 pub(crate) struct Owned<T: Destroy> {
     object: NonNull<T>,
-    /// Dropped once the object is destroyed; never, if it cannot be.
+    /// Dropped when the object is destroyed, or never if that fails.
     kept: Option<Kept>,
 }
 
@@ -112,19 +118,19 @@ impl<T: Destroy> fmt::Debug for Owned<T> {
     }
 }
 
-// SAFETY: libibverbs serialises creation, destruction and queries itself, and no object is tied to
-// the thread that made it. What must not happen at once (two posts to one queue) is ruled out by
-// `&mut` in the types that offer it.
+// SAFETY: libibverbs serialises creation, destruction and queries, and no object is tied to the
+// thread that created it. Calls that must not be concurrent (two posts to one queue) take `&mut` in
+// the types that offer them.
 unsafe impl<T: Destroy> Send for Owned<T> {}
-// SAFETY: as above; a shared owner only lends the pointer.
+// SAFETY: as above; a shared reference only gives the pointer.
 unsafe impl<T: Destroy> Sync for Owned<T> {}
 
 impl<T: Destroy> Owned<T> {
-    /// Takes over what a create call returned; null is the call's failure.
+    /// Takes ownership of the result of a create call; null means that the call failed.
     ///
     /// # Safety
     ///
-    /// `object` is null or a fresh object that nobody else will destroy.
+    /// `object` is null or a new object, which nothing else destroys.
     pub(crate) unsafe fn new(
         object: *mut T,
         call: &'static str,
@@ -134,7 +140,7 @@ impl<T: Destroy> Owned<T> {
         Ok(Self { object, kept: None })
     }
 
-    /// Makes the object keep this.
+    /// Keeps `kept` until the object is destroyed.
     pub(crate) fn keep(&mut self, kept: Kept) {
         self.kept = Some(kept);
     }
@@ -143,18 +149,18 @@ impl<T: Destroy> Owned<T> {
         self.object.as_ptr()
     }
 
-    /// Destroys the object. If that fails it is left to the kernel, and so are its parents.
+    /// Destroys the object. If that fails, the object and its parents stay in the kernel.
     pub(crate) fn close(self) -> Result<(), VerbsError> {
         let mut owner = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `owner` is not used any more.
+        // SAFETY: `owner` is not used afterwards.
         unsafe { owner.destroy() }
     }
 
     /// # Safety
     ///
-    /// Nobody uses the object any more, or destroys it again.
+    /// The object is not used or destroyed afterwards.
     unsafe fn destroy(&mut self) -> Result<(), VerbsError> {
-        // SAFETY: the only owner, by the caller's promise.
+        // SAFETY: this is the only owner, as the caller guarantees.
         let destroyed = unsafe { destroy(self.object) };
         let kept = self.kept.take();
         if destroyed.is_err() {
@@ -177,19 +183,20 @@ impl<T: Destroy> Drop for Owned<T> {
 ///
 /// As [`Destroy::destroy`].
 unsafe fn destroy<T: Destroy>(object: NonNull<T>) -> Result<(), VerbsError> {
-    // SAFETY: the object is alive by the caller's promise.
+    // SAFETY: the object is alive, as the caller guarantees.
     let argument = unsafe { T::named(object.as_ptr()) };
     // SAFETY: the caller's promise.
     let returned = unsafe { T::destroy(object.as_ptr()) };
     VerbsError::check(returned, T::CALL, argument)
 }
 
-/// Why an object was not closed.
+/// The reason why an object was not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Handles or objects made from it still use it; the last of them destroys it.
-    #[error("still in use")]
+    /// Handles or objects made from it still use it. The last of them destroys it when it is
+    /// dropped.
+    #[error("cannot close: other handles, or objects made from it, still exist")]
     InUse,
     /// The destroy call failed.
     #[error(transparent)]

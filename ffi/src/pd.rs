@@ -12,22 +12,22 @@ struct Shared {
     context: Context,
 }
 
-/// A protection domain: queue pairs reach only memory registered in their own. A cheap handle:
-/// clones mean the same domain, and what is made from it keeps it alive.
+/// A protection domain: queue pairs reach only memory registered in their domain. Cloning is cheap:
+/// clones share the domain, and objects made from it keep it alive.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<Shared>);
 
 impl ProtectionDomain {
-    /// The device it belongs to.
+    /// Returns the device of the domain.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Destroys it.
+    /// Destroys the domain.
     ///
     /// # Errors
     ///
-    /// Something that was made from it still exists, or the driver reports an error.
+    /// An object made from it still exists, or the driver reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
@@ -39,7 +39,7 @@ impl ProtectionDomain {
 }
 
 impl Context {
-    /// A new protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Context {
         // SAFETY: the context is open.
         let raw = unsafe { rdma_sys::ibv_alloc_pd(self.as_ptr()) };
         let argument = Argument::Number("max_pd", self.attributes().max_pd.into());
-        // SAFETY: null, or a fresh domain that is handed over.
+        // SAFETY: null, or a new domain that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_alloc_pd", argument) }?;
         Ok(ProtectionDomain(Arc::new(Shared { raw, context: self.clone() })))
     }

@@ -4,7 +4,7 @@ use crate::error::{Argument, Result, VerbsError};
 use rdma_sys::{ibv_context, ibv_port_attr, ibv_port_state};
 use std::mem::MaybeUninit;
 
-/// Payload bytes of a packet (`enum ibv_mtu`).
+/// Path MTU: maximum payload of a packet (`enum ibv_mtu`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mtu {
@@ -21,7 +21,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Bytes of payload.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u8
     }
@@ -44,9 +44,9 @@ impl Mtu {
 pub enum PortState {
     /// No link.
     Down,
-    /// The link is up; no subnet manager has been here.
+    /// The link is up, but no subnet manager has configured the port.
     Init,
-    /// A subnet manager has been here.
+    /// A subnet manager has configured the port.
     Armed,
     /// Ready.
     Active,
@@ -56,7 +56,7 @@ pub enum PortState {
     Other(u32),
 }
 
-/// What a port is plugged into.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -64,48 +64,48 @@ pub enum LinkLayer {
     Infiniband,
     /// Ethernet: RoCE, addressed by GID.
     Ethernet,
-    /// The driver does not say. Before Ethernet ports existed, that meant InfiniBand.
+    /// The driver does not report it. Before Ethernet ports existed, this meant InfiniBand.
     Unspecified,
 }
 
-/// What a port says of itself (`struct ibv_port_attr`).
+/// Attributes of a port (`struct ibv_port_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Whether it carries data.
+    /// State of the port.
     pub state: PortState,
-    /// Largest packet payload that it can carry, if the driver gave a code that verbs knows.
+    /// Largest MTU that the port supports; `None` if the driver returned an unknown code.
     pub max_mtu: Option<Mtu>,
-    /// Largest packet payload that the link carries now.
+    /// MTU in use on the link; `None` if the driver returned an unknown code.
     pub active_mtu: Option<Mtu>,
     /// Entries of its GID table.
     pub gid_table_len: u32,
     /// Entries of its P_Key table.
     pub pkey_table_len: u16,
-    /// Bytes of the longest message.
+    /// Longest message in bytes.
     pub max_msg_size: u32,
-    /// Its address within an InfiniBand subnet; 0 on Ethernet.
+    /// The port's LID in an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// Low bits of the LID that select a path.
+    /// LMC: number of low bits of the LID that select a path.
     pub lmc: u8,
     /// The subnet manager's LID.
     pub sm_lid: u16,
-    /// What it is plugged into.
+    /// Link layer.
     pub link_layer: LinkLayer,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u8,
-    /// Speed of a lane, as the number of `active_speed`.
+    /// Speed of a lane, as the code of `active_speed`.
     pub speed_code: u8,
-    /// Speed of all lanes in Mbit/s, coding taken off; 0 if the code is unknown.
+    /// Data rate of all lanes in Mbit/s, without line coding; 0 if the code is unknown.
     pub speed_mbps: u32,
 }
 
 impl PortAttributes {
     pub(crate) fn query(context: *mut ibv_context, port: u8) -> Result<Self> {
         let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: the caller's context is open; the struct is plain numbers, for which zeros do.
+        // SAFETY: the caller's context is open; the struct is plain numbers, so zeros are valid.
         let returned = unsafe { crate::sys::query_port(context, port, raw.as_mut_ptr()) };
         VerbsError::check(returned, "ibv_query_port", Argument::Number("port_num", port.into()))?;
-        // SAFETY: initialised, with zeros at least.
+        // SAFETY: at least zeroed.
         Ok(Self::from_raw(unsafe { raw.assume_init_ref() }))
     }
 
@@ -141,7 +141,7 @@ impl PortAttributes {
     }
 }
 
-/// Lanes of `active_width`'s codes (InfiniBand specification, PortInfo.LinkWidthActive).
+/// Translates the codes of `active_width` (InfiniBand specification, PortInfo.LinkWidthActive).
 const fn lanes(code: u8) -> u8 {
     match code {
         1 => 1,
@@ -153,7 +153,8 @@ const fn lanes(code: u8) -> u8 {
     }
 }
 
-/// Data rate of a lane for `active_speed`'s codes: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR.
+/// Returns the data rate of a lane for the codes of `active_speed`: SDR, DDR, QDR, FDR10, FDR, EDR,
+/// HDR, NDR (InfiniBand specification, PortInfo.LinkSpeedActive and LinkSpeedExtActive).
 const fn lane_mbps(code: u8) -> u32 {
     match code {
         1 => 2_000,

@@ -3,10 +3,10 @@
 use rdma_sys::ibv_qp_state;
 use std::fmt;
 
-/// What a queue pair can do (`enum ibv_qp_state`).
+/// State of a queue pair (`enum ibv_qp_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
-    /// As created: nothing can be posted.
+    /// As created: requests cannot be posted.
     Reset,
     /// Receives can be posted.
     Init,
@@ -14,13 +14,13 @@ pub enum QpState {
     Rtr,
     /// Ready to send.
     Rts,
-    /// The send queue takes requests, but runs none.
+    /// The send queue accepts requests, but starts none.
     Sqd,
-    /// The send queue failed (not RC): receives go on.
+    /// The send queue failed (UC and UD): receives continue.
     Sqe,
-    /// Everything outstanding, and everything posted, is flushed.
+    /// Outstanding and newly posted requests are flushed.
     Err,
-    /// The driver does not know.
+    /// The driver does not know the state.
     Unknown,
 }
 
@@ -51,8 +51,8 @@ impl QpState {
         }
     }
 
-    /// Whether send requests can be posted. Verbs wants it refused elsewhere, and not every driver
-    /// looks.
+    /// Whether send requests can be posted. Verbs requires other states to refuse them, and not
+    /// every driver checks.
     pub(crate) const fn takes_sends(self) -> bool {
         !matches!(self, Self::Reset | Self::Init | Self::Rtr)
     }

@@ -12,7 +12,7 @@ pub(crate) enum Queue {
     Shared(*mut ibv_srq),
 }
 
-/// Receives on their way to one queue. Dropped without commit, it posts nothing.
+/// A batch of receives for one queue. A batch that is dropped without a commit posts nothing.
 ///
 /// A shared receive queue refuses a `wr_id` with [`ENGINE_WR_ID`] with EINVAL: see
 /// [`hardware::QueuePair`].
@@ -25,14 +25,15 @@ pub struct RecvBatch<'q> {
 impl<'q> RecvBatch<'q> {
     /// # Safety
     ///
-    /// The queue is alive, and stays so while `chain` is borrowed, or the batch is made to [refuse
-    /// all](Self::refusing); nobody else posts to a queue pair.
+    /// The queue stays alive while `chain` is borrowed, or the batch [refuses all
+    /// receives](Self::refusing). No other batch posts to the receive queue of a queue pair
+    /// meanwhile.
     pub(crate) unsafe fn new(queue: Queue, chain: &'q mut Chain<ibv_recv_wr>) -> Self {
         chain.clear();
         Self { queue, chain }
     }
 
-    /// A batch that takes no receives.
+    /// Makes the batch refuse all receives.
     pub(crate) fn refusing(self, refusal: Refusal) -> Self {
         self.chain.stop(refusal);
         self
@@ -45,8 +46,8 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         self.add_list(request.wr_id, std::slice::from_ref(&request.sge));
     }
 
-    /// At most [`max_recv_sge`](crate::QpCap::max_recv_sge) or [`max_sge`](crate::SrqInit::max_sge) with bytes;
-    /// a longer list is refused with EINVAL when the batch is committed.
+    /// At most [`max_recv_sge`](crate::QpCap::max_recv_sge) or [`max_sge`](crate::SrqInit::max_sge)
+    /// nonempty buffers; a longer list is refused with EINVAL when the batch is committed.
     #[inline]
     fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
         if matches!(self.queue, Queue::Shared(_)) && wr_id & ENGINE_WR_ID != 0 {
@@ -60,7 +61,7 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         let queue = self.queue;
         self.chain.post(|first, bad| {
             // SAFETY: the queue is alive by the constructor's contract, and the chain is a list of
-            // requests that the driver copies while it is called.
+            // requests that the driver copies during the call.
             unsafe {
                 match queue {
                     Queue::Own(qp) => rdma_sys::ibv_post_recv(qp, first, bad),

@@ -28,45 +28,45 @@ impl Shared {
     }
 }
 
-/// What a new shared receive queue is made of (`struct ibv_srq_init_attr`).
+/// Attributes of a new shared receive queue (`struct ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Receives that it must hold; drivers round up.
+    /// Receives that the queue must hold; drivers round up.
     pub max_wr: u32,
-    /// Buffers of one receive.
+    /// Maximum scatter/gather entries per receive.
     pub max_sge: u32,
-    /// See [`SrqAttributes::limit`]. Not every driver looks at it here:
-    /// [`set_limit`](SharedReceiveQueue::set_limit) is certain.
+    /// See [`SrqAttributes::limit`]. Not every driver evaluates it at creation;
+    /// [`set_limit`](SharedReceiveQueue::set_limit) always takes effect.
     pub limit: u32,
-    /// What its user knows it by: given back with its events, and never looked at.
+    /// A value that events of the queue return to the user. The crate does not interpret it.
     pub user_context: usize,
 }
 
 impl SrqInit {
-    /// A queue of `max_wr` receives of one buffer each, whose limit is disarmed.
+    /// A queue of `max_wr` receives with one scatter/gather entry each and no limit.
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1, limit: 0, user_context: 0 }
     }
 }
 
-/// What a shared receive queue is set to (`struct ibv_srq_attr`).
+/// Attributes of a shared receive queue (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
-    /// Receives that it holds.
+    /// Receives that the queue can hold.
     pub max_wr: u32,
-    /// Buffers that a receive can have.
+    /// Maximum scatter/gather entries per receive.
     pub max_sge: u32,
-    /// Falling below this raises
-    /// [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached); 0 is disarmed.
+    /// [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) is raised when fewer receives are
+    /// left; 0 disarms the event.
     pub limit: u32,
 }
 
-/// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
-/// comes first. Queue pairs keep it alive. It refuses (EINVAL) a `wr_id` with the bit that the engine's
-/// tags are known by: see [`hardware::QueuePair`].
+/// A shared receive queue: its receives serve all queue pairs created with it, in the order in
+/// which messages arrive. Queue pairs keep it alive. It refuses (EINVAL) a `wr_id` with the bit
+/// that marks the engine's own requests: see [`hardware::QueuePair`].
 ///
-/// A clone is another handle of the same queue, with memory of its own for batches; it may post from another
-/// thread, as verbs let all threads post to one queue.
+/// A clone is another handle of the same queue, with separate memory for batches. It may post from
+/// another thread, since verbs allows concurrent posts to a shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     shared: Arc<Shared>,
@@ -76,7 +76,7 @@ pub struct SharedReceiveQueue {
     max_sge: u32,
 }
 
-/// Another handle of the same queue.
+/// Makes another handle of the same queue.
 impl Clone for SharedReceiveQueue {
     fn clone(&self) -> Self {
         let Self { capacity, max_sge, .. } = *self;
@@ -87,12 +87,12 @@ impl Clone for SharedReceiveQueue {
 }
 
 impl ProtectionDomain {
-    /// A new shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_srq_wr`, or more buffers than the device takes; ENOMEM; EOPNOTSUPP: the device
-    /// has none.
+    /// EINVAL: `max_wr` is over `max_srq_wr`, or `max_sge` is over the device's limit; ENOMEM;
+    /// EOPNOTSUPP: the device does not support shared receive queues.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
         let SrqInit { max_wr, max_sge, limit, user_context } = *init;
         let id = SrqId(NEXT_SRQ.fetch_add(1, Ordering::Relaxed));
@@ -101,13 +101,13 @@ impl ProtectionDomain {
             srq_context: Named::as_ptr(&named),
             attr: ibv_srq_attr { max_wr, max_sge, srq_limit: limit },
         };
-        // SAFETY: the domain is alive; what the queue is named by is kept.
+        // SAFETY: the domain is alive, and `raw` keeps `srq_context`.
         let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut raw_init) };
         let argument = Argument::Number("max_wr", max_wr.into());
-        // SAFETY: null, or a fresh queue that is handed over.
+        // SAFETY: null, or a new queue that nothing else owns.
         let mut raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
         raw.keep(Arc::clone(&named) as Kept);
-        // The call told what it granted; a driver that did not granted what was asked for.
+        // The call returned the granted sizes. A driver that did not granted the requested ones.
         let capacity = raw_init.attr.max_wr.max(max_wr);
         let max_sge = raw_init.attr.max_sge.max(max_sge);
         let chain = Chain::new(capacity, max_sge);
@@ -117,27 +117,27 @@ impl ProtectionDomain {
 }
 
 impl SharedReceiveQueue {
-    /// Its number, by which events name it.
+    /// Returns the number by which events identify the queue.
     pub fn id(&self) -> SrqId {
         self.named.id
     }
 
-    /// What its user knows it by.
+    /// Returns the `user_context` that the queue was created with.
     pub fn user_context(&self) -> usize {
         self.named.user_context
     }
 
-    /// Receives that it was granted.
+    /// Returns the number of receives that the driver granted.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Arms the limit event (`ibv_modify_srq`): it is raised once, when fewer than `limit` receives
-    /// are left. 0 disarms.
+    /// Arms the limit event (`ibv_modify_srq`), which is raised once, when fewer than `limit`
+    /// receives are left. 0 disarms it.
     ///
     /// # Errors
     ///
-    /// EINVAL: the limit is over the capacity.
+    /// EINVAL: `limit` is over the capacity.
     pub fn set_limit(&mut self, limit: u32) -> Result<()> {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as libc::c_int;
@@ -147,32 +147,32 @@ impl SharedReceiveQueue {
         VerbsError::check(returned, "ibv_modify_srq", Argument::Number("srq_limit", limit.into()))
     }
 
-    /// What it is set to now.
+    /// Queries the present attributes.
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn query(&self) -> Result<SrqAttributes> {
         let mut attr = MaybeUninit::<ibv_srq_attr>::zeroed();
-        // SAFETY: the queue is alive; the struct is plain numbers, for which zeros do.
+        // SAFETY: the queue is alive; the struct is plain numbers, so zeros are valid.
         let returned = unsafe { rdma_sys::ibv_query_srq(self.shared.as_ptr(), attr.as_mut_ptr()) };
         VerbsError::check(returned, "ibv_query_srq", Argument::None)?;
-        // SAFETY: initialised, with zeros at least.
+        // SAFETY: at least zeroed.
         let attr = unsafe { attr.assume_init() };
         Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
     }
 
-    /// Destroys it.
+    /// Destroys the queue.
     ///
     /// # Errors
     ///
-    /// A queue pair or another handle still uses it, or the driver reports an error.
+    /// A queue pair or another handle still uses the queue, or the driver reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.shared).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
     }
 
-    /// The device it belongs to.
+    /// Returns the device of the queue.
     pub fn context(&self) -> &Context {
         self.shared.pd.context()
     }
@@ -186,7 +186,8 @@ impl hardware::ReceiveQueue for SharedReceiveQueue {
     type RecvBatch<'q> = RecvBatch<'q>;
 
     fn start_recv(&mut self) -> RecvBatch<'_> {
-        // SAFETY: the queue lives as long as `self`, which is borrowed; all threads may post to it.
+        // SAFETY: the queue lives as long as `self`, which is borrowed; verbs allows concurrent
+        // posts to it.
         unsafe { RecvBatch::new(Queue::Shared(self.shared.as_ptr()), &mut self.chain) }
     }
 }

@@ -1,4 +1,4 @@
-//! Errors, and the header's inline functions that look for an operation in `struct verbs_context`.
+//! `errno`, and the header's inline functions that look up an operation in `struct verbs_context`.
 
 use rdma_sys::{
     ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_modify_cq_attr,
@@ -7,12 +7,12 @@ use rdma_sys::{
 use std::mem::offset_of;
 use std::ptr;
 
-/// The calling thread's `errno`.
+/// Returns the calling thread's `errno`.
 pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// The errno that a failed call means by its return value. Verbs functions return it; some
+/// Returns the errno of a failed call from its return value: verbs functions return the errno, some
 /// providers return it negated, and the oldest convention is -1 with `errno` set.
 pub(crate) fn errno_of(returned: libc::c_int) -> i32 {
     match returned {
@@ -22,13 +22,14 @@ pub(crate) fn errno_of(returned: libc::c_int) -> i32 {
 }
 
 fn set_errno(errno: i32) {
-    // SAFETY: the C library gives the address of this thread's variable.
+    // SAFETY: the C library returns the address of this thread's `errno`.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// `verbs_get_ctx_op` of `infiniband/verbs.h`: the extended part of a context, if it has one that is
-/// long enough for the operation and offers it. Older libraries make shorter ones, which lack the
-/// front: the struct grows there.
+/// `verbs_get_ctx_op` of `infiniband/verbs.h`: looks an operation up in the extended part of a
+/// context. Returns `None` if the context has no extended part, if that part is too short, or if
+/// the driver does not have the operation. The struct grows at its front, so older libraries lack
+/// the first fields.
 macro_rules! operation {
     ($context:expr, $operation:ident) => {{
         let context: *mut ibv_context = $context;
@@ -43,7 +44,7 @@ macro_rules! operation {
     }};
 }
 
-/// `ibv_query_port`; zeroes what an old library does not know.
+/// `ibv_query_port`; zeroes fields that an old library does not write.
 ///
 /// # Safety
 ///
@@ -53,7 +54,8 @@ pub(crate) unsafe fn query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> libc::c_int {
-    // SAFETY: the caller's promise; the struct is plain numbers, and its old part comes first.
+    // SAFETY: guaranteed by the caller; the struct is plain numbers, and the part that old
+    // libraries know comes first.
     unsafe {
         attr.write_bytes(0, 1);
         match operation!(context, query_port) {
@@ -63,7 +65,8 @@ pub(crate) unsafe fn query_port(
     }
 }
 
-/// `ibv_query_device_ex`; EOPNOTSUPP where the header would ask for less.
+/// `ibv_query_device_ex`, which returns EOPNOTSUPP where the header would fall back to
+/// `ibv_query_device`.
 ///
 /// # Safety
 ///
@@ -74,7 +77,7 @@ pub(crate) unsafe fn query_device_ex(
 ) -> libc::c_int {
     // SAFETY: the caller's promise.
     match unsafe { operation!(context, query_device_ex) } {
-        // SAFETY: as above; without further questions the second argument is null.
+        // SAFETY: as above; the query has no input, so its argument is null.
         Some(query) => unsafe {
             query(context, ptr::null(), attr, size_of::<ibv_device_attr_ex>())
         },
@@ -86,7 +89,7 @@ pub(crate) unsafe fn query_device_ex(
 ///
 /// # Safety
 ///
-/// The context is open, and so is what the attributes name.
+/// The context is open, and the objects that the attributes name are alive.
 pub(crate) unsafe fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -102,11 +105,11 @@ pub(crate) unsafe fn create_cq_ex(
     }
 }
 
-/// `ibv_create_qp_ex`, for attributes that only the extended call knows.
+/// `ibv_create_qp_ex`, for attributes that only the extended call supports.
 ///
 /// # Safety
 ///
-/// The context is open, and so is what the attributes name.
+/// The context is open, and the objects that the attributes name are alive.
 pub(crate) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn each_convention_of_returning_an_errno_is_understood() {
         assert_eq!((errno_of(libc::ENOMEM), errno_of(-libc::ENOMEM)), (libc::ENOMEM, libc::ENOMEM));
-        // SAFETY: the file descriptor is no pointer; closing -1 only sets errno.
+        // SAFETY: no memory is involved; closing -1 only sets errno.
         let returned = unsafe { libc::close(-1) };
         assert_eq!(errno_of(returned), libc::EBADF);
     }

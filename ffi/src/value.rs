@@ -1,19 +1,19 @@
-//! Values that must fit their field, for transitions and address handles.
+//! Values that must fit their field, in transitions and address handles.
 
 use crate::error::VerbsError;
 
-/// A transition, or an address handle, that did not come about.
+/// A failed transition, or a failure to create an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
-    /// A value has more bits than its field; drivers would cut them off.
-    #[error("{attribute} of {value} is over {max}")]
+    /// A value has more bits than its field, and drivers would truncate it.
+    #[error("{attribute} {value} does not fit its field: at most {max}")]
     Value {
-        /// The manual's name of the attribute.
+        /// The attribute's name in the header.
         attribute: &'static str,
-        /// What it was to be.
+        /// The value.
         value: u32,
-        /// The most that fits.
+        /// The largest value that fits.
         max: u32,
     },
     /// The driver refused.
@@ -22,7 +22,7 @@ pub enum ModifyError {
 }
 
 impl ModifyError {
-    /// What the driver returned; EINVAL for a value that it was not given.
+    /// Returns the driver's errno, or EINVAL for a value that was not passed to the driver.
     pub(crate) const fn errno(&self) -> i32 {
         match self {
             Self::Value { .. } => libc::EINVAL,

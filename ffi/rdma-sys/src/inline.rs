@@ -1,7 +1,8 @@
 //! The header's inline functions: each calls an operation that the driver put into the object.
 //!
-//! They are written in Rust rather than compiled from the header, so that posting and polling cost no
-//! call more than in C. What they rely on, where an operation is, is the library's binary interface.
+//! They are written in Rust instead of compiled from the header, so that posting and polling cost
+//! no more calls than in C. The offsets of the operations are part of the library's binary
+//! interface.
 
 use crate::verbs::{
     ibv_ah, ibv_cq, ibv_cq_ex, ibv_mw, ibv_mw_type, ibv_pd, ibv_poll_cq_attr, ibv_qp, ibv_qp_ex,
@@ -9,21 +10,22 @@ use crate::verbs::{
 };
 use std::ffi::{c_int, c_uint, c_void};
 
-/// A driver that offers an object offers its operations; calling none of them is no way out.
+/// A driver that creates an object provides its operations, so a missing one is a driver bug
+/// without a sensible error to return.
 #[cold]
 fn missing(operation: &str) -> ! {
-    panic!("the driver has no operation {operation}")
+    panic!("the driver does not implement {operation}")
 }
 
-/// Functions that call an operation with their own arguments.
+/// Defines functions that pass their arguments to an operation of an object.
 macro_rules! operations {
     ($(fn $name:ident = $($place:ident).+ of $object:ident: $type:ty
         $(, $argument:ident: $kind:ty)*; $(-> $result:ty)?)*) => {$(
-        /// The header's inline function of this name.
+        /// The inline function of this name in `infiniband/verbs.h`.
         ///
         /// # Safety
         ///
-        /// As in C: the objects are alive, and in a state in which this may be called.
+        /// As in C: the objects are alive and in a state that allows the call.
         #[inline]
         pub unsafe fn $name($object: *mut $type $(, $argument: $kind)*) $(-> $result)? {
             // SAFETY: the caller's promise.
@@ -90,7 +92,8 @@ operations! {
     fn ibv_wr_set_sge_list = wr_set_sge_list of qp: ibv_qp_ex, count: usize, list: *const ibv_sge;
 }
 
-/// The header's inline function of this name: `None`, with `errno` set, if the driver has no windows.
+/// Allocates a memory window (`ibv_alloc_mw` of `infiniband/verbs.h`). Returns `None` with `errno`
+/// set if the driver has no windows or the call fails.
 ///
 /// # Safety
 ///
@@ -100,7 +103,7 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type::Type) -> Option<*
     // SAFETY: the caller's promise.
     let operation = unsafe { (*(*pd).context).ops.alloc_mw };
     let Some(alloc) = operation else {
-        // SAFETY: the C library gives the address of this thread's variable.
+        // SAFETY: the C library returns the address of this thread's `errno`.
         unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
         return None;
     };

@@ -1,13 +1,14 @@
-//! What polyrail-ffi needs of `infiniband/verbs.h`, under the names and with the signatures of the
-//! crate rdma-sys 0.3 of crates.io.
+//! The parts of `infiniband/verbs.h` that polyrail-ffi uses, under the names and with the
+//! signatures of crate rdma-sys 0.3 of crates.io.
 //!
-//! That crate does not build with libclang 16 and later: it pins bindgen 0.59, which gives structs
-//! without a name the same name there (rust-bindgen issue 2312). And it links libibverbs, without which
-//! the program then does not start. This one takes its place in the workspace.
+//! That crate does not build with libclang 16 and later: it pins bindgen 0.59, which then gives all
+//! structs without a name the same name (rust-bindgen issue 2312). It also links libibverbs, so
+//! programs do not start where the library is not installed. This crate replaces it in the
+//! workspace.
 //!
-//! Types and numbers are translated from the installed header at build time, and signatures compared
-//! with it. The exported functions are in `library`, which loads libibverbs when the first of them is
-//! called; what is inline in the header is in `inline`, and the types are in `verbs`.
+//! Types and numbers are translated from the installed header at build time, and signatures are
+//! compared with the header. `library` has the exported functions and loads libibverbs at the first
+//! call; `inline` has the header's inline functions; `verbs` has the types.
 
 mod inline;
 mod library;

@@ -1,5 +1,5 @@
-//! libibverbs itself, loaded when it is asked for: a program that can use real NICs starts where the
-//! library is not installed, and says so.
+//! libibverbs, loaded at run time: a program that can use real NICs also starts where the library
+//! is not installed, and reports that it is missing.
 
 use crate::verbs::{
     _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context,
@@ -9,48 +9,49 @@ use crate::verbs::{
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The library's name, as the version of its binary interface has it.
+/// The library's name, with the version of its binary interface.
 const NAME: &CStr = c"libibverbs.so.1";
 
-/// Where a function is found by its name; null if it is not there.
+/// Looks a function up by its name; returns null if it is missing.
 pub type Find<'f> = &'f dyn Fn(&CStr) -> *mut c_void;
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// Loads the library, unless that was tried before.
+/// Loads the library, unless an earlier call did.
 ///
 /// # Errors
 ///
-/// It is not installed, or lacks a function: in the dynamic linker's words.
+/// The library is not installed, or lacks a function; the text is the dynamic linker's.
 pub fn load() -> Result<(), &'static str> {
     LIBRARY.get_or_init(open).as_ref().map(|_| ()).map_err(String::as_str)
 }
 
-/// Takes the functions from elsewhere, for tests; nothing happens if they were taken already.
+/// Takes the functions from `find` instead of the library, for tests. Does nothing if the functions
+/// were loaded already.
 ///
 /// # Safety
 ///
-/// What `find` returns for a name is a function with the header's signature, for as long as the process
-/// lives, or null.
+/// For each name, `find` returns null or a function with the header's signature. The function stays
+/// valid until the process ends.
 pub unsafe fn load_from(find: Find<'_>) {
     // SAFETY: the caller's promise.
     LIBRARY.get_or_init(|| unsafe { Library::new(find) });
 }
 
 fn open() -> Result<Library, String> {
-    // SAFETY: a constant name. The library's constructors are those that ran at the program's start if
-    // the linker had loaded it.
+    // SAFETY: a constant name. The library's constructors are the ones that would run at program
+    // start if the library were linked.
     let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(why());
     }
-    // SAFETY: a handle that is never closed.
+    // SAFETY: the handle is never closed.
     let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
     // SAFETY: the library exports its functions with the signatures of its header.
     unsafe { Library::new(&find) }
 }
 
-/// What the dynamic linker says of its last failure.
+/// Returns the dynamic linker's message about its last failure.
 fn why() -> String {
     // SAFETY: null, or a text that lives until this thread's next call of the dynamic linker.
     let text = unsafe { libc::dlerror() };
@@ -61,7 +62,8 @@ fn why() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The functions as bindgen declares them, to compare with; calling one would ask the linker for it.
+/// The functions as bindgen declares them, for comparison only: a call would make the program link
+/// the library.
 #[allow(unreachable_pub, dead_code, missing_docs, reason = "generated")]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod header {
@@ -69,7 +71,7 @@ mod header {
     include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 }
 
-/// A function's name, as the dynamic linker takes it.
+/// A function's name as a C string.
 macro_rules! name {
     ($name:ident) => {{
         let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes());
@@ -77,7 +79,7 @@ macro_rules! name {
     }};
 }
 
-/// Defines the functions, and what holds them. Those behind `newer` may be missing.
+/// Defines the functions and the table that holds them. Functions marked `newer` may be missing.
 macro_rules! functions {
     (
         $(fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*
@@ -102,7 +104,7 @@ macro_rules! functions {
                 };
                 $(let $name = needed(name!($name))?;)*
                 $(let $newer = find(name!($newer));)*
-                // SAFETY: by the caller's promise these are functions of the fields' types; null is `None`.
+                // SAFETY: guaranteed by the caller; a null pointer is `None`.
                 unsafe { Ok(Self {
                     $($name: std::mem::transmute::<
                         *mut c_void,
@@ -116,16 +118,16 @@ macro_rules! functions {
             }
         }
 
-        // The signatures are those of the header.
+        // Compile-time check: the signatures are the header's.
         $(const _: unsafe extern "C" fn($($kind),*) $(-> $result)? = header::$name;)*
         $(const _: unsafe extern "C" fn($($newer_kind),*) -> $newer_result = header::$newer;)*
 
         $(
-            /// The library's function of this name; `None` if it lacks it.
+            /// Calls the library's function of this name; returns `None` if the library lacks it.
             ///
             /// # Panics
             ///
-            /// The library cannot be loaded, which [`load`] tells.
+            /// If the library cannot be loaded; [`load`] returns the reason.
             ///
             /// # Safety
             ///
@@ -140,11 +142,11 @@ macro_rules! functions {
         )*
 
         $(
-            /// The library's function of this name.
+            /// Calls the library's function of this name.
             ///
             /// # Panics
             ///
-            /// The library cannot be loaded, which [`load`] tells.
+            /// If the library cannot be loaded; [`load`] returns the reason.
             ///
             /// # Safety
             ///

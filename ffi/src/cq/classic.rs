@@ -12,7 +12,7 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use static_assertions::{assert_eq_align, assert_eq_size, const_assert_eq};
 use std::mem::{MaybeUninit, offset_of};
 
-// The driver writes `ibv_wc` where Rust reads `Completion`.
+// The driver writes `ibv_wc`, and Rust reads the same memory as `Completion`.
 assert_eq_size!(Completion, ibv_wc);
 assert_eq_align!(Completion, ibv_wc);
 const_assert_eq!(offset_of!(Completion, wr_id), offset_of!(ibv_wc, wr_id));
@@ -29,7 +29,7 @@ const_assert_eq!(offset_of!(Completion, slid), offset_of!(ibv_wc, slid));
 const_assert_eq!(offset_of!(Completion, sl), offset_of!(ibv_wc, sl));
 const_assert_eq!(offset_of!(Completion, dlid_path_bits), offset_of!(ibv_wc, dlid_path_bits));
 
-// Statuses, opcodes and flags are passed through.
+// Numbers of statuses, opcodes and flags are those of the header.
 const_assert_eq!(WcStatus::SUCCESS.0, ibv_wc_status::IBV_WC_SUCCESS);
 const_assert_eq!(WcStatus::LOC_LEN_ERR.0, ibv_wc_status::IBV_WC_LOC_LEN_ERR);
 const_assert_eq!(WcStatus::LOC_QP_OP_ERR.0, ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
@@ -68,9 +68,9 @@ const_assert_eq!(WcFlags::WITH_INV.bits(), ibv_wc_flags::IBV_WC_WITH_INV.0);
 
 /// A completion queue (`struct ibv_cq`).
 ///
-/// Of a failed completion drivers write some fields only. So they write into memory that was
-/// initialised when the queue was made, and what came is copied out: what verbs leaves undefined is
-/// then rubbish, but never uninitialised memory.
+/// Drivers write only some fields of a failed completion. The memory that they write to is
+/// therefore initialised at creation, and completions are copied out of it: undefined fields have
+/// stale values, but are never uninitialised memory.
 #[derive(Debug)]
 pub struct CompletionQueue {
     handle: CqHandle,
@@ -78,21 +78,22 @@ pub struct CompletionQueue {
 }
 
 impl Context {
-    /// A new completion queue.
+    /// Creates a completion queue.
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_cqe`, no such completion vector, or a channel of another device; ENOMEM.
+    /// EINVAL: `cqe` is over `max_cqe`, the completion vector does not exist, or the channel
+    /// belongs to another device; ENOMEM.
     pub fn create_cq(&self, init: &CqInit<'_>) -> Result<CompletionQueue> {
         let named = name(init);
         let user = Named::as_ptr(&named);
         let cqe = libc::c_int::try_from(init.cqe).unwrap_or(libc::c_int::MAX);
         let vector = libc::c_int::try_from(init.comp_vector).unwrap_or(libc::c_int::MAX);
         let channel = init.channel_ptr(self, "ibv_create_cq")?;
-        // SAFETY: the context is open, the channel alive or null; what the queue is named by is kept.
+        // SAFETY: the context is open, the channel is alive or null, and `raw` keeps `cq_context`.
         let raw = unsafe { rdma_sys::ibv_create_cq(self.as_ptr(), cqe, user, channel, vector) };
         let argument = Argument::Number("cqe", init.cqe.into());
-        // SAFETY: null, or a fresh queue that is handed over.
+        // SAFETY: null, or a new queue that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq", argument) }?;
         let blank = Completion::success(0, 0, WcOpcode::SEND);
         let written = Box::new([blank; POLL_BATCH]);
@@ -101,35 +102,36 @@ impl Context {
 }
 
 impl CompletionQueue {
-    /// The queue as queue pairs and event loops know it.
+    /// Returns a handle for queue pairs and event loops.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
 
-    /// Makes it hold at least `cqe` completions (`ibv_resize_cq`), more or fewer than before; drivers round up.
-    /// What it holds stays.
+    /// Resizes the queue to at least `cqe` completions (`ibv_resize_cq`), more or fewer than
+    /// before; drivers round up. Queued completions stay.
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_cqe`, or less than it holds now. ENOSYS, EOPNOTSUPP: the driver cannot. ENOMEM.
+    /// EINVAL: `cqe` is over `max_cqe`, or below the number of queued completions. ENOSYS,
+    /// EOPNOTSUPP: the driver does not support it. ENOMEM.
     pub fn resize(&mut self, cqe: u32) -> Result<()> {
         self.handle.resize(cqe)
     }
 
-    /// Destroys it.
+    /// Destroys the queue.
     ///
     /// # Errors
     ///
-    /// A queue pair or another handle still uses it, or the driver reports an error.
+    /// A queue pair or another handle still uses the queue, or the driver reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         self.handle.close()
     }
 
-    /// What one poll gives, up to `most` completions and up to one batch.
+    /// Polls once: at most `most` completions and at most one batch.
     fn fetch(&mut self, most: usize) -> std::result::Result<&[Completion], CqError> {
         let most = most.min(POLL_BATCH);
-        // SAFETY: the queue is alive, and there is room for that many of the driver's structs, whose
-        // every bit pattern is a `Completion`.
+        // SAFETY: the queue is alive, and the buffer has room for that many of the driver's
+        // structs, each of whose bit patterns is a valid `Completion`.
         let got = unsafe {
             rdma_sys::ibv_poll_cq(
                 self.handle.as_ptr(),
@@ -150,7 +152,7 @@ impl AsRef<CqHandle> for CompletionQueue {
     }
 }
 
-// SAFETY: completions are handed on as libibverbs polls them, each once.
+// SAFETY: each completion that libibverbs returns is passed on once, unchanged.
 unsafe impl hardware::CompletionQueue for CompletionQueue {
     fn id(&self) -> CqId {
         self.handle.id()
@@ -175,7 +177,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
                 Ok([]) => break,
                 Ok(got) => got,
                 Err(error) if taken == 0 => return Err(error),
-                // What was taken is handed over; the error comes again at the next poll.
+                // Completions taken so far are returned; the next poll reports the error again.
                 Err(_) => break,
             };
             out[taken..taken + got.len()].write_copy_of_slice(got);

@@ -1,4 +1,4 @@
-//! The extended completion queue, which can stamp completions with times.
+//! The extended completion queue, which can timestamp completions.
 
 use super::{CqHandle, CqInit, name};
 use crate::context::Context;
@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 bitflags! {
-    /// The times that completions are stamped with.
+    /// Timestamps of completions.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Timestamps: u64 {
         /// Ticks of the device's clock.
@@ -34,10 +34,10 @@ const STANDARD: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SL.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
 
-/// A completion with the times that were asked for.
+/// A completion with the timestamps that its queue was created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedCompletion {
-    /// What a classic queue would give.
+    /// The completion, as a classic queue reports it.
     pub completion: Completion,
     /// Ticks of the device's clock at completion.
     pub device_ticks: Option<u64>,
@@ -47,9 +47,9 @@ pub struct ExtendedCompletion {
 
 /// An extended completion queue (`struct ibv_cq_ex`).
 ///
-/// It takes one completion at a time, each in a poll of its own (`ibv_start_poll`, `ibv_end_poll`):
-/// the kernel's software driver rxe goes wrong in `ibv_next_poll`. Who needs no times is served
-/// faster by [`CompletionQueue`](super::CompletionQueue).
+/// It takes one completion per poll (`ibv_start_poll`, `ibv_end_poll`), because `ibv_next_poll` of
+/// rxe (rdma-core 44) is faulty. [`CompletionQueue`](super::CompletionQueue) is faster if no
+/// timestamps are needed.
 #[derive(Debug)]
 pub struct ExtendedCompletionQueue {
     handle: CqHandle,
@@ -57,12 +57,13 @@ pub struct ExtendedCompletionQueue {
 }
 
 impl Context {
-    /// A new extended completion queue, with all that a classic one reports, and times.
+    /// Creates an extended completion queue, which reports everything that a classic one reports,
+    /// with timestamps.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP: the device gives no such times, or has no extended queues; EINVAL: over
-    /// `max_cqe`, or no such completion vector; ENOMEM.
+    /// EOPNOTSUPP: the device does not support these timestamps, or extended queues; EINVAL: `cqe`
+    /// is over `max_cqe`, or the completion vector does not exist; ENOMEM.
     pub fn create_extended_cq(
         &self,
         init: &CqInit<'_>,
@@ -79,19 +80,19 @@ impl Context {
             flags: 0,
             parent_domain: ptr::null_mut(),
         };
-        // SAFETY: the context is open, the channel alive or null; what the queue is named by is kept.
+        // SAFETY: the context is open, the channel is alive or null, and `raw` keeps `cq_context`.
         let raw = unsafe { crate::sys::create_cq_ex(self.as_ptr(), &raw mut attr) };
-        // The classic queue is the first part of the extended one.
+        // `struct ibv_cq` is the first part of `struct ibv_cq_ex`.
         let raw = raw.cast::<ibv_cq>();
         let argument = Argument::Number("cqe", init.cqe.into());
-        // SAFETY: null, or a fresh queue that is handed over.
+        // SAFETY: null, or a new queue that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq_ex", argument) }?;
         Ok(ExtendedCompletionQueue { handle: CqHandle::new(raw, self, init, named), timestamps })
     }
 }
 
 impl ExtendedCompletionQueue {
-    /// The queue as queue pairs and event loops know it.
+    /// Returns a handle for queue pairs and event loops.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
@@ -100,7 +101,7 @@ impl ExtendedCompletionQueue {
     ///
     /// # Errors
     ///
-    /// The queue is broken; nothing was taken.
+    /// The queue is broken; no completion was taken.
     pub fn poll_next(&mut self) -> std::result::Result<Option<ExtendedCompletion>, CqError> {
         let cq = self.handle.as_ptr().cast::<ibv_cq_ex>();
         let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
@@ -110,7 +111,7 @@ impl ExtendedCompletionQueue {
             libc::ENOENT => return Ok(None),
             code => return Err(self.handle.error(code)),
         }
-        // SAFETY: a poll is under way, at a completion.
+        // SAFETY: a poll is in progress, at a completion.
         let taken = unsafe { self.read(cq) };
         // SAFETY: the poll that began above.
         unsafe { rdma_sys::ibv_end_poll(cq) };
@@ -119,10 +120,10 @@ impl ExtendedCompletionQueue {
 
     /// # Safety
     ///
-    /// A poll of `cq` is under way, at a completion.
+    /// A poll of `cq` is in progress, at a completion.
     unsafe fn read(&self, cq: *mut ibv_cq_ex) -> ExtendedCompletion {
         let wants = |flag| self.timestamps.contains(flag);
-        // SAFETY: fields that were asked for at creation, of the completion that the poll is at.
+        // SAFETY: the fields were requested at creation, and the poll is at a completion.
         unsafe {
             ExtendedCompletion {
                 completion: read_standard(cq),
@@ -134,11 +135,11 @@ impl ExtendedCompletionQueue {
         }
     }
 
-    /// Destroys it.
+    /// Destroys the queue.
     ///
     /// # Errors
     ///
-    /// A queue pair or another handle still uses it, or the driver reports an error.
+    /// A queue pair or another handle still uses the queue, or the driver reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         self.handle.close()
     }
@@ -146,9 +147,9 @@ impl ExtendedCompletionQueue {
 
 /// # Safety
 ///
-/// A poll of `cq` is under way, at a completion, and `STANDARD` was asked for.
+/// A poll of `cq` is in progress, at a completion, and `STANDARD` was requested at creation.
 unsafe fn read_standard(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: as above. On a failure only these three and the vendor's error mean anything.
+    // SAFETY: as above. After a failure only these three fields and the vendor error are valid.
     let qp_num = unsafe { rdma_sys::ibv_wc_read_qp_num(cq) };
     // SAFETY: as above.
     let wr_id = unsafe { (*cq).wr_id };
@@ -184,7 +185,7 @@ impl AsRef<CqHandle> for ExtendedCompletionQueue {
     }
 }
 
-// SAFETY: completions are handed on as libibverbs polls them, each once.
+// SAFETY: each completion that libibverbs returns is passed on once, unchanged.
 unsafe impl hardware::CompletionQueue for ExtendedCompletionQueue {
     fn id(&self) -> CqId {
         self.handle.id()
@@ -207,7 +208,7 @@ unsafe impl hardware::CompletionQueue for ExtendedCompletionQueue {
             match self.poll_next() {
                 Ok(Some(next)) => out[taken].write(next.completion),
                 Err(error) if taken == 0 => return Err(error),
-                // What was taken is handed over; an error comes again at the next poll.
+                // Completions taken so far are returned; the next poll reports an error again.
                 Ok(None) | Err(_) => break,
             };
             taken += 1;

@@ -1,4 +1,4 @@
-//! Completion queues: what both kinds share.
+//! Completion queues: the parts that both kinds share.
 
 mod classic;
 mod extended;
@@ -18,34 +18,35 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Numbers of completion queues are unique per process, and apart from those that the software NIC
-/// gives, which count from 0.
+/// The first number of a completion queue. Numbers are unique in the process; the software NIC
+/// numbers its queues from 0, below this.
 const FIRST_CQ: u64 = 1 << 63;
 
-/// Completion queues made so far.
+/// Number of completion queues created so far.
 static CQS: AtomicU64 = AtomicU64::new(0);
 
-/// What a new completion queue is made of.
+/// Attributes of a new completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct CqInit<'a> {
-    /// Completions that it must hold; drivers round up. On an error every outstanding request of a
-    /// queue pair completes, so this is the sum of all that can be outstanding.
+    /// Completions that the queue must hold; drivers round up. After an error every outstanding
+    /// request of a queue pair completes, so size it for the sum of all requests that can be
+    /// outstanding.
     pub cqe: u32,
-    /// Where it tells that it has something; `None`: it is only polled.
+    /// The channel to report to; `None` if the queue is only polled.
     pub channel: Option<&'a CompletionChannel>,
-    /// Which interrupt tells, below [`Context::num_comp_vectors`].
+    /// The interrupt that reports completions, below [`Context::num_comp_vectors`].
     pub comp_vector: u32,
-    /// What its user knows it by: given back with its events, and never looked at.
+    /// A value that events of the queue return to the user. The crate does not interpret it.
     pub user_context: usize,
 }
 
 impl CqInit<'_> {
-    /// A queue that is only polled.
+    /// A queue of `cqe` completions that is only polled.
     pub const fn new(cqe: u32) -> Self {
         Self { cqe, channel: None, comp_vector: 0, user_context: 0 }
     }
 
-    /// The channel's pointer, or null; an error if the channel is another device's.
+    /// Returns the channel's pointer, or null. Fails if the channel belongs to another device.
     fn channel_ptr(
         &self,
         context: &Context,
@@ -67,16 +68,16 @@ struct Shared {
     channel: Option<CompletionChannel>,
     context: Context,
     named: Arc<Named<CqId>>,
-    /// Changed by the queue's only owner.
+    /// Written only by the owner of the queue.
     capacity: AtomicU32,
 }
 
-/// A completion queue as queue pairs and event loops know it. A cheap handle, which keeps the queue
-/// alive.
+/// A handle of a completion queue, for queue pairs and event loops. Cloning is cheap; handles keep
+/// the queue alive.
 #[derive(Clone, Debug)]
 pub struct CqHandle(Arc<Shared>);
 
-/// What events will name a new queue by.
+/// Creates the identity by which events name a new queue.
 fn name(init: &CqInit<'_>) -> Arc<Named<CqId>> {
     let id = CqId(FIRST_CQ + CQS.fetch_add(1, Ordering::Relaxed));
     Arc::new(Named { id, user_context: init.user_context })
@@ -90,45 +91,45 @@ impl CqHandle {
         named: Arc<Named<CqId>>,
     ) -> Self {
         raw.keep(Arc::clone(&named) as Kept);
-        // SAFETY: the queue is alive, and only `ibv_resize_cq` changes this.
+        // SAFETY: the queue is alive, and only `ibv_resize_cq` changes the field.
         let capacity = u32::try_from(unsafe { (*raw.as_ptr()).cqe }).unwrap_or(0);
         let capacity = AtomicU32::new(capacity);
         let channel = init.channel.cloned();
         Self(Arc::new(Shared { raw, channel, context: context.clone(), named, capacity }))
     }
 
-    /// Its number, by which events and the engine name it.
+    /// Returns the number by which events and the engine identify the queue.
     pub fn id(&self) -> CqId {
         self.0.named.id
     }
 
-    /// What its user knows it by.
+    /// Returns the `user_context` that the queue was created with.
     pub fn user_context(&self) -> usize {
         self.0.named.user_context
     }
 
-    /// Completions that it holds.
+    /// Returns the number of completions that the queue can hold.
     pub fn capacity(&self) -> u32 {
         self.0.capacity.load(Ordering::Relaxed)
     }
 
-    /// The device it belongs to.
+    /// Returns the device of the queue.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Where it tells that it has something.
+    /// Returns the channel that the queue reports to.
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.0.channel.as_ref()
     }
 
-    /// Makes the queue tell its channel of the next completion (`ibv_req_notify_cq`); if
-    /// `solicited_only`, of the next that failed or that its sender marked SOLICITED. Arm before you
-    /// poll: [`CompletionChannel`].
+    /// Arms the queue: the next completion is reported to its channel (`ibv_req_notify_cq`). If
+    /// `solicited_only` is set, the next failed completion or message marked SOLICITED by its
+    /// sender is reported. Arm before polling; see [`CompletionChannel`].
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is alive.
         let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), solicited_only.into()) };
@@ -136,12 +137,12 @@ impl CqHandle {
         VerbsError::check(returned, "ibv_req_notify_cq", argument)
     }
 
-    /// Makes the queue wait for `count` completions or `period_us` microseconds, whichever is first,
-    /// before it tells.
+    /// Moderates events: the queue reports after `count` completions or `period_us` microseconds,
+    /// whichever is first.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP: the device knows no moderation.
+    /// EOPNOTSUPP: the device does not support moderation.
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
         let mut attr = ibv_modify_cq_attr {
             attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
@@ -152,19 +153,20 @@ impl CqHandle {
         VerbsError::check(returned, "ibv_modify_cq", Argument::Number("cq_count", count.into()))
     }
 
-    /// Makes the queue hold at least `cqe` completions; what it holds stays.
+    /// Resizes the queue to at least `cqe` completions; queued completions stay.
     fn resize(&self, cqe: u32) -> Result<()> {
         let entries = libc::c_int::try_from(cqe).unwrap_or(libc::c_int::MAX);
         // SAFETY: the queue is alive.
         let returned = unsafe { rdma_sys::ibv_resize_cq(self.as_ptr(), entries) };
         VerbsError::check(returned, "ibv_resize_cq", Argument::Number("cqe", cqe.into()))?;
-        // SAFETY: the queue is alive, and its only owner is here: nobody changes this meanwhile.
+        // SAFETY: the queue is alive, and its only owner calls this, so the field does not change
+        // concurrently.
         let capacity = u32::try_from(unsafe { (*self.as_ptr()).cqe }).unwrap_or(0);
         self.0.capacity.store(capacity, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Destroys the queue, if this is the last handle.
+    /// Destroys the queue if this is the last handle.
     pub(crate) fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
@@ -178,7 +180,7 @@ impl CqHandle {
         self.0.context.id()
     }
 
-    /// The error that a poll returned; drivers that say nothing mean a broken queue.
+    /// Returns the error of a poll; a driver that returns no errno means a broken queue.
     fn error(&self, returned: libc::c_int) -> CqError {
         let errno = match crate::sys::errno_of(returned) {
             0 => libc::EIO,

@@ -1,4 +1,4 @@
-//! Making queue pairs.
+//! Creates queue pairs.
 
 use super::QueuePair;
 use super::last_state::LastState;
@@ -25,30 +25,30 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// How large a queue pair is (`struct ibv_qp_cap`).
+/// Capacities of a queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
-    /// Send requests that may be outstanding.
+    /// Maximum outstanding send requests.
     pub max_send_wr: u32,
-    /// Receives that may be outstanding; none with a shared receive queue.
+    /// Maximum outstanding receives; 0 with a shared receive queue.
     pub max_recv_wr: u32,
-    /// Bytes of an inline request.
+    /// Maximum length of an inline request in bytes.
     pub max_inline_data: u32,
-    /// Buffers of one send request.
+    /// Maximum scatter/gather entries per send request.
     pub max_send_sge: u32,
-    /// Buffers of one receive; with a shared receive queue, that one's count.
+    /// Maximum scatter/gather entries per receive; with a shared receive queue, its limit applies.
     pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way of one buffer each, 64 bytes inline.
+    /// 128 requests in each direction with one scatter/gather entry each, and 64 bytes inline.
     fn default() -> Self {
         Self::new(128, 128, 64)
     }
 }
 
 impl QpCap {
-    /// So many requests of one buffer each, and bytes inline.
+    /// Capacities with one scatter/gather entry per request.
     pub const fn new(max_send_wr: u32, max_recv_wr: u32, max_inline_data: u32) -> Self {
         Self { max_send_wr, max_recv_wr, max_inline_data, max_send_sge: 1, max_recv_sge: 1 }
     }
@@ -73,7 +73,8 @@ impl QpCap {
         }
     }
 
-    /// What a driver granted. One that tells no count of buffers granted what it was asked for.
+    /// Converts the capacities that a driver granted. If a driver reports no scatter/gather limit,
+    /// it granted the requested one.
     fn granted(raw: &ibv_qp_cap, asked: Self) -> Self {
         let cap = Self::from_raw(raw);
         Self {
@@ -84,41 +85,43 @@ impl QpCap {
     }
 }
 
-/// How send requests get to the driver.
+/// The calls that post send requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PostMode {
-    /// By `ibv_wr_*` where the device offers it and does it right, else by `ibv_post_send`: with rxe, if requests
-    /// are to have several buffers.
+    /// `ibv_wr_*` if the device supports it without known defects, else `ibv_post_send`. rxe posts
+    /// by `ibv_post_send` if requests may have several scatter/gather entries.
     #[default]
     Auto,
-    /// By `ibv_wr_*`: straight into the driver's queue. A batch is taken whole or not at all. With rxe's library
-    /// requests have one buffer, or several of the same length; lists of others are refused with EOPNOTSUPP.
+    /// `ibv_wr_*`, which write directly into the driver's queue. A batch is accepted completely or
+    /// not at all. With rxe's library, all buffers of a request must have the same length; other
+    /// lists are refused with EOPNOTSUPP.
     Extended,
-    /// By `ibv_post_send`: a list of requests, of which a driver may take the first few.
+    /// `ibv_post_send`, which takes a list of requests. A driver may accept a prefix of the list.
     Classic,
 }
 
-/// What a new queue pair is made of (`struct ibv_qp_init_attr`).
+/// Attributes of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit<'a> {
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: &'a CqHandle,
-    /// Where receives complete; may be the same.
+    /// Completion queue of receives; may be the same.
     pub recv_cq: &'a CqHandle,
-    /// Where receives come from; `None`: the queue pair has its own.
+    /// Shared receive queue; `None` if the queue pair has its own receive queue.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// How large.
+    /// Capacities.
     pub cap: QpCap,
-    /// Every send request completes visibly, SIGNALED or not.
+    /// Whether every send request generates a completion, even without SIGNALED.
     pub sq_sig_all: bool,
-    /// How send requests get to the driver.
+    /// The calls that post send requests.
     pub post_mode: PostMode,
-    /// What its user knows it by: given back with its events, and never looked at.
+    /// A value that events of the queue pair return to the user. The crate does not interpret it.
     pub user_context: usize,
 }
 
 impl<'a> QpInit<'a> {
-    /// One completion queue for everything, own receives, completions only where asked for.
+    /// Attributes with one completion queue, no shared receive queue, and completions only for
+    /// SIGNALED requests.
     pub fn new(cq: &'a impl AsRef<CqHandle>, cap: QpCap) -> Self {
         let cq = cq.as_ref();
         Self {
@@ -136,7 +139,8 @@ impl<'a> QpInit<'a> {
         self.srq.map_or(ptr::null_mut(), |srq| srq.shared().as_ptr())
     }
 
-    /// Drivers look objects up by handles, which other devices use for other objects.
+    /// Refuses objects of another device: drivers identify objects by handles, which are unique per
+    /// device only.
     fn check_device(&self, pd: &ProtectionDomain) -> Result<()> {
         let own = |context: &Context| context.id() == pd.context().id();
         let srq = self.srq.map(SharedReceiveQueue::context);
@@ -155,7 +159,7 @@ impl<'a> QpInit<'a> {
     }
 }
 
-/// A queue pair that the driver made.
+/// A queue pair as the driver created it.
 struct Made {
     raw: Owned<ibv_qp>,
     cap: QpCap,
@@ -163,13 +167,13 @@ struct Made {
 }
 
 impl ProtectionDomain {
-    /// A new queue pair, in RESET.
+    /// Creates a queue pair, in RESET.
     ///
     /// # Errors
     ///
     /// EINVAL: a capability is over the device's limits, or an object belongs to another device;
-    /// ENOMEM, ENOSPC: too many queue pairs, or too little memory may be locked; EOPNOTSUPP: the
-    /// device does not offer the service, or [`PostMode::Extended`].
+    /// ENOMEM, ENOSPC: too many queue pairs, or the limit of locked memory is too low; EOPNOTSUPP:
+    /// the device does not support the service, or [`PostMode::Extended`].
     pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
         init.check_device(self)?;
         let named = Arc::new(Named { id: ReceiveEnd::default(), user_context: init.user_context });
@@ -180,7 +184,7 @@ impl ProtectionDomain {
             PostMode::Auto if miscounts_lists(self) && init.cap.max_send_sge > 1 => {
                 classic(self, init, context, S::TYPE)
             }
-            // If it is not the way of posting that is refused, the second attempt says why.
+            // If the error has another cause than extended posting, the second attempt returns it.
             PostMode::Auto => extended(self, init, context, S::TYPE, S::OPS)
                 .or_else(|_| classic(self, init, context, S::TYPE)),
         }?;
@@ -212,8 +216,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Whether `ibv_wr_set_sge_list` is wrong about the length of a message: rxe's library (rdma-core 44) adds up
-/// that of the first buffer, as many times as there are buffers.
+/// Whether `ibv_wr_set_sge_list` computes a wrong message length: rxe's library (rdma-core 44)
+/// multiplies the length of the first buffer by the number of buffers.
 fn miscounts_lists(pd: &ProtectionDomain) -> bool {
     pd.context().attributes().is_rxe()
 }
@@ -235,14 +239,14 @@ fn classic(
     };
     // SAFETY: the domain, the completion queues and the receive queue are alive.
     let raw = unsafe { rdma_sys::ibv_create_qp(pd.as_ptr(), &raw mut attr) };
-    // SAFETY: null, or a fresh queue pair that is handed over.
+    // SAFETY: null, or a new queue pair that nothing else owns.
     let raw = unsafe { Owned::new(raw, "ibv_create_qp", init.argument()) }?;
     let cap = QpCap::granted(&attr.cap, init.cap);
     let chain = Chain::new(cap.max_send_wr, cap.max_send_sge);
     Ok(Made { raw, cap, sender: Sender::Classic(chain) })
 }
 
-/// Asks for the first set of operations that the device offers.
+/// Requests the first set of operations that the device supports.
 fn extended(
     pd: &ProtectionDomain,
     init: &QpInit<'_>,
@@ -250,7 +254,7 @@ fn extended(
     qp_type: ibv_qp_type::Type,
     sets: &[u64],
 ) -> Result<Made> {
-    let (&most, fewer) = sets.split_first().expect("a service has operations");
+    let (&most, fewer) = sets.split_first().expect("every service has a set of operations");
     extended_with(pd, init, qp_context, qp_type, most).or_else(|error| match error.errno {
         libc::EOPNOTSUPP if !fewer.is_empty() => extended(pd, init, qp_context, qp_type, fewer),
         _ => Err(error),
@@ -265,7 +269,7 @@ fn extended_with(
     operations: u64,
 ) -> Result<Made> {
     const CALL: &str = "ibv_create_qp_ex";
-    // SAFETY: a C struct of numbers and pointers, for which zeros do.
+    // SAFETY: a C struct of numbers and pointers, so zeros are valid.
     let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
     attr.qp_context = qp_context;
     attr.send_cq = init.send_cq.as_ptr();
@@ -281,7 +285,7 @@ fn extended_with(
     attr.send_ops_flags = operations;
     // SAFETY: the context, the domain, the completion queues and the receive queue are alive.
     let raw = unsafe { crate::sys::create_qp_ex(pd.context().as_ptr(), &raw mut attr) };
-    // SAFETY: null, or a fresh queue pair that is handed over.
+    // SAFETY: null, or a new queue pair that nothing else owns.
     let raw = unsafe { Owned::new(raw, CALL, init.argument()) }?;
     // SAFETY: the queue pair is alive.
     let ex = unsafe { rdma_sys::ibv_qp_to_qp_ex(raw.as_ptr()) };

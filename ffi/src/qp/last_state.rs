@@ -1,4 +1,4 @@
-//! The state that a queue pair is in, as far as its transitions tell.
+//! The state of a queue pair, as its transitions set it.
 
 use crate::qp_state::QpState;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The state that a queue pair was last moved to.
 ///
-/// Transitions go through a shared reference, one after the other: else what is noted could be a state
-/// that another transition has left meanwhile, and sends would reach a driver that does not look.
+/// Transitions take a shared reference and are serialised by a lock. Without the lock, the recorded
+/// state could be one that a concurrent transition has left, and sends would reach a driver that
+/// does not check the state.
 #[derive(Debug)]
 pub(super) struct LastState {
     raw: AtomicU32,
@@ -21,7 +22,7 @@ pub(super) struct TransitionLock<'q> {
 }
 
 impl LastState {
-    /// RESET, as created.
+    /// RESET, the state of a new queue pair.
     pub(super) const fn new() -> Self {
         Self { raw: AtomicU32::new(QpState::Reset.raw()), transition: Mutex::new(()) }
     }
@@ -32,7 +33,7 @@ impl LastState {
     }
 
     pub(super) fn lock(&self) -> TransitionLock<'_> {
-        // Nothing is left half done by a panic: the state is one number.
+        // A panic cannot leave the state inconsistent, since it is one number.
         let _lock = self.transition.lock().unwrap_or_else(PoisonError::into_inner);
         TransitionLock { raw: &self.raw, _lock }
     }

@@ -1,18 +1,20 @@
-//! How it is known that a queue pair in ERR took its last receive from a shared receive queue.
+//! Detects that a queue pair in ERR took its last receive from a shared receive queue.
 //!
-//! The specification has an event for it (InfiniBand Architecture Specification, volume 1, 10.3.1): put the
-//! queue pair in ERR, wait for *Last WQE Reached*, then poll until there is nothing. That is the way of every
-//! device but one. A device that never raises the event never gives its word; nothing is made up for it.
+//! The InfiniBand specification (volume 1, section 10.3.1) defines an event for this: move the
+//! queue pair to ERR, wait for *Last WQE Reached*, then poll until the completion queue is empty.
+//! All devices but rxe are treated this way. If a device never raises the event, the end is never
+//! reported.
 //!
-//! rxe, the kernel's software device, raises none in Linux 6.1, though it does in newer ones. ERR only asks its
-//! responder to stop, which may be about to complete a message on another processor. Destroying the queue
-//! pair waits until no packet refers to it and its responder has returned, for good, and takes nothing out
-//! of the completion queue. So there it is destroyed; its owner has no use for it any more. (Requests of its
-//! own that were not flushed yet would be lost; so would a receive that a SEND of several packets has begun to
-//! fill, which the specification lets happen to whoever does not wait for the event.)
+//! rxe, the kernel's software RDMA driver, does not raise the event in Linux 6.1; newer kernels do.
+//! In ERR its responder is only asked to stop, and may still complete a message on another
+//! processor. Destroying the queue pair waits until no packet refers to it and its responder has
+//! returned for good, and leaves its completions in the completion queue. On rxe the queue pair is
+//! therefore destroyed, which its owner permits by asking. Send requests that were not flushed yet
+//! are lost, and so is a receive that a SEND of several packets has begun to fill; the
+//! specification permits the latter for programs that do not wait for the event.
 //!
-//! No other device is treated so: libraries of NICs, mlx5's among them, take the completions of a queue
-//! pair that is destroyed out of its completion queue, polled or not.
+//! Other devices are not treated this way: libraries of NICs, such as mlx5, remove the completions
+//! of a destroyed queue pair from its completion queue, polled or not.
 
 use crate::attributes::DeviceAttributes;
 use crate::context::Context;
@@ -27,18 +29,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// Whether destroying a queue pair of the device says that it took its last receive, and its completions
-/// stay.
+/// Whether destroying a queue pair of the device proves that it took its last receive, and keeps
+/// its completions.
 pub(super) const fn ends_by_destroying(device: &DeviceAttributes) -> bool {
     device.is_rxe()
 }
 
-/// How far a queue pair has come to its last receive.
+/// Progress of a queue pair towards its last receive.
 #[derive(Debug)]
 pub(super) struct LastWqe {
-    /// Where events of the queue pair leave their word.
+    /// Records the events of the queue pair.
     named: Arc<Named<ReceiveEnd>>,
-    /// It was in RESET again: an event may be of its life before.
+    /// The queue pair returned to RESET, so a recorded event may be older than that.
     was_reset: AtomicBool,
     destroying: Destroying,
 }
@@ -50,7 +52,7 @@ enum Destroying {
     Done(Result<(), VerbsError>),
 }
 
-/// What a thread returned that has ended. It has nothing to panic with.
+/// Returns the result of a thread that has ended, or resumes its panic.
 fn joined(thread: JoinHandle<Result<(), VerbsError>>) -> Result<(), VerbsError> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -64,7 +66,7 @@ impl LastWqe {
         self.named.user_context
     }
 
-    /// Waits until it is destroyed, if it is being destroyed.
+    /// Waits until a destruction in progress ends.
     pub(super) fn wait(self) -> Result<(), VerbsError> {
         match self.destroying {
             Destroying::NotBegun => Ok(()),
@@ -73,19 +75,20 @@ impl LastWqe {
         }
     }
 
-    /// Whether an event said so. That events are read here takes them from nobody.
-    pub(super) fn is_heard(&self, context: &Context) -> Result<bool, i32> {
+    /// Whether the event was raised. Events that are read here are kept for `next_event`.
+    pub(super) fn has_event(&self, context: &Context) -> Result<bool, i32> {
         if self.was_reset.load(Ordering::Relaxed) {
             return Err(libc::EINVAL);
         }
         if !self.named.id.is_reached() {
-            context.take_note_of_events().map_err(|error| error.errno)?;
+            context.read_events().map_err(|error| error.errno)?;
         }
         Ok(self.named.id.is_reached())
     }
 
-    /// Has a thread destroy the queue pair, unless there can be none: that waits for packets, which a port
-    /// that is down may hold for seconds. What the device may still reach, `parts`, is kept until then.
+    /// Destroys the queue pair on a new thread, since that waits for packets, which a port that is
+    /// down may hold for seconds. Fails if the thread cannot be created. `parts`, which the device
+    /// may still reach, is kept until the thread ends.
     pub(super) fn destroy(
         &mut self,
         raw: &mut Option<Owned<ibv_qp>>,
@@ -97,19 +100,19 @@ impl LastWqe {
         let thread = thread.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
         if let Some(mut raw) = raw.take() {
             raw.keep(Arc::new((Arc::clone(&self.named), parts)));
-            // The thread waits for it.
+            // The thread is waiting to receive it.
             _ = give.send(raw);
         }
         self.destroying = Destroying::UnderWay(thread);
         Ok(())
     }
 
-    /// Whether the queue pair is being destroyed, or was.
+    /// Whether the queue pair is being destroyed, or was destroyed.
     pub(super) fn is_destroying(&self) -> bool {
         !matches!(self.destroying, Destroying::NotBegun)
     }
 
-    /// Whether the queue pair was destroyed; or why it cannot be.
+    /// Whether the queue pair was destroyed. Returns the errno if that failed.
     pub(super) fn is_destroyed(&mut self) -> Result<bool, i32> {
         self.destroying = match std::mem::replace(&mut self.destroying, Destroying::NotBegun) {
             Destroying::UnderWay(thread) if thread.is_finished() => {
@@ -123,7 +126,7 @@ impl LastWqe {
         }
     }
 
-    /// Takes note of a transition.
+    /// Records a transition.
     pub(super) fn moved_to(&self, state: QpState) {
         if state == QpState::Reset {
             self.was_reset.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Queue pairs: `service` is what kinds there are, `create` makes them, `transition` moves them,
-//! `last_state` keeps where to, `query` asks them, `send` posts to them, `rail` is what the engine uses, with
-//! `last_wqe` for how it ends.
+//! Queue pairs: `service` defines the kinds, `create` creates them, `transition` moves them between
+//! states, `last_state` records the state, `query` queries attributes, `send` posts requests, and
+//! `rail` implements the engine's trait, with `last_wqe` for the end of shared receives.
 
 mod create;
 mod last_state;
@@ -38,21 +38,23 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-/// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it: what is outstanding is
-/// forgotten.
+/// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it; outstanding requests
+/// have no completions then.
 ///
 /// # Method families
 ///
-/// *Set-up*: [`create_qp`](ProtectionDomain::create_qp), then [`modify`](Self::modify) from RESET to
-/// RTS. Post receives before RTR, so that a peer never meets an empty queue.
+/// *Set-up*: [`create_qp`](ProtectionDomain::create_qp), then [`modify`](Self::modify) from RESET
+/// to RTS. Post receives before RTR, so that a peer always finds one.
 ///
 /// *Posting*: [`start_send`](Self::start_send), [`start_datagrams`](QueuePair::start_datagrams),
-/// [`ReceiveQueue::start_recv`](hardware::ReceiveQueue::start_recv). Nothing allocates.
+/// [`ReceiveQueue::start_recv`](hardware::ReceiveQueue::start_recv). None of them allocates.
+///
+/// *Queries*: [`query`](Self::query), [`limits`](Self::limits), [`qp_num`](Self::qp_num).
 ///
 /// *Asking*: [`query`](Self::query), [`limits`](Self::limits), [`qp_num`](Self::qp_num).
 ///
 /// ```compile_fail,E0499
-/// // One batch at a time, on one thread: verbs leaves posting to one queue twice at once undefined.
+/// // One batch at a time, on one thread: concurrent posts to one queue are undefined in verbs.
 /// use polyrail_ffi::{QueuePair, Rc};
 /// fn post_twice_at_once(qp: &mut QueuePair<Rc>) {
 ///     let first = qp.start_send();
@@ -61,8 +63,8 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct QueuePair<S: Service = Rc> {
-    // First, so that it is destroyed before what it was made of. `None` once it was destroyed to know
-    // that its last receive was taken.
+    // First, so that it is destroyed before the objects that it was made from. `None` after it was
+    // destroyed to detect its last receive: see `last_wqe`.
     raw: Option<Owned<ibv_qp>>,
     last_wqe: LastWqe,
     sender: Sender,
@@ -70,7 +72,8 @@ pub struct QueuePair<S: Service = Rc> {
     state: LastState,
     limits: QpLimits,
     qp_num: u32,
-    // If nobody else has them, they are destroyed in the order of the manual's section 11.3.
+    // Declared in the order in which the last owners must be destroyed: receive queue, completion
+    // queues, domain.
     srq: Option<Arc<srq::Shared>>,
     send_cq: CqHandle,
     recv_cq: CqHandle,
@@ -79,17 +82,17 @@ pub struct QueuePair<S: Service = Rc> {
 }
 
 impl<S: Service> QueuePair<S> {
-    /// Its number, unique on its device.
+    /// Returns the number of the queue pair, unique on its device.
     pub fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
-    /// What its user knows it by.
+    /// Returns the `user_context` that the queue pair was created with.
     pub fn user_context(&self) -> usize {
         self.last_wqe.user_context()
     }
 
-    /// What it was granted.
+    /// Returns the capacities that the driver granted.
     pub fn limits(&self) -> QpLimits {
         self.limits
     }
@@ -99,49 +102,50 @@ impl<S: Service> QueuePair<S> {
         matches!(self.sender, Sender::Extended { .. })
     }
 
-    /// The state that it was last moved to; RESET once it is destroyed although it was not dropped: see
-    /// [`last_wqe_reached`](hardware::QueuePair::last_wqe_reached). A failure moves it to ERR without this showing it; see
-    /// [`query`](Self::query).
+    /// Returns the state that the queue pair was last moved to. It is RESET after
+    /// [`last_wqe_reached`](hardware::QueuePair::last_wqe_reached) destroyed the queue pair. A
+    /// failure moves the queue pair to ERR without changing this value; [`query`](Self::query)
+    /// returns the present state.
     pub fn last_state(&self) -> QpState {
         self.state.get()
     }
 
-    /// Where its send requests complete.
+    /// Returns the completion queue of send requests.
     pub fn send_cq(&self) -> &CqHandle {
         &self.send_cq
     }
 
-    /// Where its receives complete.
+    /// Returns the completion queue of receives.
     pub fn recv_cq(&self) -> &CqHandle {
         &self.recv_cq
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Destroys it.
+    /// Destroys the queue pair.
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn close(self) -> Result<(), VerbsError> {
         self.raw.map_or_else(|| self.last_wqe.wait(), Owned::close)
     }
 
-    /// Posts one request that the batches do not know.
+    /// Posts a request that batches do not support.
     ///
     /// # Safety
     ///
-    /// Everything that the request names is alive.
+    /// All objects that the request names are alive.
     pub(crate) unsafe fn post_one(&mut self, request: *mut ibv_send_wr) -> Result<(), CommitError> {
         if !self.last_state().takes_sends() {
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
         }
         self.sender.abort();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive; the caller vouches for the request, which is the only one
+        // SAFETY: the queue pair is alive; the caller guarantees the request, which is the only one
         // of its list.
         match unsafe { rdma_sys::ibv_post_send(self.as_ptr(), request, &raw mut bad) } {
             0 => Ok(()),
@@ -149,12 +153,13 @@ impl<S: Service> QueuePair<S> {
         }
     }
 
-    /// Null once it is destroyed; then [`last_state`](Self::last_state) is RESET, in which nothing is posted.
+    /// Null once the queue pair is destroyed; [`last_state`](Self::last_state) is RESET then, so
+    /// nothing is posted.
     fn as_ptr(&self) -> *mut ibv_qp {
         self.raw.as_ref().map_or(ptr::null_mut(), Owned::as_ptr)
     }
 
-    /// Refuses a call if it is destroyed.
+    /// Refuses a call if the queue pair is destroyed.
     fn check_alive(&self, call: &'static str) -> Result<(), VerbsError> {
         let argument = Argument::Number("qp_num", self.qp_num.into());
         let destroyed = VerbsError::new(call, libc::EINVAL, argument);
@@ -165,8 +170,8 @@ impl<S: Service> QueuePair<S> {
     fn start(&mut self) -> SendBatch<'_, S> {
         let qp = self.as_ptr();
         let is_ready = self.last_state().takes_sends();
-        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster; one that
-        // is destroyed is not ready, and has no batch under way.
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed exclusively. A
+        // destroyed queue pair is not ready, and has no batch in progress.
         unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
     }
 }
@@ -193,8 +198,8 @@ impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
     #[inline]
     fn start_recv(&mut self) -> RecvBatch<'_> {
         let takes_receives = self.last_state() != QpState::Reset && self.srq.is_none();
-        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster; one that
-        // is destroyed takes no receives.
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed exclusively. A
+        // destroyed queue pair takes no receives.
         let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
         if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
     }

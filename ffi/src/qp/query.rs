@@ -1,4 +1,4 @@
-//! Asking a queue pair what it is set to.
+//! Queries the attributes of a queue pair.
 
 use super::service::Service;
 use super::{QpCap, QueuePair};
@@ -10,33 +10,33 @@ use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
 use std::mem::MaybeUninit;
 
-/// What a queue pair is set to (`struct ibv_qp_attr`). Fields that its state or service do not use
-/// are what the driver says.
+/// Attributes of a queue pair (`struct ibv_qp_attr`). Fields that its state or service does not use
+/// have driver-defined values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttributes {
-    /// The state it is in.
+    /// The state.
     pub state: QpState,
-    /// The state that the driver takes it to be in (`IBV_QP_CUR_STATE`): it may lag behind a failure.
+    /// The state that the driver assumes (`IBV_QP_CUR_STATE`), which may lag behind a failure.
     pub cur_state: QpState,
-    /// The way to the peer, if it has one.
+    /// The path to the peer, if the queue pair has one.
     pub path: Option<Path>,
-    /// Payload bytes of a packet, if the driver gave a code that verbs knows.
+    /// Path MTU; `None` if the driver returned an unknown code.
     pub path_mtu: Option<Mtu>,
     /// The local port.
     pub port_num: u8,
-    /// Which entry of the port's P_Key table.
+    /// Index in the port's P_Key table.
     pub pkey_index: u16,
-    /// What the peer may do.
+    /// Access rights of the peer.
     pub access: AccessFlags,
-    /// What datagrams must carry.
+    /// The Q_Key that incoming datagrams must carry.
     pub qkey: u32,
-    /// The peer's number.
+    /// The peer's queue pair number.
     pub dest_qp_num: u32,
     /// The next packet sequence number expected.
     pub rq_psn: u32,
     /// The next packet sequence number to send.
     pub sq_psn: u32,
-    /// READs and atomics that may be outstanding toward the peer.
+    /// READs and atomics that may be outstanding to the peer.
     pub max_rd_atomic: u8,
     /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
@@ -48,34 +48,34 @@ pub struct QpAttributes {
     pub retry_cnt: u8,
     /// See [`ToRts::rnr_retry`](super::ToRts::rnr_retry).
     pub rnr_retry: u8,
-    /// In SQD: something is still under way.
+    /// In SQD: whether requests are still in progress.
     pub sq_draining: bool,
-    /// What it was granted.
+    /// Capacities that the driver granted.
     pub cap: QpCap,
-    /// What it was made of.
+    /// Attributes that the queue pair was created with.
     pub init: QpInitAttributes,
 }
 
-/// What a queue pair was made of, as its driver knows it (`struct ibv_qp_init_attr`). Its service is its type; its
-/// [queues](QueuePair::send_cq), its [domain](QueuePair::pd) and [what its user knows it by](QueuePair::user_context)
-/// it tells without its driver.
+/// Attributes that a queue pair was created with, as the driver reports them (`struct
+/// ibv_qp_init_attr`). The service is its type; its [completion queues](QueuePair::send_cq),
+/// [domain](QueuePair::pd) and [user context](QueuePair::user_context) are known without a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInitAttributes {
-    /// What it was granted when it was made.
+    /// Capacities granted at creation.
     pub cap: QpCap,
-    /// Every send request completes visibly, SIGNALED or not.
+    /// Whether every send request generates a completion, even without SIGNALED.
     pub sq_sig_all: bool,
-    /// Its receives come from a shared receive queue.
+    /// Whether receives come from a shared receive queue.
     pub has_srq: bool,
 }
 
 impl<S: Service> QueuePair<S> {
-    /// What it is set to now (`ibv_query_qp`), its state included, which a failure changes at any
-    /// time.
+    /// Queries the present attributes (`ibv_query_qp`), including the state, which a failure can
+    /// change at any time.
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn query(&self) -> Result<QpAttributes> {
         self.check_alive("ibv_query_qp")?;
         let wanted = mask::IBV_QP_STATE
@@ -110,7 +110,7 @@ impl<S: Service> QueuePair<S> {
         };
         let argument = Argument::Number("qp_num", self.qp_num.into());
         VerbsError::check(returned, "ibv_query_qp", argument)?;
-        // SAFETY: initialised, with zeros at least.
+        // SAFETY: at least zeroed.
         let (attr, init) = unsafe { (attr.assume_init_ref(), init.assume_init_ref()) };
         Ok(from_raw(attr, init))
     }

@@ -1,4 +1,4 @@
-//! A reliable connection as the engine uses it.
+//! The engine's queue pair trait for a reliable connection.
 
 use super::last_wqe::ends_by_destroying;
 use super::service::Rc;
@@ -8,12 +8,13 @@ use crate::qp_state::QpState;
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
 
-// SAFETY: these are the promises of libibverbs for a reliable connection; how the end of its receives is known
-// is argued in `last_wqe`. The number stays taken until `ibv_destroy_qp`, which removes the queue pair's
-// completions (mlx5 and its like) or is followed by numbers counting on: rxe gives all others, a million of them
-// (`RXE_MAX_QP_INDEX` of Linux 6.1), before it gives one again, also where `last_wqe_reached` destroys while
-// completions are still to be polled. Identity and limits are kept here, and a shared receive queue is a
-// `SharedReceiveQueue`, which refuses marked names.
+// SAFETY: libibverbs guarantees these properties for a reliable connection; `last_wqe` argues how
+// the end of its receives is detected. The number stays in use until `ibv_destroy_qp`. That call
+// removes the queue pair's completions (mlx5 and similar), or numbers are reused only after
+// counting through all others: rxe has about a million (`RXE_MAX_QP_INDEX` of Linux 6.1), also if
+// `last_wqe_reached` destroys the queue pair while completions are still to be polled. Identity and
+// limits are stored here, and a shared receive queue is a `SharedReceiveQueue`, which refuses the
+// engine's `wr_id`s.
 unsafe impl hardware::QueuePair for QueuePair<Rc> {
     type SendBatch<'q> = SendBatch<'q, Rc>;
 
@@ -25,7 +26,7 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
         self.pd.context().id()
     }
 
-    /// The completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for the other.
+    /// Returns the completion queue of send requests; see [`recv_cq`](Self::recv_cq) for the other.
     fn cq(&self) -> CqId {
         self.send_cq.id()
     }
@@ -52,7 +53,7 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
 }
 
 impl QueuePair<Rc> {
-    /// Whether it took its last receive from its shared receive queue; or an errno.
+    /// Whether the queue pair took its last receive from its shared receive queue, or an errno.
     fn knows_its_last_wqe(&mut self) -> Result<bool, i32> {
         let has_begun = self.last_wqe.is_destroying();
         if self.srq.is_none() || !(has_begun || self.last_state() == QpState::Err) {
@@ -60,7 +61,7 @@ impl QueuePair<Rc> {
         }
         let context = self.pd.context();
         if !ends_by_destroying(context.attributes()) {
-            return self.last_wqe.is_heard(context);
+            return self.last_wqe.has_event(context);
         }
         if !has_begun {
             self.destroy_aside()?;
@@ -69,7 +70,7 @@ impl QueuePair<Rc> {
     }
 
     fn destroy_aside(&mut self) -> Result<(), i32> {
-        // A batch that was forgotten would be aborted later.
+        // Abort a forgotten batch now, while the queue pair exists.
         self.sender.abort();
         let cqs = [self.send_cq.clone(), self.recv_cq.clone()];
         let parts = (cqs, self.srq.clone(), self.pd.clone());

@@ -1,4 +1,4 @@
-//! Posting send requests.
+//! Posts send requests.
 
 use super::service::{Connected, Service, Ud, operation};
 use crate::chain::{Chain, filled, refusal};
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{ptr, slice};
 
-// Opcodes and flags are passed through.
+// Numbers of opcodes and flags are those of the header.
 const_assert_eq!(Opcode::RdmaWrite as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
 const_assert_eq!(Opcode::RdmaWriteWithImm as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
 const_assert_eq!(Opcode::Send as u32, ibv_wr_opcode::IBV_WR_SEND);
@@ -32,30 +32,32 @@ const_assert_eq!(SendFlags::SOLICITED.bits() as u32, ibv_send_flags::IBV_SEND_SO
 const_assert_eq!(SendFlags::INLINE.bits() as u32, ibv_send_flags::IBV_SEND_INLINE.0);
 const_assert_eq!(SendFlags::IP_CSUM.bits() as u32, ibv_send_flags::IBV_SEND_IP_CSUM.0);
 
-/// How a queue pair posts.
+/// The calls and the memory by which a queue pair posts.
 #[derive(Debug)]
 pub(super) enum Sender {
-    /// A list of requests, by `ibv_post_send`. A driver may stop half-way.
+    /// A list of requests, posted by `ibv_post_send`. A driver may accept a prefix of the list.
     Classic(Chain<ibv_send_wr>),
-    /// One call for each request into the driver's own queue (`ibv_wr_*`), all or none.
+    /// One call per request, which writes into the driver's queue (`ibv_wr_*`). A batch is accepted
+    /// completely or not at all.
     Extended {
         qp: *mut ibv_qp_ex,
-        /// The operations that it was created for.
+        /// The operations that the queue pair was created for.
         operations: u64,
-        /// Between `ibv_wr_start` and its end, where the driver may hold a lock.
+        /// Set from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`; the driver may hold a
+        /// lock meanwhile.
         building: AtomicBool,
         lists: Lists,
     },
 }
 
-/// Room for a request's list of buffers, which drivers read while it is given to them.
+/// Memory for the scatter/gather list of one request, which drivers read during the call.
 ///
-/// Inline data is joined here: `ibv_wr_set_inline_data_list` of rxe's library (rdma-core 44) loses the
-/// length, so that the message is empty.
+/// Inline data is copied together here: `ibv_wr_set_inline_data_list` of rxe's library (rdma-core
+/// 44) loses the length, so that the message is empty.
 pub(super) struct Lists {
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
-    /// The driver's library takes all buffers of a list to be as long as the first.
+    /// The driver's library takes all buffers of a list to have the length of the first.
     miscounts: bool,
 }
 
@@ -66,25 +68,25 @@ impl fmt::Debug for Lists {
 }
 
 impl Lists {
-    /// For lists of up to `max_sge` buffers, or so many bytes inline.
+    /// Allocates lists of up to `max_sge` buffers, and `max_inline_data` bytes of inline data.
     pub(super) fn new(max_sge: u32, max_inline_data: u32, miscounts: bool) -> Self {
         let sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let inline = vec![0; max_inline_data as usize].into();
         Self { sges: vec![sge; max_sge as usize].into(), inline, miscounts }
     }
 
-    /// Joins the buffers' bytes; returns how many there are.
+    /// Copies the buffers' bytes together and returns their number.
     ///
     /// # Safety
     ///
-    /// The buffers are readable, and no longer than `max_inline_data` together.
+    /// The buffers are readable, and their total length is at most `max_inline_data`.
     unsafe fn join(&mut self, buffers: &[Sge]) -> usize {
         let mut length = 0;
         for sge in filled(buffers) {
             let from = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
             let to = self.inline[length..][..sge.length as usize].as_mut_ptr();
-            // SAFETY: readable by the caller's promise; the C library copies, as in a driver, since a
-            // device may write what is read.
+            // SAFETY: readable, as the caller guarantees. The C library copies, as in a driver,
+            // since a device may write to the bytes meanwhile.
             unsafe { libc::memcpy(to.cast(), from, sge.length as usize) };
             length += sge.length as usize;
         }
@@ -93,32 +95,32 @@ impl Lists {
 }
 
 impl Sender {
-    /// Whether lists of buffers of different lengths are refused.
+    /// Whether lists of buffers with different lengths are refused.
     pub(super) const fn miscounts_lists(&self) -> bool {
         matches!(self, Self::Extended { lists, .. } if lists.miscounts)
     }
 
-    /// Aborts a batch that is under way: one that is dropped, or was forgotten. One caller at a time:
-    /// who has the queue pair alone, or its transition's lock.
+    /// Aborts a batch in progress that was dropped or forgotten. The caller has exclusive access to
+    /// the queue pair, or holds its transition lock.
     #[inline]
     pub(super) fn abort(&self) {
         if let Self::Extended { qp, building, .. } = self
             && building.load(Ordering::Relaxed)
         {
             building.store(false, Ordering::Relaxed);
-            // SAFETY: the queue pair is alive as long as this, which is a part of it, and a batch is
-            // under way.
+            // SAFETY: the queue pair is alive as long as `self`, which is a part of it, and a batch
+            // is in progress.
             unsafe { rdma_sys::ibv_wr_abort(*qp) };
         }
     }
 }
 
-// SAFETY: the pointer is the queue pair itself, whose owner may move between threads.
+// SAFETY: the pointer is the queue pair, whose owner may move between threads.
 unsafe impl Send for Sender {}
-// SAFETY: through a shared reference a batch can only be aborted, by one caller at a time.
+// SAFETY: a shared reference only allows to abort a batch, by one caller at a time.
 unsafe impl Sync for Sender {}
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 struct Datagram {
     ah: *mut ibv_ah,
@@ -126,13 +128,14 @@ struct Datagram {
     qkey: u32,
 }
 
-/// Send requests on their way to one queue pair. Dropped without commit, it posts nothing.
+/// A batch of send requests for one queue pair. A batch that is dropped without a commit posts
+/// nothing.
 #[derive(Debug)]
 pub struct SendBatch<'q, S: Service> {
     qp: *mut ibv_qp,
     sender: &'q mut Sender,
     max_inline_data: u32,
-    /// Why the extended way takes no more requests.
+    /// The reason why extended posting refuses further requests.
     refused: Option<Refusal>,
     service: PhantomData<S>,
 }
@@ -140,8 +143,8 @@ pub struct SendBatch<'q, S: Service> {
 impl<'q, S: Service> SendBatch<'q, S> {
     /// # Safety
     ///
-    /// The queue pair is alive, and stays so while `sender` is borrowed, or it is not ready and no batch is under
-    /// way; nobody else posts to it.
+    /// The queue pair stays alive while `sender` is borrowed, or it is not ready and has no batch
+    /// in progress. No other batch posts to it meanwhile.
     #[inline]
     pub(super) unsafe fn new(
         qp: *mut ibv_qp,
@@ -154,7 +157,7 @@ impl<'q, S: Service> SendBatch<'q, S> {
         match &mut *batch.sender {
             Sender::Classic(chain) => chain.clear(),
             Sender::Extended { qp, building, .. } if is_ready => {
-                // SAFETY: the queue pair is alive and was created for this way of posting.
+                // SAFETY: the queue pair is alive and was created for extended posting.
                 unsafe { rdma_sys::ibv_wr_start(*qp) };
                 *building.get_mut() = true;
             }
@@ -173,15 +176,16 @@ impl<'q, S: Service> SendBatch<'q, S> {
         }
     }
 
-    /// Refuses what drivers answer in ways of their own, from a full queue to a wild read.
+    /// Refuses requests that drivers treat differently: some report them as a full queue, others
+    /// read out of bounds.
     #[inline]
     fn check(&self, request: &SendRequest, buffers: &[Sge]) -> Result<(), Refusal> {
         let (offered, fits) = match &*self.sender {
-            // The chain looks how many buffers there are.
+            // The chain checks the number of buffers.
             Sender::Classic(_) => (S::supports(request.opcode), true),
             Sender::Extended { operations, lists, .. } => (
                 *operations & operation(request.opcode) != 0,
-                // Counted only if some may be empty and the rest fit.
+                // Count nonempty buffers only if the list is longer than the limit.
                 buffers.len() <= lists.sges.len() || filled(buffers).count() <= lists.sges.len(),
             ),
         };
@@ -202,7 +206,7 @@ impl<'q, S: Service> SendBatch<'q, S> {
         Ok(())
     }
 
-    /// Appends a request with `buffers` in place of its own.
+    /// Appends a request with `buffers` instead of the request's buffer.
     #[inline]
     fn add_to(&mut self, request: &SendRequest, buffers: &[Sge], to: Option<Datagram>) {
         if let Err(refusal) = self.check(request, buffers) {
@@ -210,8 +214,8 @@ impl<'q, S: Service> SendBatch<'q, S> {
         }
         match self.sender {
             Sender::Classic(chain) => chain.push(buffers, |raw| fill(raw, request, to)),
-            // SAFETY: the queue pair is alive, a batch is under way, the opcode is one of those that
-            // the queue pair was created for, and so many buffers fit.
+            // SAFETY: the queue pair is alive, a batch is in progress, the queue pair was created
+            // for the opcode, and the buffers fit.
             Sender::Extended { qp, lists, .. } if self.refused.is_none() => unsafe {
                 build(*qp, request, buffers, lists, to);
             },
@@ -225,13 +229,13 @@ impl<'q, S: Service> SendBatch<'q, S> {
         match &mut *self.sender {
             Sender::Classic(chain) => chain.post(|first, bad| {
                 // SAFETY: the queue pair is alive by the constructor's contract, and the chain is a
-                // list of requests that the driver copies while it is called.
+                // list of requests that the driver copies during the call.
                 unsafe { rdma_sys::ibv_post_send(qp, first, bad) }
             }),
             Sender::Extended { .. } if self.refused.is_some() => Ok(()),
             Sender::Extended { qp, building, .. } => {
                 *building.get_mut() = false;
-                // SAFETY: the queue pair is alive, and the batch is under way.
+                // SAFETY: the queue pair is alive, and the batch is in progress.
                 match unsafe { rdma_sys::ibv_wr_complete(*qp) } {
                     0 => Ok(()),
                     code => Err(refuse_all(refusal(crate::sys::errno_of(code)))),
@@ -262,8 +266,8 @@ impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
         self.add_to(request, slice::from_ref(&request.sge), None);
     }
 
-    /// At most [`max_send_sge`](crate::QpCap::max_send_sge) with bytes. A longer list is refused with EINVAL
-    /// when the batch is committed.
+    /// At most [`max_send_sge`](crate::QpCap::max_send_sge) nonempty buffers. A longer list is
+    /// refused with EINVAL when the batch is committed.
     #[inline]
     fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
         self.add_to(request, buffers, None);
@@ -275,10 +279,9 @@ impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
     }
 }
 
-/// Datagrams on their way to one queue pair. Dropped without commit, it posts nothing.
+/// A batch of datagrams for one queue pair. A batch that is dropped without a commit posts nothing.
 ///
-/// It borrows the address handles that it was given: the driver reads them when the batch is
-/// committed.
+/// It borrows the address handles, since the driver reads them when the batch is committed.
 ///
 /// ```compile_fail,E0505
 /// use polyrail_core::verbs::SendRequest;
@@ -299,16 +302,17 @@ pub struct DatagramBatch<'q> {
 
 impl<'q> DatagramBatch<'q> {
     /// Appends a SEND to queue pair `qp_num` at the end of a path. The receiver drops it unless
-    /// `qkey` is its own. Its buffer is at least 40 bytes longer than the message, for the GRH.
+    /// `qkey` is the receiver's Q_Key. Its receive buffer must be at least 40 bytes longer than the
+    /// message, for the GRH.
     ///
-    /// A handle of another device is refused with EINVAL when the batch is committed: drivers take
-    /// it for one of theirs.
+    /// An address handle of another device is refused with EINVAL when the batch is committed,
+    /// since the driver would take it for a handle of its own device.
     pub fn add(&mut self, request: &SendRequest, to: &'q AddressHandle, qp_num: u32, qkey: u32) {
         self.add_list(request, slice::from_ref(&request.sge), to, qp_num, qkey);
     }
 
-    /// As [`add`](Self::add), of a message from several buffers in place of the request's own; see
-    /// [`add_list`](hardware::SendBatch::add_list).
+    /// Like [`add`](Self::add), with a message from several buffers instead of the request's
+    /// buffer; see [`add_list`](hardware::SendBatch::add_list).
     pub fn add_list(
         &mut self,
         request: &SendRequest,
@@ -325,17 +329,17 @@ impl<'q> DatagramBatch<'q> {
         }
     }
 
-    /// Posts what was added, with one doorbell.
+    /// Posts the batch, with one doorbell.
     ///
     /// # Errors
     ///
-    /// Says how many requests, from the first on, the device took; they stay posted.
+    /// The error reports how many requests, from the first, the device accepted; they stay posted.
     pub fn commit(self) -> Result<(), CommitError> {
         self.batch.post()
     }
 }
 
-/// Writes everything but list and buffers.
+/// Writes all fields except the list links and the buffers.
 #[inline]
 fn fill(raw: &mut ibv_send_wr, request: &SendRequest, to: Option<Datagram>) {
     let SendRequest { remote_addr, rkey, .. } = *request;
@@ -360,18 +364,18 @@ fn fill(raw: &mut ibv_send_wr, request: &SendRequest, to: Option<Datagram>) {
     };
 }
 
-/// The immediate as the C structs hold it.
+/// Returns the immediate in the byte order of the C structs.
 #[inline]
 fn imm(request: &SendRequest) -> u32 {
     u32::from_ne_bytes(request.imm.wire())
 }
 
-/// Adds a request to the batch that is under way.
+/// Adds a request to the batch in progress.
 ///
 /// # Safety
 ///
-/// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called. There are no more
-/// buffers with bytes than `lists` has room for, nor bytes of inline data.
+/// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called. `lists` has
+/// room for the nonempty buffers and for the inline data.
 #[inline]
 unsafe fn build(
     qp: *mut ibv_qp_ex,
@@ -399,7 +403,7 @@ unsafe fn build(
             Opcode::FetchAdd => {
                 rdma_sys::ibv_wr_atomic_fetch_add(qp, rkey, remote_addr, compare_add);
             }
-            // Has no buffers, and no call that sets them.
+            // This request has no buffers, and no call to set them.
             Opcode::LocalInv => return rdma_sys::ibv_wr_local_inv(qp, rkey),
             Opcode::SendWithInv => rdma_sys::ibv_wr_send_inv(qp, rkey),
         }
@@ -412,12 +416,13 @@ unsafe fn build(
 
 /// # Safety
 ///
-/// A request that has buffers was just added to the batch under way, as few as [`build`] wants.
+/// A request that has buffers was just added to the batch in progress, within the limits of
+/// [`build`].
 #[inline]
 unsafe fn set_data(qp: *mut ibv_qp_ex, flags: SendFlags, buffers: &[Sge], lists: &mut Lists) {
     let is_inline = flags.contains(SendFlags::INLINE);
-    // SAFETY: the caller's promise; inline data is copied now, and whoever made a buffer promised
-    // that it is readable until the post returns.
+    // SAFETY: guaranteed by the caller. Inline data is copied now; the buffers are readable until
+    // the post returns, as their constructor required.
     unsafe {
         match *buffers {
             [sge] if sge.length() == 0 => rdma_sys::ibv_wr_set_sge_list(qp, 0, ptr::null()),

@@ -1,4 +1,4 @@
-//! What kinds of queue pairs there are.
+//! The kinds of queue pairs.
 
 use polyrail_core::verbs::Opcode;
 use rdma_sys::{ibv_qp_create_send_ops_flags as ops, ibv_qp_type};
@@ -7,29 +7,31 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A queue pair's kind of service, as a type: what fits another kind does not compile.
+/// A queue pair's transport service, as a type: attributes and requests of another service do not
+/// compile.
 pub trait Service: sealed::Sealed + Send + Sync + std::fmt::Debug + 'static {
     #[doc(hidden)]
     const TYPE: ibv_qp_type::Type;
-    /// The operations that the extended way of posting is asked for, and fewer if those are refused.
+    /// The sets of operations that extended posting requests, in order: if the driver refuses a
+    /// set, the next smaller one is requested.
     #[doc(hidden)]
     const OPS: &'static [u64];
-    /// Whether requests of this kind can be posted.
+    /// Whether the service supports an opcode.
     fn supports(opcode: Opcode) -> bool;
 }
 
-/// A service with one peer for each queue pair.
+/// A connected service: each queue pair has one peer.
 pub trait Connected: Service {}
 
-/// Reliable connected: everything arrives once and in order, or an error is reported.
+/// Reliable connected: each message arrives once and in order, or an error is reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Rc;
 
-/// Unreliable connected: in order, but lost messages are lost.
+/// Unreliable connected: messages arrive in order, but may be lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Uc;
 
-/// Unreliable datagram: each message goes where its address handle says.
+/// Unreliable datagram: each message goes to the destination of its address handle.
 #[derive(Clone, Copy, Debug)]
 pub struct Ud;
 
@@ -47,10 +49,10 @@ const READS: u32 = ops::IBV_QP_EX_WITH_RDMA_READ.0
     | ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
     | ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
 
-/// Not every device that posts the extended way has these.
+/// Optional, because not all devices support these with extended posting.
 const INVALIDATIONS: u32 = ops::IBV_QP_EX_WITH_LOCAL_INV.0 | ops::IBV_QP_EX_WITH_SEND_WITH_INV.0;
 
-/// The bit by which the extended way is asked for an operation.
+/// Returns the bit that requests an operation for extended posting.
 pub(super) const fn operation(opcode: Opcode) -> u64 {
     let bit = match opcode {
         Opcode::RdmaWrite => ops::IBV_QP_EX_WITH_RDMA_WRITE,

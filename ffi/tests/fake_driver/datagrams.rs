@@ -1,4 +1,4 @@
-//! Datagrams, each with where it goes.
+//! Datagrams with their destinations.
 
 use crate::fixture::{open, path};
 use crate::requests::{BOTH, CAP, buffers, ids, part, posted, request};

@@ -1,4 +1,4 @@
-//! Events: of devices, and of completion queues.
+//! Events of devices and of completion queues.
 
 use crate::fake::{QP_NUM, fail, queue_cq_event, queue_event, with};
 use crate::fixture::{All, open};
@@ -40,7 +40,7 @@ fn events_name_their_object_and_are_acknowledged() {
         assert_eq!(all.context.next_event(), Ok(Some(event)));
         assert_eq!(with(|state| state.acknowledged), read);
     }
-    // A newer kernel's.
+    // An event of a newer kernel.
     queue_event(99, "port");
     assert_eq!(all.context.next_event(), Ok(Some(AsyncEvent::Other(99))));
     fail("ibv_get_async_event", libc::EIO);

@@ -1,4 +1,5 @@
-//! Every call that can fail, failing: what is reported, what is left, what is destroyed in which order.
+//! Makes every call fail that can fail: the reported error, the objects left, and the order of
+//! destruction.
 
 use crate::fake::{
     FORK_INITS, GUID, QP_NUM, alive, calls_of, fail, heal, install_without, violations, with,
@@ -51,7 +52,7 @@ fn a_file_descriptor_that_cannot_be_set_is_an_error_and_leaves_nothing() {
     assert_eq!(alive(), ["context"], "the channel is gone");
 }
 
-/// Of a result only the failure.
+/// Returns the error of a result.
 fn failure<T>(result: Result<T, VerbsError>) -> Option<VerbsError> {
     result.err()
 }
@@ -107,7 +108,7 @@ fn a_queue_pair_without_the_extended_way_is_destroyed_again() {
     assert_eq!((alive(), violations()), (before, vec![]));
 }
 
-/// A device name from text.
+/// Parses a device name.
 trait ParseName {
     fn parse_name(&self) -> polyrail_ffi::DeviceName;
 }
@@ -128,14 +129,15 @@ fn children_are_destroyed_before_their_parents_whatever_is_dropped_first() {
     let extended = extended(&all).unwrap();
     assert_eq!(alive().len(), 11);
     drop(all);
-    // Dropped with all: its queue pair, receive queue, address handle and region.
+    // Dropped with `all`: its queue pair, receive queue, address handle and region.
     assert_eq!(alive().len(), 7, "parents stay for what was made from them: {:?}", alive());
     drop((extended, extended_cq, window));
     assert_eq!(alive(), [""; 0]);
     assert_eq!(violations(), [""; 0]);
 }
 
-/// A queue pair that is the last to use what it was made of: the order of the manual's section 11.3.
+/// A queue pair that is the last owner of the objects that it was made from destroys them, children
+/// before parents.
 #[test]
 fn what_a_queue_pair_was_the_last_to_use_is_destroyed_in_the_manuals_order() {
     let All { qp, context, channel, pd, cq, srq, .. } = All::new(PostMode::Classic).unwrap();
@@ -220,7 +222,7 @@ fn memory_that_cannot_be_deregistered_is_kept() {
 /// Set in a process that runs one test alone.
 const ALONE: &str = "POLYRAIL_TEST_ALONE";
 
-/// Runs a test in a process of its own, where `alone` is what it does.
+/// Runs a test in a separate process, in which `alone` is the test's body.
 fn in_own_process(test: &str, stderr: impl Into<Stdio>, alone: fn()) {
     if std::env::var_os(ALONE).is_some() {
         return alone();
@@ -251,7 +253,7 @@ fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
 fn a_library_that_cannot_be_loaded_is_an_error_with_a_cure() {
     let name = "failing_calls::a_library_that_cannot_be_loaded_is_an_error_with_a_cure";
     in_own_process(name, Stdio::inherit(), || {
-        // SAFETY: no function at all is given.
+        // SAFETY: no function is provided.
         unsafe { rdma_sys::load_from(&|_| std::ptr::null_mut()) };
         let error = DeviceList::new().expect_err("a library without functions");
         assert_eq!((error.call, error.errno), ("dlopen", libc::ELIBACC));

@@ -1,4 +1,4 @@
-//! One of everything, on the fake device.
+//! One object of each kind, on the fake device.
 
 use crate::fake::install;
 use polyrail_core::verbs::AccessFlags;
@@ -8,10 +8,10 @@ use polyrail_ffi::{
     SharedReceiveQueue, SrqInit, VerbsError,
 };
 
-/// One of everything.
+/// One object of each kind.
 #[allow(dead_code, reason = "fields are there to be dropped")]
 pub(crate) struct All {
-    // In an order of dropping that would be wrong if children did not keep their parents.
+    // In a drop order that would be wrong if children did not keep their parents.
     pub(crate) context: Context,
     pub(crate) channel: CompletionChannel,
     pub(crate) pd: ProtectionDomain,

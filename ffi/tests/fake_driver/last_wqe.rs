@@ -1,4 +1,4 @@
-//! How a queue pair in ERR comes to know that it took its last shared receive.
+//! Detects that a queue pair in ERR took its last shared receive.
 
 use crate::fake::{QP_NUM, alive, fail, heal, queue_event, violations, with};
 use crate::fixture::{All, open};
@@ -18,7 +18,7 @@ const PORT_ERR: u32 = raw::IBV_EVENT_PORT_ERR as u32;
 const RXE: u32 = 0x00ff_ffff;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A queue pair with a shared receive queue, in ERR, on a device of this vendor.
+/// Creates a queue pair with a shared receive queue, in ERR, on a device of this vendor.
 fn in_error(vendor_id: u32, post_mode: PostMode) -> All {
     with(|state| state.vendor_id = vendor_id);
     let all = All::new(post_mode).unwrap();
@@ -35,7 +35,7 @@ fn refused(errno: i32) -> Result<bool, Refusal> {
     Err(Refusal::Driver(errno))
 }
 
-/// Asks until it is known, which it must not be at once.
+/// Polls `last_wqe_reached` until it is true. The first answer must be false.
 fn ask(qp: &mut QueuePair) -> Result<bool, Refusal> {
     let start = Instant::now();
     loop {

@@ -14,7 +14,7 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_qp::{Config, VirtualQp};
 use polyrail_ffi::{PostMode, QpCap, QueuePair, Rc, SrqInit};
 
-/// Three buffers, one of which is empty, and as a driver sees them.
+/// Three buffers and an empty one, and the list that a driver must receive.
 fn list() -> ([Sge; 4], Vec<(u64, u32, u32)>) {
     let seen = [7, 8, 9].map(|length| (u64::from(length) << 12, length, length + 1));
     ([part(7), part(8), Sge::EMPTY, part(9)], seen.into())
@@ -46,7 +46,7 @@ fn lists_of_buffers_are_handed_over_in_order() {
     }
 }
 
-/// Four rails of the engine, each of which takes three buffers with a request.
+/// Four rails of the engine, each of which takes three buffers per request.
 fn four_rails(mode: PostMode) -> (VirtualQp<QueuePair<Rc>, 4, 16, 64>, Vec<DeviceKeys>) {
     let cap = QpCap { max_send_sge: 3, ..QpCap::new(16, 16, 64) };
     let rails: Vec<_> = (0..4).map(|_| connect(with_cap::<Rc>(mode, cap))).collect();
@@ -91,7 +91,7 @@ fn a_fragment_that_passes_borders_of_buffers_is_one_request_with_a_list() {
     }
 }
 
-/// Its library adds up the length of the first buffer, as many times as there are.
+/// rxe's library multiplies the length of the first buffer by the number of buffers.
 #[test]
 fn rxe_gets_no_lists_that_its_library_miscounts() {
     with(|state| state.vendor_id = 0x00ff_ffff);
@@ -137,7 +137,7 @@ fn inline_lists_arrive_whole() {
         batch.commit().unwrap();
         let seen = buffers().concat().into_iter().flat_map(|(addr, length, _)| {
             let start = std::ptr::with_exposed_provenance::<u8>(addr as usize);
-            // SAFETY: the constants, or what the queue pair joined them in.
+            // SAFETY: the constants, or the memory in which the queue pair joined them.
             unsafe { std::slice::from_raw_parts(start, length as usize) }.to_vec()
         });
         assert_eq!(seen.collect::<Vec<_>>(), b"inline", "{mode:?}");

@@ -1,4 +1,4 @@
-//! The crate on a library and a driver made for tests, so that every call can fail without a device.
+//! Tests with a fake library and driver, so that every call can fail without a device.
 
 mod datagrams;
 mod events;

@@ -1,5 +1,5 @@
-//! The table of the crate's documentation: every item of the manual is there, with tests that exist;
-//! and what the manual says of threads.
+//! Checks the coverage table in the crate's documentation: every topic of the verbs API has a row
+//! with existing tests. Also checks which types may move between threads.
 
 use polyrail_ffi::{
     AddressHandle, CompletionChannel, CompletionQueue, Context, CqHandle, DeviceList,
@@ -9,13 +9,13 @@ use polyrail_ffi::{
 use std::fs;
 use std::path::Path;
 
-/// The numbers in the manual's headings; 3 to 10 and 13 have nothing of their own.
+/// The numbered topics of the verbs API; 3 to 10 and 13 have subtopics only.
 const ITEMS: &str = "1.1 1.2 2.1 2.2 2.3 2.4 2.5 2.6 3.1 3.2 4.1 4.2 5.1 5.2 5.3 5.4 5.5 \
     6.1 6.2 6.2.1 6.2.2 6.2.3 6.2.4 6.3 6.4 7.1 7.1.1 7.1.2 7.1.3 7.1.4 7.1.5 7.1.6 7.1.7 7.2 \
     8.1 8.2 8.3 8.4 9.1 9.2 10 10.1 11.1 11.2 11.3 12.1 12.2 12.3 12.4 12.5 12.6 13.1 13.2 13.3 14";
 
-/// What the manual lists inside its sections: the section, its own words for each item where they are
-/// not ours, and what stands for them here, as `Type::item`. Whatever is left out is in [`LEFT_OUT`].
+/// The items of the topics: the topic, the verbs name of each item, and its name in this crate as
+/// `Type::item`. Omitted items are in [`LEFT_OUT`].
 const INSIDE: &[(&str, &str)] = &[
     (
         "2.3 max_qp max_qp_wr max_sge max_cq max_cqe max_mr max_mr_size max_pd max_qp_rd_atom
@@ -127,10 +127,10 @@ const INSIDE: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the manual lists and the crate does not have: its documentation says so, and why.
+/// Services that the crate leaves out; its documentation must give the reason.
 const LEFT_OUT: &[&str] = &["`RAW_PACKET`", "`XRC_SEND`", "`XRC_RECV`"];
 
-/// Whether a text has a word.
+/// Whether a text contains a word.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part =
         |byte: Option<&u8>| byte.is_some_and(|byte| *byte == b'_' || byte.is_ascii_alphanumeric());
@@ -187,7 +187,7 @@ fn every_item_inside_a_section_is_declared_and_tried() {
     }
 }
 
-/// All Rust source files below some folders of the workspace.
+/// Reads all Rust source files below some folders of the workspace.
 fn files(folders: &[&str]) -> Vec<String> {
     fn read(folder: &Path, files: &mut Vec<String>) {
         for entry in fs::read_dir(folder).expect("a folder of the workspace") {
@@ -205,12 +205,12 @@ fn files(folders: &[&str]) -> Vec<String> {
     files
 }
 
-/// The same as one text.
+/// Like [`files`], as one text.
 fn sources(folders: &[&str]) -> String {
     files(folders).concat()
 }
 
-/// The tests of a row's last column: of what kind, and the name.
+/// Parses the last column of a row: the kind and the name of each test.
 fn tests(column: &str) -> Vec<(String, String)> {
     let mut kind = "";
     let mut found = Vec::new();

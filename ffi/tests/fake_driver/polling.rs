@@ -1,4 +1,4 @@
-//! Polling a driver that leaves fields unwritten, gives more than a batch, and breaks.
+//! Polls a driver that leaves fields unwritten, returns more than a batch, and fails.
 
 use crate::fake::{QP_NUM, complete, fail, with};
 use crate::fixture::open;
@@ -27,7 +27,7 @@ fn failed_completions_are_whole_although_drivers_write_four_fields() {
         assert_eq!((seen[0].wr_id, seen[0].opcode, seen[0].byte_len), (1, WcOpcode::RECV, 99));
         assert_eq!((seen[1].wr_id, seen[1].status), (2, WcStatus::RETRY_EXC_ERR));
         assert!(seen.iter().all(|completion| completion.qp_num == QP_NUM));
-        // Every byte may be looked at: it was written by somebody.
+        // Reading every byte checks that all of them are initialised.
         assert_eq!(format!("{seen:?}").matches("Completion").count(), 2);
         assert_eq!(poll(), []);
     }

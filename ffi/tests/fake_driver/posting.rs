@@ -1,4 +1,4 @@
-//! Posting to a driver that refuses, or stops half-way.
+//! Posts to a driver that refuses requests, or accepts a prefix of a list.
 
 use crate::fake::{Posted, calls_of, with};
 use crate::requests::{BOTH, connected, ids, in_init, post, posted, request, writes};
@@ -150,7 +150,7 @@ fn an_operation_that_the_service_lacks_is_refused() {
     let refusal = Refusal::Driver(libc::EOPNOTSUPP);
     for mode in BOTH {
         let mut qp = in_init::<Uc>(mode);
-        // Posting in INIT is refused before anything else; so the order of checks is visible.
+        // Posting in INIT is refused before any other check, which shows the order of checks.
         let early = post(&mut qp, [request(1, Opcode::RdmaRead, 8)]);
         let einval = Refusal::Driver(libc::EINVAL);
         assert_eq!(early, Err(CommitError { accepted: 0, refusal: einval }));

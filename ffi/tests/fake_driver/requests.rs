@@ -1,4 +1,4 @@
-//! Queue pairs and requests for them, and what the driver got of these.
+//! Queue pairs, requests for them, and the requests that the driver received.
 
 use crate::fake::{Posted, with};
 use crate::fixture::{open, path};
@@ -86,7 +86,7 @@ pub(crate) fn buffers() -> Vec<Vec<(u64, u32, u32)>> {
 
 pub(crate) const BOTH: [PostMode; 2] = [PostMode::Classic, PostMode::Extended];
 
-/// A buffer of so many bytes, at an address and with a key of its own.
+/// A buffer of `length` bytes, with a distinct address and key.
 pub(crate) fn part(length: u32) -> Sge {
     // SAFETY: the fake device never touches memory.
     unsafe { LocalBuffer::new(u64::from(length) << 12, length) }.sge(length + 1)

@@ -1,4 +1,4 @@
-//! Transitions and paths: which attributes they give to the driver, and with which values.
+//! Transitions and paths: the attributes and values that the driver receives.
 
 use crate::fake::{calls_of, fail, with};
 use crate::fixture::{All, path};
@@ -31,7 +31,7 @@ fn to_rts() -> ToRts {
     ToRts { sq_psn: 7, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1 }
 }
 
-/// What a transition gives to the driver: which attributes, without the state itself, and all of them.
+/// Returns the attribute mask of a transition, without the state, and the attributes.
 fn both<S: Service>(qp: &QueuePair<S>, transition: &impl Transition<S>) -> (u32, ibv_qp_attr) {
     qp.modify(transition).unwrap();
     let (mask, attributes) = with(|state| state.modified.take()).unwrap();
@@ -78,7 +78,7 @@ fn transitions_give_what_the_manual_demands_and_no_more() {
     assert_eq!(given(&ud, &DatagramToRtr), 0);
     assert_eq!(given(&ud, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
 
-    // The state that a failure led to is told, since nobody moved the queue pair there.
+    // `IBV_QP_CUR_STATE` is set, since a failure moved the queue pair there, not the program.
     for (given, attributes) in [both(&uc, &Recover), both(&ud, &Recover)] {
         assert_eq!(given, m::IBV_QP_CUR_STATE.0);
         assert_eq!(attributes.cur_qp_state, ibv_qp_state::IBV_QPS_SQE);
@@ -129,12 +129,13 @@ fn a_refused_transition_says_where_it_led_and_changes_nothing() {
     assert_eq!(qp.last_state(), QpState::Reset);
 }
 
-/// The path is written by the C struct's fields, for a transition and for an address handle.
+/// Makes a transition and an address handle with `path`; returns the C struct, which must be equal
+/// for both.
 fn handed_over(qp: &QueuePair<Rc>, all: &All, path: Path) -> ibv_ah_attr {
     let (_, attributes) = both(qp, &ToRtr { path, ..to_rtr() });
     drop(all.pd.create_ah(&path).unwrap());
     let ah = with(|state| state.ah.take()).unwrap();
-    // Not compared as bytes: the struct has gaps.
+    // Compared by fields, since the struct has padding.
     assert_eq!(fields(&attributes.ah_attr), fields(&ah));
     ah
 }
@@ -146,7 +147,7 @@ fn fields(ah: &ibv_ah_attr) -> ([u32; 6], [u8; 16], [u32; 4]) {
     let ibv_ah_attr { dlid, sl, src_path_bits, static_rate, is_global, port_num, .. } = *ah;
     let bytes = [sl, src_path_bits, static_rate, is_global, port_num].map(u32::from);
     let [sl, bits, rate, is_global, port] = bytes;
-    // SAFETY: both readings of the union are plain bytes.
+    // SAFETY: all fields of the union are plain bytes.
     ([dlid.into(), sl, bits, rate, is_global, port], unsafe { dgid.raw }, header)
 }
 

@@ -1,4 +1,4 @@
-//! What calls hand over, and what they hand back, value by value.
+//! Arguments that calls pass to the driver, and values that they return.
 
 use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
 use crate::fixture::{All, open};
@@ -11,7 +11,7 @@ use rdma_sys::{ibv_create_cq_wc_flags as wc, ibv_odp_caps, ibv_odp_caps__bindgen
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
-/// Registers 64 bytes from this address on.
+/// Address of the 64 bytes to register.
 const ADDR: usize = 0x7000;
 
 fn register(pd: &ProtectionDomain, access: AccessFlags) -> MemoryRegion {
@@ -126,7 +126,7 @@ fn queries_give_what_the_driver_says() {
     assert_eq!(all.context.query_pkey(2, 3), Ok(0x203));
 }
 
-/// What `ibv_query_qp` says of the making of a queue pair, whichever call made it.
+/// `ibv_query_qp` returns the creation attributes of a queue pair, whichever call created it.
 #[test]
 fn a_queue_pair_tells_what_it_was_made_of() {
     let (_context, pd, cq) = open();

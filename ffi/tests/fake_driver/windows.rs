@@ -1,4 +1,4 @@
-//! Memory windows: what they are bound to, and the keys that they get.
+//! Memory windows: their ranges and their keys.
 
 use crate::fake::{fail, with};
 use crate::fixture::open;

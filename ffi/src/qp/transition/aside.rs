@@ -1,4 +1,4 @@
-//! Off the way: drained and back, out of a failed send queue, ERR and RESET.
+//! Transitions that leave RTS: SQD and back, recovery from SQE, ERR and RESET.
 
 use super::fill::Fill;
 use super::modify::Transition;
@@ -7,10 +7,11 @@ use crate::qp_state::QpState;
 use crate::value::ModifyError;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 
-/// RTS to SQD: the send queue starts no more requests.
+/// RTS to SQD: the send queue starts no further requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToSqd {
-    /// Raise [`SqDrained`](crate::AsyncEvent::SqDrained) when nothing is under way any more.
+    /// Whether [`SqDrained`](crate::AsyncEvent::SqDrained) is raised when the requests in progress
+    /// have completed.
     pub notify: bool,
 }
 
@@ -25,7 +26,7 @@ impl Fill for ToSqd {
     }
 }
 
-/// SQD to RTS: the send queue goes on.
+/// SQD to RTS: the send queue resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume;
 
@@ -40,11 +41,11 @@ impl Fill for Resume {
     }
 }
 
-/// SQE to RTS, for UC and UD: the send queue takes up work again after a request of it failed. What
-/// was behind that request was flushed; receives went on all the while.
+/// SQE to RTS, for UC and UD: the send queue resumes after a request failed. Requests behind the
+/// failed one were flushed; receives were not affected.
 ///
 /// ```compile_fail,E0277
-/// // An RC queue pair whose send queue failed is in ERR, and leaves it by RESET.
+/// // An RC queue pair whose send queue failed is in ERR, and only RESET leads out of it.
 /// use polyrail_ffi::{QueuePair, Rc, Recover};
 /// fn recover(qp: &mut QueuePair<Rc>) {
 ///     qp.modify(&Recover).unwrap();
@@ -65,7 +66,7 @@ impl Fill for Recover {
     }
 }
 
-/// To ERR: everything outstanding is flushed.
+/// To ERR: all outstanding requests are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToErr;
 
@@ -79,7 +80,7 @@ impl Fill for ToErr {
     }
 }
 
-/// To RESET: everything outstanding is forgotten.
+/// To RESET: all outstanding requests are discarded without completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToReset;
 

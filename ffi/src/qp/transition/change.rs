@@ -1,4 +1,4 @@
-//! From a state to itself: attributes that change while the queue pair stays where it is.
+//! Transitions from a state to itself, which change attributes.
 
 use super::fill::{Fill, min_rnr_timer, retry_cnt, rnr_retry, timeout};
 use super::modify::Transition;
@@ -9,7 +9,8 @@ use crate::value::ModifyError;
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 
-/// Writes what is given, each value checked or as it is; returns which attributes that was.
+/// Writes the attributes that are set, with a check where one is given. Returns the mask of these
+/// attributes.
 macro_rules! given {
     ($raw:ident: $($value:expr => $field:ident by $attribute:ident $(, $check:expr)?;)*) => {{
         let mut given = mask(0);
@@ -23,7 +24,7 @@ macro_rules! given {
     (@check $value:ident, $check:expr) => { $check($value)? };
 }
 
-/// INIT to INIT, for RC and UC: changes what is given, and leaves the rest.
+/// INIT to INIT, for RC and UC: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeInit {
     /// See [`ToInit::port_num`](super::ToInit::port_num).
@@ -49,7 +50,7 @@ impl Fill for ChangeInit {
     }
 }
 
-/// INIT to INIT, for UD: changes what is given, and leaves the rest.
+/// INIT to INIT, for UD: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramChangeInit {
     /// See [`DatagramToInit::port_num`](super::DatagramToInit::port_num).
@@ -75,7 +76,8 @@ impl Fill for DatagramChangeInit {
     }
 }
 
-/// RTS to RTS, for RC: changes what is given while requests go on. The path is changed in SQD.
+/// RTS to RTS, for RC: changes the attributes that are set while requests are in progress. The path
+/// can be changed in SQD only.
 ///
 /// ```compile_fail,E0560
 /// // A path in use cannot be changed.
@@ -85,7 +87,7 @@ impl Fill for DatagramChangeInit {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeRts {
-    /// What the peer may do from now on.
+    /// New access rights of the peer.
     pub access: Option<AccessFlags>,
     /// See [`ToRtr::min_rnr_timer`](super::ToRtr::min_rnr_timer).
     pub min_rnr_timer: Option<u8>,
@@ -105,10 +107,10 @@ impl Fill for ChangeRts {
     }
 }
 
-/// RTS to RTS, for UC: changes what is given.
+/// RTS to RTS, for UC: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnreliableChangeRts {
-    /// What the peer may do from now on.
+    /// New access rights of the peer.
     pub access: Option<AccessFlags>,
 }
 
@@ -123,10 +125,10 @@ impl Fill for UnreliableChangeRts {
     }
 }
 
-/// RTS to RTS, for UD: changes what is given.
+/// RTS to RTS, for UD: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramChangeRts {
-    /// What datagrams must carry from now on.
+    /// The new Q_Key that incoming datagrams must carry.
     pub qkey: Option<u32>,
 }
 
@@ -141,15 +143,16 @@ impl Fill for DatagramChangeRts {
     }
 }
 
-/// SQD to SQD, for RC: changes what is given, the path among it, once nothing is under way any more
-/// ([`SqDrained`](crate::AsyncEvent::SqDrained)). [`Resume`](super::Resume) goes on, by the new path.
+/// SQD to SQD, for RC: changes the attributes that are set, including the path, once no request is
+/// in progress ([`SqDrained`](crate::AsyncEvent::SqDrained)). [`Resume`](super::Resume) then
+/// continues on the new path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSqd {
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Option<Path>,
     /// See [`ToInit::pkey_index`](super::ToInit::pkey_index).
     pub pkey_index: Option<u16>,
-    /// What the peer may do from now on.
+    /// New access rights of the peer.
     pub access: Option<AccessFlags>,
     /// See [`ToRtr::max_dest_rd_atomic`](super::ToRtr::max_dest_rd_atomic).
     pub max_dest_rd_atomic: Option<u8>,
@@ -186,14 +189,14 @@ impl Fill for ChangeSqd {
     }
 }
 
-/// SQD to SQD, for UC: changes what is given.
+/// SQD to SQD, for UC: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnreliableChangeSqd {
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Option<Path>,
     /// See [`ToInit::pkey_index`](super::ToInit::pkey_index).
     pub pkey_index: Option<u16>,
-    /// What the peer may do from now on.
+    /// New access rights of the peer.
     pub access: Option<AccessFlags>,
 }
 
@@ -212,12 +215,12 @@ impl Fill for UnreliableChangeSqd {
     }
 }
 
-/// SQD to SQD, for UD: changes what is given.
+/// SQD to SQD, for UD: changes the attributes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramChangeSqd {
     /// See [`DatagramToInit::pkey_index`](super::DatagramToInit::pkey_index).
     pub pkey_index: Option<u16>,
-    /// What datagrams must carry from now on.
+    /// The new Q_Key that incoming datagrams must carry.
     pub qkey: Option<u32>,
 }
 

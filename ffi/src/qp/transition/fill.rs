@@ -1,18 +1,18 @@
-//! What a transition writes into `struct ibv_qp_attr`, and the values that several of them check.
+//! Fills in `struct ibv_qp_attr`, and checks values that several transitions share.
 
 use crate::qp_state::QpState;
 use crate::value::{ModifyError, small};
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 
-/// What seals [`Transition`](super::Transition): how it fills in the attributes.
+/// Seals [`Transition`](super::Transition), and fills in its attributes.
 pub trait Fill {
-    /// Where it leads.
+    /// The target state.
     const TO: QpState;
 
-    /// The only state that it may be made from, if the driver must not be asked elsewhere.
+    /// The only state in which the driver may be called, if there is one.
     const FROM: Option<QpState> = None;
 
-    /// Writes the attributes; returns which.
+    /// Writes the attributes; returns their mask.
     fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError>;
 }
 

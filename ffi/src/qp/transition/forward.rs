@@ -1,4 +1,4 @@
-//! The way up: RESET, INIT, RTR, RTS.
+//! The transitions RESET, INIT, RTR, RTS.
 
 use super::fill::{Fill, min_rnr_timer, retry_cnt, rnr_retry, timeout};
 use super::modify::Transition;
@@ -18,11 +18,11 @@ use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToInit {
-    /// The local port, from 1 on.
+    /// The local port, numbered from 1.
     pub port_num: u8,
-    /// Which entry of the port's P_Key table; mostly 0.
+    /// Index in the port's P_Key table; usually 0.
     pub pkey_index: u16,
-    /// What the peer may do.
+    /// Access rights of the peer.
     pub access: AccessFlags,
 }
 
@@ -42,11 +42,11 @@ impl Fill for ToInit {
 /// RESET to INIT, for UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramToInit {
-    /// The local port, from 1 on.
+    /// The local port, numbered from 1.
     pub port_num: u8,
-    /// Which entry of the port's P_Key table; mostly 0.
+    /// Index in the port's P_Key table; usually 0.
     pub pkey_index: u16,
-    /// What datagrams must carry to be received.
+    /// The Q_Key that incoming datagrams must carry.
     pub qkey: u32,
 }
 
@@ -78,19 +78,19 @@ impl Fill for DatagramToInit {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToRtr {
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Path,
-    /// Payload bytes of a packet; the same at both ends, and no more than either port's
-    /// [`active_mtu`](crate::PortAttributes::active_mtu).
+    /// Path MTU; equal at both ends, and at most the
+    /// [`active_mtu`](crate::PortAttributes::active_mtu) of either port.
     pub path_mtu: Mtu,
-    /// The peer's number, 24 bits.
+    /// The peer's queue pair number, 24 bits.
     pub dest_qp_num: u32,
-    /// The packet sequence number that the peer starts with, 24 bits.
+    /// The peer's first packet sequence number, 24 bits.
     pub rq_psn: u32,
     /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
-    /// How long a peer waits that met no receive, by a code of 5 bits: 0 is 655 ms, 1 is 10 us, 12
-    /// is 640 us, 31 is 492 ms (InfiniBand specification, table 45).
+    /// Delay that a peer waits before it retries after an RNR NAK, as a code of 5 bits: 0 is 655
+    /// ms, 1 is 10 us, 12 is 640 us, 31 is 492 ms (InfiniBand specification, table 45).
     pub min_rnr_timer: u8,
 }
 
@@ -111,13 +111,13 @@ impl Fill for ToRtr {
 /// INIT to RTR, for UC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreliableToRtr {
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Path,
-    /// Payload bytes of a packet; the same at both ends.
+    /// Path MTU; equal at both ends.
     pub path_mtu: Mtu,
-    /// The peer's number, 24 bits.
+    /// The peer's queue pair number, 24 bits.
     pub dest_qp_num: u32,
-    /// The packet sequence number that the peer starts with, 24 bits.
+    /// The peer's first packet sequence number, 24 bits.
     pub rq_psn: u32,
 }
 
@@ -152,15 +152,15 @@ impl Fill for DatagramToRtr {
 /// RTR to RTS, for RC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToRts {
-    /// The packet sequence number that the peer was told, 24 bits.
+    /// The first packet sequence number, which the peer has as `rq_psn`; 24 bits.
     pub sq_psn: u32,
-    /// An answer is waited for during 4.096 us times 2 to this power; 5 bits, 0 is for ever.
+    /// Timeout for acknowledgements: 4.096 us times 2 to this power, 5 bits; 0 waits without limit.
     pub timeout: u8,
-    /// Repetitions without an answer, up to 7. On rxe 7 is for ever.
+    /// Retries without an acknowledgement, up to 7. On rxe 7 retries without limit.
     pub retry_cnt: u8,
-    /// Repetitions after the peer met no receive, up to 6; 7 is for ever.
+    /// Retries after RNR NAKs, up to 6; 7 retries without limit.
     pub rnr_retry: u8,
-    /// READs and atomics that may be outstanding toward the peer.
+    /// READs and atomics that may be outstanding to the peer.
     pub max_rd_atomic: u8,
 }
 
@@ -186,7 +186,7 @@ impl Fill for ToRts {
 /// RTR to RTS, for UC and UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreliableToRts {
-    /// The first packet's sequence number, 24 bits.
+    /// The first packet sequence number, 24 bits.
     pub sq_psn: u32,
 }
 

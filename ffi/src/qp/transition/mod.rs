@@ -1,14 +1,13 @@
-//! Moving a queue pair from state to state.
+//! Moves a queue pair between states.
 //!
-//! `forward` is the way up to RTS, `aside` the ways off it, `change` from a state to itself; `modify`
-//! makes a transition, and `fill` is what each one tells it.
+//! `forward` has the transitions up to RTS, `aside` those that leave RTS, and `change` those from a
+//! state to itself; `modify` makes a transition, and `fill` writes its attributes.
 //!
-//! A transition is a struct with the fields that verbs demands: none can be forgotten, and none that
-//! another kind of queue pair wants can be given. Those that lead from a state to itself have only
-//! fields that may be left out.
+//! A transition is a struct with the fields that verbs requires: none can be forgotten, and fields
+//! of other services do not exist. Transitions from a state to itself have optional fields only.
 //!
-//! Alternate paths (`IBV_QP_ALT_PATH`, `IBV_QP_PATH_MIG_STATE`) are left out: RoCE has none, and the
-//! engine's own rails do what they are for.
+//! Alternate paths (`IBV_QP_ALT_PATH`, `IBV_QP_PATH_MIG_STATE`) are left out: RoCE does not have
+//! them, and the engine's rails replace them.
 
 mod aside;
 mod change;

@@ -1,4 +1,4 @@
-//! Transitions are made one at a time.
+//! Makes transitions, one at a time.
 
 use super::fill::Fill;
 use crate::error::{Argument, VerbsError};
@@ -12,8 +12,7 @@ use std::mem::MaybeUninit;
 pub trait Transition<S: Service>: Fill {}
 
 impl<S: Service> QueuePair<S> {
-    /// Makes a transition (`ibv_modify_qp`). Threads that ask for one at the same time make theirs one
-    /// after the other.
+    /// Makes a transition (`ibv_modify_qp`). Concurrent transitions of a queue pair are serialised.
     ///
     /// ```compile_fail,E0277
     /// // Datagrams have no peer to connect to.
@@ -25,23 +24,23 @@ impl<S: Service> QueuePair<S> {
     ///
     /// # Errors
     ///
-    /// A value that does not fit its field. EINVAL: the queue pair is in another state, or the
-    /// device does not like the attributes; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: no way to the
-    /// GID.
+    /// A value does not fit its field. EINVAL: the queue pair is in another state, or the device
+    /// refuses the attributes; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: the GID cannot be reached.
     pub fn modify<T: Transition<S>>(&self, transition: &T) -> Result<(), ModifyError> {
-        // SAFETY: a C struct of numbers, for which zeros do.
+        // SAFETY: a C struct of numbers, so zeros are valid.
         let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
         let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
         raw.qp_state = T::TO.raw();
         let mut last = self.state.lock();
-        // A change of attributes elsewhere would be a move to that state, as from SQD to RTS.
+        // From another state, a change of attributes would also be a change of state, such as SQD
+        // to RTS.
         if T::FROM.is_some_and(|from| from != self.last_state()) {
             let argument = Argument::State(T::TO);
             return Err(VerbsError::new("ibv_modify_qp", libc::EINVAL, argument).into());
         }
         self.check_alive("ibv_modify_qp")?;
-        // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
-        // positions from before a reset.
+        // A forgotten batch holds the driver's lock. If it were aborted after a reset, it would
+        // restore queue positions from before the reset.
         self.sender.abort();
         // SAFETY: the queue pair is alive, and the attributes are only read.
         let returned =

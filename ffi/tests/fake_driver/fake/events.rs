@@ -5,20 +5,21 @@ use super::{call, set_errno, with};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
-/// An asynchronous event: its number, and the kind of object that it names, of which there is one.
+/// An asynchronous event: its number, and the kind of object that it names. There must be one
+/// object of that kind.
 pub(super) struct Event {
     number: u32,
     element: u64,
 }
 
-/// The only object of a kind; 0 if there is none.
+/// Returns the only object of a kind; 0 if there is none.
 fn only(kind: &str) -> usize {
     with(|state| {
         state.objects.iter().find(|(_, object)| object.kind == kind).map_or(0, |(&at, _)| at)
     })
 }
 
-/// Queues an event that names the only object of `kind`, or else is about port 2.
+/// Queues an event that names the only object of `kind`, or port 2 if there is none.
 pub(crate) fn queue_event(number: u32, kind: &str) {
     let element = if kind == "port" { 2 } else { only(kind) as u64 };
     with(|state| state.events.push(Event { number, element }));

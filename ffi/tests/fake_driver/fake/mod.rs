@@ -1,9 +1,9 @@
-//! A libibverbs made for tests, in place of the shared library ([`install`]): calls fail when told to, objects know their parents,
-//! and whoever destroys one too early is found out.
+//! A fake libibverbs in place of the shared library ([`install`]). Calls fail on request. Objects
+//! know their parents, and destroying a parent before its children is recorded as a violation.
 //!
-//! State is kept for each thread, so that tests run side by side; a thread of the crate's that destroys an
-//! object does so in the state of the test that made it. Structs are the library's own, zeroed;
-//! only what the crate looks at is filled in.
+//! State is kept per thread, so that tests run concurrently; a thread of the crate that destroys an
+//! object uses the state of the test that created it. Structs are the library's own, zeroed, with
+//! the fields filled in that the crate reads.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "the calls are unsafe throughout, as their C originals")]
 #![allow(clippy::missing_safety_doc, reason = "the contracts are those of libibverbs")]
@@ -33,7 +33,7 @@ pub(crate) const WALL_CLOCK_NS: u64 = 1_700_000_000_000_000_000;
 /// Calls of `ibv_fork_init` in this process.
 pub(crate) static FORK_INITS: AtomicU32 = AtomicU32::new(0);
 
-/// An object that exists: what it is and what it was made from.
+/// An existing object: its kind and its parents.
 struct Object {
     kind: &'static str,
     parents: Vec<usize>,
@@ -42,46 +42,46 @@ struct Object {
 #[derive(Default)]
 pub(crate) struct State {
     objects: BTreeMap<usize, Object>,
-    /// The call that is to fail, and its errno.
+    /// The call to fail, and its errno.
     pub(crate) failing: Option<(&'static str, i32)>,
-    /// The vendor that the device says it is of.
+    /// The vendor number that the device reports.
     pub(crate) vendor_id: u32,
     /// Calls in order.
     pub(crate) calls: Vec<&'static str>,
-    /// Objects that were destroyed while something made from them existed.
+    /// Objects that were destroyed before their children.
     pub(crate) violations: Vec<String>,
-    /// Requests that the device took.
+    /// Requests that the device accepted.
     pub(crate) posted: Vec<Posted>,
-    /// The buffers of every request that was handed over, taken or not: address, length, key.
+    /// The buffers of every posted request, accepted or not: address, length, key.
     pub(crate) buffers: Vec<Vec<(u64, u32, u32)>>,
     /// Requests between `wr_start` and `wr_complete`.
     building: Vec<Posted>,
-    /// The next post takes so many requests and returns this.
+    /// The next post accepts this number of requests and returns this errno.
     pub(crate) refusing: Option<(usize, i32)>,
     completions: Vec<queues::Completed>,
-    /// What the next polls return instead of completions, once those that are there are taken.
+    /// The error that polls return once the queued completions are taken.
     pub(crate) poll_error: Option<i32>,
     events: Vec<events::Event>,
     cq_events: Vec<usize>,
     /// Events and completion events that were acknowledged.
     pub(crate) acknowledged: u32,
-    /// Which attributes were given to the last `ibv_modify_qp`, and all of them.
+    /// The attribute mask and the attributes of the last `ibv_modify_qp`.
     pub(crate) modified: Option<(u32, ibv_qp_attr)>,
-    /// How large the last queue pair was to be.
+    /// Requested capacities of the last queue pair.
     pub(crate) cap: Option<ibv_qp_cap>,
-    /// Whether its requests were to be all signaled.
+    /// Its `sq_sig_all`.
     pub(crate) sq_sig_all: libc::c_int,
-    /// How large the last shared receive queue was to be.
+    /// Requested capacities of the last shared receive queue.
     pub(crate) srq_attr: Option<ibv_srq_attr>,
-    /// What the last region was made of.
+    /// Arguments of the last registration.
     pub(crate) registered: Option<Registered>,
     /// `wc_flags` of the last extended completion queue.
     pub(crate) wc_flags: u64,
-    /// What the last `ibv_modify_cq` was given: mask, count, period.
+    /// Arguments of the last `ibv_modify_cq`: mask, count, period.
     pub(crate) moderated: Option<(u32, u16, u16)>,
-    /// What the device says of on-demand paging.
+    /// On-demand paging capabilities that the device reports.
     pub(crate) odp_caps: Option<ibv_odp_caps>,
-    /// What the last address handle was made of.
+    /// Attributes of the last address handle.
     pub(crate) ah: Option<ibv_ah_attr>,
 }
 
@@ -89,7 +89,7 @@ thread_local! {
     static STATE: RefCell<Arc<Mutex<State>>> = RefCell::default();
 }
 
-/// Whose state an object is in.
+/// The state that each object belongs to.
 static OWNERS: Mutex<BTreeMap<usize, Arc<Mutex<State>>>> = Mutex::new(BTreeMap::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,7 +101,7 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     look(&mut lock(&state))
 }
 
-/// Makes this thread one of the test that made an object.
+/// Makes this thread use the state of the test that created an object.
 fn join_owner(at: usize) {
     if let Some(owner) = lock(&OWNERS).get(&at).map(Arc::clone) {
         STATE.replace(owner);
@@ -118,7 +118,7 @@ pub(crate) fn heal() {
     with(|state| state.failing = None);
 }
 
-/// What exists.
+/// Returns the kinds of existing objects.
 pub(crate) fn alive() -> Vec<&'static str> {
     with(|state| state.objects.values().map(|object| object.kind).collect())
 }
@@ -135,7 +135,7 @@ pub(crate) fn calls_of(call: &str) -> usize {
     with(|state| state.calls.iter().filter(|&&made| made == call).count())
 }
 
-/// Notes a call; the errno that it is to fail with.
+/// Records a call; returns the errno that it must fail with.
 fn call(name: &'static str) -> i32 {
     with(|state| {
         state.calls.push(name);
@@ -150,12 +150,12 @@ fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// Makes every call of the crate end here, if none was made yet.
+/// Directs all calls of the crate here, unless a call was made already.
 pub(crate) fn install() {
     install_without("");
 }
 
-/// Does the same, as a library that lacks a function.
+/// Like [`install`], with a library that lacks a function.
 pub(crate) fn install_without(lacking: &str) {
     let find = |name: &CStr| {
         let name = name.to_str().expect("a name");
@@ -168,7 +168,7 @@ pub(crate) fn install_without(lacking: &str) {
     unsafe { rdma_sys::load_from(&find) }
 }
 
-/// A new object; null, with errno set, if the call is to fail.
+/// Creates an object; returns null with errno set if the call must fail.
 fn create<T>(name: &'static str, kind: &'static str, parents: &[usize], object: T) -> *mut T {
     let errno = call(name);
     if errno != 0 {
@@ -183,7 +183,7 @@ fn create<T>(name: &'static str, kind: &'static str, parents: &[usize], object: 
     object
 }
 
-/// Destroys an object, unless the call is to fail or something was made from it.
+/// Destroys an object, unless the call must fail or the object has children.
 unsafe fn destroy<T>(name: &'static str, object: *mut T) -> i32 {
     let at = object.addr();
     join_owner(at);

@@ -1,4 +1,4 @@
-//! Devices and what is made from them.
+//! Devices and the objects made from them.
 
 use super::{FORK_INITS, call, create, destroy, extended, queues, set_errno, with};
 use rdma_sys::*;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 /// The number of every queue pair.
 pub(crate) const QP_NUM: u32 = 77;
 
-/// The device's number in the world.
+/// The device's GUID.
 pub(crate) const GUID: u64 = 0x0102_0304_0506_0708;
 
-/// What a region was made of.
+/// Arguments of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Registered {
     Memory { addr: usize, length: usize, iova: u64, access: u32 },
@@ -24,7 +24,7 @@ macro_rules! exported {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
         $(unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
 
-        /// The function of this name.
+        /// Returns the function of this name.
         pub(super) fn find(name: &str) -> Option<*mut std::ffi::c_void> {
             match name {
                 $(stringify!($name) => {
@@ -81,7 +81,7 @@ exported! {
         whole.create_cq_ex = Some(create_cq_ex);
         whole.create_qp_ex = Some(create_qp_ex);
         whole.modify_cq = Some(modify_cq);
-        // The context keeps the device beyond the list.
+        // The context keeps the device after the list is freed.
         whole.context.device = Box::into_raw(Box::new(device.read()));
         whole.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         whole.context.async_fd = event_fd();
@@ -114,7 +114,7 @@ exported! {
         call("ibv_query_device")
     }
 
-    // The devices here have the newer call, in their context.
+    // Not called: the devices here have the newer operation in their context.
     fn ibv_query_port(
         _context: *mut ibv_context, _port: u8, _attr: *mut _compat_ibv_port_attr
     ) -> c_int {
@@ -250,7 +250,7 @@ exported! {
         (*init).cap = cap.expect("a queue pair was made");
         (*init).sq_sig_all = sq_sig_all;
         (*init).srq = (*qp).srq;
-        // What a driver has of a queue pair, as far as it is asked for.
+        // A driver knows these attributes of a queue pair; only requested ones are written.
         let asked = |attribute: ibv_qp_attr_mask| mask as u32 & attribute.0 != 0;
         (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
         if asked(ibv_qp_attr_mask::IBV_QP_CUR_STATE) {

@@ -1,4 +1,4 @@
-//! Posting and polling: the operations that a driver puts into its context, queue pairs and completion
+//! Posting and polling: the operations that a driver puts into contexts, queue pairs and completion
 //! queues.
 
 use super::{State, with};
@@ -6,25 +6,25 @@ use rdma_sys::ibv_wr_opcode::*;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
-/// A request that the device took.
+/// A request that the device accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) wr_id: u64,
     pub(crate) opcode: u32,
     pub(crate) flags: u32,
-    /// Bytes of its buffer; `None` if it has none.
+    /// Length of its buffer; `None` if it has none.
     pub(crate) length: Option<u32>,
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
     /// The immediate, or the key to invalidate.
     pub(crate) imm: u32,
-    /// Of an atomic, what is compared or added, and what is swapped in.
+    /// Operands of an atomic: the value compared or added, and the value swapped in.
     pub(crate) operands: (u64, u64),
-    /// Of a datagram, the queue pair that it goes to and its Q_Key.
+    /// Destination of a datagram: queue pair number and Q_Key.
     pub(crate) to: Option<(u32, u32)>,
 }
 
-/// A completion, of which a driver writes only what verbs defines.
+/// A completion, of which a driver writes only the fields that verbs defines.
 #[derive(Clone, Copy)]
 pub(super) struct Completed {
     wr_id: u64,
@@ -33,12 +33,12 @@ pub(super) struct Completed {
     byte_len: u32,
 }
 
-/// Queues a completion of every queue pair's.
+/// Queues a completion in the only completion queue.
 pub(crate) fn complete(wr_id: u64, status: u32, opcode: u32, byte_len: u32) {
     with(|state| state.completions.push(Completed { wr_id, status, opcode, byte_len }));
 }
 
-/// How many requests of a list are taken, and what is returned.
+/// Returns how many requests of a list are accepted, and the call's return value.
 fn take(state: &mut State, length: usize) -> (usize, c_int) {
     match state.refusing.take() {
         Some((taken, code)) => (taken, code),
@@ -46,7 +46,7 @@ fn take(state: &mut State, length: usize) -> (usize, c_int) {
     }
 }
 
-/// Notes a request's buffers; the length of the first.
+/// Records a request's buffers; returns the length of the first.
 unsafe fn note(sges: *const ibv_sge, count: usize) -> Option<u32> {
     let list = if count > 0 { std::slice::from_raw_parts(sges, count) } else { &[] };
     let seen: Vec<_> = list.iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
@@ -59,7 +59,7 @@ unsafe fn datagram(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Option<(u32, u32)
     Some((qp_num, qkey))
 }
 
-/// A request as a driver reads it: the fields that its opcode has.
+/// Reads a request as a driver does: the fields that its opcode uses.
 unsafe fn read(request: *const ibv_send_wr, is_datagram: bool) -> Posted {
     let ibv_send_wr { wr_id, opcode, send_flags, sg_list, num_sge, .. } = *request;
     let wr = &(*request).wr;
