@@ -1,36 +1,39 @@
-//! The boundary to hardware: what the engine asks of queue pairs and completion queues.
+//! The hardware interface: the traits that the engine requires of queue pairs and completion
+//! queues.
 //!
-//! The shape is that of the extended verbs API (`ibv_wr_start` .. `ibv_wr_complete`): a queue pair
-//! starts a batch, the batch takes requests one by one, and [`commit`](SendBatch::commit) rings the
-//! doorbell once. Implemented by the verbs binding, by the software NIC and by null devices; the
+//! The interface follows the extended verbs API (`ibv_wr_start` .. `ibv_wr_complete`): a queue pair
+//! starts a batch, requests are added to the batch one by one, and [`commit`](SendBatch::commit)
+//! rings the doorbell once. The verbs binding, the software NIC and null devices implement it; the
 //! smallest implementation is `examples/loopback`.
 //!
-//! The two traits on which the ownership of buffers rests are unsafe to implement; using them is not.
+//! The two traits that buffer ownership depends on are unsafe to implement; using them is safe.
 
 use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest, Sge};
 use core::mem::MaybeUninit;
 
-/// The bit that is set in the `wr_id` of everything that the engine posts to a queue pair of several,
-/// and that shared receive queues refuse: a failed completion does not say which queue it is of, so
-/// this bit alone tells the engine's requests from the caller's receives.
+/// The bit that is set in the `wr_id` of all requests that the engine posts to a queue pair of
+/// several rails. Shared receive queues refuse a `wr_id` with this bit: a failed completion does
+/// not say which queue it belongs to, so only this bit distinguishes the engine's requests from the
+/// caller's receives.
 pub const ENGINE_WR_ID: u64 = 1 << 63;
 
-/// Buffers that the engine gives a request at most, whatever its queue pair takes: what devices have.
+/// Maximum scatter/gather entries per request that the engine uses, even if a queue pair supports
+/// more: rxe's limit (`RXE_MAX_SGE` of Linux 6.1), which is typical of NICs, too.
 pub const MAX_SGE: usize = 32;
 
-/// Why a driver did not take a request.
+/// The reason why a driver did not accept a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The queue is full (`ENOMEM`): back-pressure, not an error; a completion makes room.
+    /// The queue is full (`ENOMEM`). This is backpressure, not a failure: a completion makes room.
     #[error("the queue is full")]
     QueueFull,
-    /// The driver's own code, an `errno` value.
+    /// The driver's error code, an `errno` value.
     #[error("the driver refused with errno {0}")]
     Driver(i32),
 }
 
 impl Refusal {
-    /// The driver's code of a refusal for good; `None` if there only was no room.
+    /// Returns the driver's error code; `None` if the queue was only full.
     pub const fn errno(self) -> Option<i32> {
         match self {
             Self::QueueFull => None,
@@ -38,39 +41,39 @@ impl Refusal {
         }
     }
 
-    /// The driver's code, ENOMEM for a full queue.
+    /// Returns the driver's error code; ENOMEM for a full queue.
     pub(crate) fn errno_or_full(self) -> i32 {
         const ENOMEM: i32 = 12;
         self.errno().unwrap_or(ENOMEM)
     }
 }
 
-/// A batch that was not taken whole.
+/// A batch that was not accepted completely.
 ///
-/// Plain `ibv_post_send` can stop half-way (`bad_wr`): the first `accepted` requests are with the
-/// device and will complete, the rest never were.
+/// `ibv_post_send` can stop half-way (`bad_wr`): the device has the first `accepted` requests and
+/// completes them, and never received the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{refusal}, after {accepted} requests of the batch")]
+#[error("the driver accepted {accepted} requests of the batch, then refused one: {refusal}")]
 pub struct CommitError {
-    /// Requests that the device took, counted from the batch's first: fewer than there are. (Of a
-    /// driver that took them all and complains, all count as taken.)
+    /// Number of requests that the device accepted, from the first of the batch. (If a driver
+    /// accepts all requests and still returns an error, all count as accepted.)
     pub accepted: u32,
-    /// Why the next one was refused.
+    /// The reason why the next request was refused.
     pub refusal: Refusal,
 }
 
-/// What a driver took of a batch.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
-    /// Requests, counted from the batch's first.
+    /// Number of accepted requests, from the first of the batch.
     pub(crate) count: u32,
-    /// Why it did not take the rest, or its complaint though it took all of them.
+    /// Why the rest was refused, or the error of a driver that accepted all requests.
     pub(crate) refusal: Option<Refusal>,
 }
 
 impl Taken {
-    /// What became of a batch of `offered` requests: a driver never took more than there are, and one
-    /// that took all of them had room.
+    /// Converts the result of a batch of `offered` requests. The number of accepted requests is
+    /// limited to `offered`, and a full queue is ignored if all were accepted.
     #[inline]
     pub(crate) fn of(offered: u32, committed: Result<(), CommitError>) -> Self {
         let all = Self { count: offered, refusal: None };
@@ -83,7 +86,8 @@ impl Taken {
         Self { count: accepted.min(offered), refusal: (!had_room).then_some(refusal) }
     }
 
-    /// The outcome of a single request: a complaint of a driver that took it is in `Ok`.
+    /// Converts the result of a single request. If the driver accepted the request but returned an
+    /// error, the error is in `Ok`.
     #[inline]
     pub(crate) fn single(self) -> Result<Option<Refusal>, Refusal> {
         match self.refusal {
@@ -93,29 +97,32 @@ impl Taken {
     }
 }
 
-/// Send requests on their way to one queue pair. Dropped without commit, it posts nothing.
+/// A batch of send requests for one queue pair. A batch that is dropped without a commit posts
+/// nothing.
 pub trait SendBatch {
-    /// Appends a request. Whatever is wrong with it shows at [`commit`](Self::commit).
+    /// Appends a request. Errors are reported by [`commit`](Self::commit).
     fn add(&mut self, request: &SendRequest);
 
-    /// Appends a request whose local bytes are those of several buffers, one behind the other, in place of
-    /// [`SendRequest::sge`]. The engine gives it no empty ones, and at most
-    /// [`max_send_sge`](QpLimits::max_send_sge). Provided for queue pairs that take one.
+    /// Appends a request that gathers several buffers, in this order, instead of
+    /// [`SendRequest::sge`]. The engine passes no empty buffers, and at most
+    /// [`max_send_sge`](QpLimits::max_send_sge) of them. The default implementation is for queue
+    /// pairs that support one.
     fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
-        debug_assert!(buffers.len() <= 1, "of queue pairs that take more, it is not provided");
+        debug_assert!(buffers.len() <= 1, "override add_list if max_send_sge is above 1");
         let sge = buffers.first().copied().unwrap_or(Sge::EMPTY);
         self.add(&SendRequest { sge, ..*request });
     }
 
-    /// Posts what was added, with one doorbell.
+    /// Posts the batch, with one doorbell.
     ///
     /// # Errors
     ///
-    /// Tells how many requests, from the first on, the device took; they stay posted.
+    /// The error reports how many requests, from the first, the device accepted; they stay posted.
     fn commit(self) -> Result<(), CommitError>;
 }
 
-/// Appends a request of these buffers, none of them empty, as many as the queue pair takes.
+/// Appends a request with these buffers. None of them is empty, and the queue pair supports their
+/// number.
 #[inline]
 pub(crate) fn add_gathered<B: SendBatch>(batch: &mut B, request: SendRequest, buffers: &[Sge]) {
     match *buffers {
@@ -125,28 +132,29 @@ pub(crate) fn add_gathered<B: SendBatch>(batch: &mut B, request: SendRequest, bu
     }
 }
 
-/// Receives on their way to one queue. Dropped without commit, it posts nothing.
+/// A batch of receives for one queue. A batch that is dropped without a commit posts nothing.
 pub trait RecvBatch {
-    /// Appends a receive. Whatever is wrong with it shows at [`commit`](Self::commit).
+    /// Appends a receive. Errors are reported by [`commit`](Self::commit).
     fn add(&mut self, request: &RecvRequest);
 
-    /// Appends a receive that fills several buffers, one behind the other. The engine gives it no empty ones,
-    /// and at most [`max_recv_sge`](QpLimits::max_recv_sge). Provided for queues that take one.
+    /// Appends a receive that fills several buffers, in this order. The engine passes no empty
+    /// buffers, and at most [`max_recv_sge`](QpLimits::max_recv_sge) of them. The default
+    /// implementation is for queues that support one.
     fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
-        debug_assert!(buffers.len() <= 1, "of queues that take more, it is not provided");
+        debug_assert!(buffers.len() <= 1, "override add_list if max_recv_sge is above 1");
         let sge = buffers.first().copied().unwrap_or(Sge::EMPTY);
         self.add(&RecvRequest { wr_id, sge });
     }
 
-    /// Posts what was added.
+    /// Posts the batch.
     ///
     /// # Errors
     ///
-    /// Tells how many receives, from the first on, the device took; they stay posted.
+    /// The error reports how many receives, from the first, the device accepted; they stay posted.
     fn commit(self) -> Result<(), CommitError>;
 }
 
-/// [`add_gathered`], of a receive.
+/// Like [`add_gathered`], for a receive.
 #[inline]
 pub(crate) fn add_scattered<B: RecvBatch>(batch: &mut B, wr_id: u64, buffers: &[Sge]) {
     match *buffers {
@@ -156,7 +164,7 @@ pub(crate) fn add_scattered<B: RecvBatch>(batch: &mut B, wr_id: u64, buffers: &[
     }
 }
 
-/// A queue that takes receives: a queue pair's own, or a shared receive queue.
+/// A queue of receives: the receive queue of a queue pair, or a shared receive queue.
 pub trait ReceiveQueue {
     /// The batch builder, which borrows the queue.
     type RecvBatch<'q>: RecvBatch
@@ -167,25 +175,26 @@ pub trait ReceiveQueue {
     fn start_recv(&mut self) -> Self::RecvBatch<'_>;
 }
 
-/// What a queue pair was granted when it was created (`struct ibv_qp_cap`), plus its device's
-/// message limit. All of it is fixed for the life of the queue pair.
+/// Capacities of a queue pair that were granted at its creation (`struct ibv_qp_cap`), and its
+/// device's message limit. They never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpLimits {
-    /// Send requests that may be outstanding.
+    /// Maximum outstanding send requests.
     pub max_send_wr: u32,
-    /// Receives that may be outstanding; 0 if receives come from a shared receive queue.
+    /// Maximum outstanding receives; 0 if receives come from a shared receive queue.
     pub max_recv_wr: u32,
-    /// Bytes that fit an inline request.
+    /// Maximum length of an inline request in bytes.
     pub max_inline_data: u32,
-    /// Bytes of the longest message.
+    /// Longest message in bytes.
     pub max_msg_size: u32,
-    /// Buffers that a send request can have. The engine takes 0 for 1, and makes use of [`MAX_SGE`] at most.
+    /// Maximum scatter/gather entries per send request. The engine treats 0 as 1, and uses at most
+    /// [`MAX_SGE`].
     pub max_send_sge: u32,
-    /// Buffers that a receive can have, in the same way.
+    /// Maximum scatter/gather entries per receive, treated in the same way.
     pub max_recv_sge: u32,
 }
 
-/// Which completion queue, in the numbering of its maker. Unique within a process.
+/// Identifies a completion queue, by a number that is unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u64);
 
@@ -193,25 +202,26 @@ pub struct CqId(pub u64);
 ///
 /// # Safety
 ///
-/// A buffer is its owner's again when its request is reported, and the engine reports what
-/// completions say. So an implementation promises that
+/// The engine returns a buffer to its owner when the request is reported, and reports what
+/// completions say. An implementation therefore guarantees that
 ///
-/// - requests of one queue complete in posting order, failed and flushed ones included, each at most
-///   once; a completion with the `wr_id` and [`qp_num`](Self::qp_num) of a request says that the
-///   device touches neither its buffer nor those of the requests before it on its queue any more;
+/// - requests of one queue complete in posting order, including failed and flushed ones, each at
+///   most once; after a completion with the `wr_id` and [`qp_num`](Self::qp_num) of a request, the
+///   device no longer accesses its buffer, nor the buffers of earlier requests on its queue;
 /// - [`qp_num`](Self::qp_num), [`device`](Self::device), [`cq`](Self::cq) and
-///   [`limits`](Self::limits) never change, and no other queue pair of the process has this device
-///   and number for as long as completions of this one may be polled;
-/// - its batches post nothing before [`commit`](SendBatch::commit), and what `commit` says was not
-///   taken is not executed;
-/// - once [`enter_error`](Self::enter_error) returned `Ok`, the device carries out nothing more of what the
-///   peer posted on this connection, whatever is on its way; if receives come from a shared receive queue,
-///   once [`last_wqe_reached`](Self::last_wqe_reached) returned `Ok(true)`;
-/// - once `last_wqe_reached` returned `Ok(true)`, no receive of this queue pair completes any more: those
-///   that did and were not polled yet are what the next polls return, and a poll that returns fewer than it
-///   was asked for leaves none;
-/// - if its receives come from a shared receive queue, that queue takes none whose `wr_id` has
-///   [`ENGINE_WR_ID`] set: a failed completion does not say which queue it is of.
+///   [`limits`](Self::limits) never change, and no other queue pair of the process has the same
+///   device and number while completions of this one may still be polled;
+/// - its batches post nothing before [`commit`](SendBatch::commit), and requests that `commit`
+///   reports as not accepted are not executed;
+/// - once [`enter_error`](Self::enter_error) returned `Ok`, the device executes no further request
+///   that the peer posted on this connection, even if it is already in transit; if receives come
+///   from a shared receive queue, this holds once [`last_wqe_reached`](Self::last_wqe_reached)
+///   returned `Ok(true)`;
+/// - once `last_wqe_reached` returned `Ok(true)`, no further receive of this queue pair completes:
+///   the next polls return those that completed but were not polled, and a poll that returns fewer
+///   completions than requested leaves none;
+/// - if its receives come from a shared receive queue, that queue refuses every `wr_id` that has
+///   [`ENGINE_WR_ID`] set, because a failed completion does not say which queue it belongs to.
 #[allow(unsafe_code, reason = "a contract for implementations")]
 pub unsafe trait QueuePair: ReceiveQueue {
     /// The batch builder, which borrows the queue pair.
@@ -219,50 +229,54 @@ pub unsafe trait QueuePair: ReceiveQueue {
     where
         Self: 'q;
 
-    /// The number that completions of this queue pair carry, of 24 bits; unique on its device.
+    /// Returns the number that completions of this queue pair carry, 24 bits; unique on its device.
     fn qp_num(&self) -> u32;
 
-    /// The device that the queue pair lives on.
+    /// Returns the device of the queue pair.
     fn device(&self) -> DeviceId;
 
-    /// The completion queue of both its send and its receive queue: on another one, completions
-    /// would never be polled.
+    /// Returns the completion queue of both its send and its receive queue. The engine polls this
+    /// one only.
     fn cq(&self) -> CqId;
 
-    /// What was granted at creation.
+    /// Returns the capacities granted at creation.
     fn limits(&self) -> QpLimits;
 
     /// Starts a batch of send requests.
     fn start_send(&mut self) -> Self::SendBatch<'_>;
 
-    /// Moves the queue pair to the error state: what is posted to it, then or later, completes, flushed
-    /// if it did not before, and it answers its peer no more. In the error state already, it stays there.
+    /// Moves the queue pair to the error state: all requests posted before or later complete,
+    /// flushed unless they completed earlier, and the queue pair no longer responds to its peer.
+    /// Does nothing if it is in the error state already.
     ///
-    /// Asked for with [`RailFailure::Reroute`](crate::virtual_qp::RailFailure) only, when a rail has failed.
+    /// Called only with [`RailFailure::Reroute`](crate::virtual_qp::RailFailure), after a rail has
+    /// failed.
     ///
     /// # Errors
     ///
-    /// What the driver says: its device is gone, say.
+    /// Errors of the driver, for example because its device was removed.
     fn enter_error(&self) -> Result<(), Refusal>;
 
-    /// Whether the last receive that this queue pair will ever take from its shared receive queue has
-    /// completed. Such a queue flushes nothing to a queue pair in the error state, and one more message may
-    /// still complete there; this is how its owner knows that none will. What the completion queue holds of
-    /// it is to be polled still, until a poll returns fewer than it was asked for.
+    /// Whether the last receive that this queue pair will ever take from its shared receive queue
+    /// has completed. A queue pair with a shared receive queue flushes no receives in the error
+    /// state, and one more message may still complete there; this call reports when that is
+    /// impossible. Completions of the queue pair must still be polled, until a poll returns fewer
+    /// than requested.
     ///
-    /// Asked for once [`enter_error`](Self::enter_error) returned `Ok` and every send request of the queue
-    /// pair has completed, then again and again until it is true; it does not wait. From then on it is true,
-    /// and nothing is posted any more: a driver may have destroyed the queue pair to know.
-    /// A queue pair with receives of its own is not asked: each of them completes.
+    /// Called after [`enter_error`](Self::enter_error) returned `Ok` and all send requests of the
+    /// queue pair have completed, then repeatedly until it returns true; it does not block.
+    /// Afterwards it stays true, and nothing may be posted: a driver may have destroyed the queue
+    /// pair to find out. It is not called for a queue pair without a shared receive queue, whose
+    /// receives all complete.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not in the error state, or its receives are its own. What the driver says: its device
-    /// is gone, say. Then it may never become true.
+    /// `EINVAL`: the queue pair is not in the error state, or has no shared receive queue. Errors
+    /// of the driver, for example because its device was removed; then it may never become true.
     fn last_wqe_reached(&mut self) -> Result<bool, Refusal>;
 }
 
-/// A completion queue that cannot be polled any more, or not now.
+/// A completion queue that cannot be polled, for good or for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("polling completion queue {} of device {} failed with errno {errno}", cq.0, device.0)]
 pub struct CqError {
@@ -270,7 +284,7 @@ pub struct CqError {
     pub cq: CqId,
     /// Its device.
     pub device: DeviceId,
-    /// The driver's code.
+    /// The driver's error code.
     pub errno: i32,
 }
 
@@ -278,25 +292,25 @@ pub struct CqError {
 ///
 /// # Safety
 ///
-/// [`poll`](Self::poll) returns completions of queue pairs that live on [`device`](Self::device), each
-/// once and as [`QueuePair`] says; [`id`](Self::id) and `device` never change.
+/// [`poll`](Self::poll) returns completions of queue pairs of [`device`](Self::device), each once
+/// and under the guarantees of [`QueuePair`]; [`id`](Self::id) and `device` never change.
 #[allow(unsafe_code, reason = "a contract for implementations")]
 pub unsafe trait CompletionQueue {
-    /// Its identity; [`QueuePair::cq`] of the queue pairs that complete here.
+    /// Returns its identity, which is [`QueuePair::cq`] of the queue pairs that complete here.
     fn id(&self) -> CqId;
 
-    /// The device it lives on.
+    /// Returns its device.
     fn device(&self) -> DeviceId;
 
-    /// Completions it can hold; one more is an overrun, which is fatal.
+    /// Returns the number of completions that it can hold; one more is an overrun, which is fatal.
     fn capacity(&self) -> u32;
 
-    /// Moves completions, oldest first, into the caller's memory: as many as there are, up to the
-    /// length of `out`. The initialised front of `out` is returned.
+    /// Moves completions, oldest first, into the caller's memory: all that are queued, up to the
+    /// length of `out`. Returns the initialised front of `out`.
     ///
     /// # Errors
     ///
-    /// The queue is broken (an overrun, a device that went away). No completion was taken.
+    /// The queue is broken (an overrun, or a removed device). No completion was taken.
     fn poll<'o>(
         &mut self,
         out: &'o mut [MaybeUninit<Completion>],

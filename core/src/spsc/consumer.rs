@@ -6,24 +6,24 @@ use crate::sync::Ordering;
 use core::fmt;
 use core::ops::Deref;
 
-/// There is no value.
+/// Why `pop` returned no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PopError {
-    /// None now.
+    /// The ring is empty now.
     #[error("the ring is empty")]
     Empty,
-    /// None ever: the producer is gone, and all that it pushed was popped.
-    #[error("the producer is gone")]
+    /// The ring will stay empty: the producer was dropped, and all its values were popped.
+    #[error("the ring is empty, and its producer was dropped")]
     Closed,
 }
 
-/// The end of a [`Ring`] that pops. Dropping it tells the producer; what was not popped is dropped
-/// with the ring.
+/// The consuming end of a [`Ring`]. The producer can detect that it was dropped; values that were
+/// not popped are dropped with the ring.
 pub struct Consumer<T, const N: usize, S: Deref<Target = Ring<T, N>>> {
     ring: S,
-    /// The position that is taken next. Positions below it are published, except during a batch.
+    /// The position to take next. Positions below it are published, except during a batch.
     head: usize,
-    /// The producer's position as last seen.
+    /// The last loaded position of the producer.
     tail: usize,
 }
 
@@ -48,7 +48,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no value.
     #[inline]
     pub fn pop(&mut self) -> Result<T, PopError> {
         if self.head == self.tail {
@@ -61,8 +61,9 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         Ok(value)
     }
 
-    /// Hands at most `limit` values, oldest first, to `sink`, and returns how many. Their slots become
-    /// free all at once: the producer's copy of the word is invalidated once for all of them.
+    /// Passes at most `limit` values, oldest first, to `sink`, and returns their number. Their
+    /// slots are freed together, so the producer's copy of the cache line is invalidated once for
+    /// all of them.
     ///
     /// ```
     /// use polyrail_core::spsc::Ring;
@@ -89,7 +90,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         limit
     }
 
-    /// Whether there is no value now.
+    /// Whether the ring is empty now.
     ///
     /// ```
     /// let mut ring = polyrail_core::spsc::Ring::<u8, 2>::new();
@@ -102,7 +103,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         self.head == self.ring.tail.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Whether the producer is gone. What it pushed may still be there.
+    /// Whether the producer was dropped. Its values may still be in the ring.
     ///
     /// ```
     /// let mut ring = polyrail_core::spsc::Ring::<u8, 2>::new();
@@ -115,7 +116,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         self.ring.tail.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Looks at the producer's word.
+    /// Loads the producer's word.
     #[inline]
     fn reload(&mut self) -> Result<(), PopError> {
         let word = self.ring.tail.load(Ordering::Acquire);
@@ -129,14 +130,14 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         }
     }
 
-    /// Lets the producer see what was emptied.
+    /// Publishes the freed slots to the producer.
     #[inline]
     fn publish(&self) {
         self.ring.head.store(self.head, Ordering::Release);
     }
 }
 
-/// A batch that is being taken. Published when it ends, also if the caller's sink panics.
+/// A batch of pops. Published when it is dropped, also if the caller's sink panics.
 struct Batch<'c, T, const N: usize, S: Deref<Target = Ring<T, N>>> {
     consumer: &'c mut Consumer<T, N, S>,
     first: usize,

@@ -1,24 +1,24 @@
-//! Waking a consumer that sleeps, without a word to one that does not.
+//! Wakes a consumer that sleeps, at no cost for one that is awake.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Tells whether a consumer sleeps, so that producers wake it only then. It may serve the consumer
-/// of many rings.
+/// Records whether a consumer sleeps, so that producers wake it only then. The consumer may serve
+/// many rings.
 ///
 /// ```text
 ///   consumer                                      producer
 ///
 ///   awake ──── arm ───► asleep                    push
 ///     ▲                   │                       ring ──► true: wake the consumer
-///     │                   │ look once more,            └─► false: it is awake, or somebody
-///     └──── disarm ───────┘ then sleep                     else wakes it
+///     │                   │ check the rings,           └─► false: it is awake, or another
+///     └──── disarm ───────┘ then sleep                     producer wakes it
 /// ```
 ///
-/// The consumer announces that it goes to sleep and then looks into its rings; a producer pushes and
-/// then asks whether the consumer sleeps. A fence lies between the two steps of each, so at least
-/// one of them sees what the other did, and a value is never left with a consumer asleep. How a
-/// thread sleeps and is woken is the caller's affair; a wake-up before the sleep has to end it, as
-/// that of `std::thread::park` does.
+/// The consumer announces that it goes to sleep, then checks its rings; a producer pushes, then
+/// checks whether the consumer sleeps. Each has a fence between its two steps, so at least one of
+/// them sees the step of the other, and the consumer never sleeps while a value is in a ring. The
+/// caller puts the thread to sleep and wakes it. A wake-up that comes before the sleep must end it,
+/// as with `std::thread::park`.
 ///
 /// ```
 /// use polyrail_core::spsc::Doorbell;
@@ -37,33 +37,34 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// The consumer is awake.
+    /// Creates a doorbell whose consumer is awake.
     #[cfg(not(polyrail_loom))]
     pub const fn new() -> Self {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// The consumer is awake; loom's types cannot be made in constants.
+    /// Creates a doorbell whose consumer is awake; loom's types have no constant constructors.
     #[cfg(polyrail_loom)]
     pub fn new() -> Self {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// The consumer goes to sleep, after one more look into its rings.
+    /// Announces that the consumer goes to sleep. The consumer must check its rings once more
+    /// before it sleeps.
     pub fn arm(&self) {
-        // Swaps throughout, each of which sees the one before: so nobody takes an earlier answer
-        // for the one that follows this.
+        // All accesses are swaps, each of which sees the one before, so a producer never acts on an
+        // older state.
         self.asleep.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// The consumer is awake again, or did not fall asleep.
+    /// Announces that the consumer is awake, whether or not it slept.
     pub fn disarm(&self) {
         self.asleep.swap(false, Ordering::AcqRel);
     }
 
-    /// After a push, or anything else that the consumer has to see: whether the caller has to wake
-    /// the consumer. One of many callers is told so.
+    /// Called after a push, or any other change that the consumer must see. Returns whether the
+    /// caller must wake the consumer; of many concurrent callers, one must.
     #[must_use = "the consumer may sleep"]
     #[inline]
     pub fn ring(&self) -> bool {

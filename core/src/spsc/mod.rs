@@ -1,13 +1,13 @@
-//! A ring between two threads: one pushes, one pops, neither ever waits for the other.
+//! A wait-free ring between two threads: one pushes, one pops.
 //!
 //! It carries requests to the thread that owns a virtual queue pair, and completions back. `ring`
-//! is the memory, `producer` and `consumer` are its two ends, `doorbell` is how a consumer that
-//! sleeps is woken.
+//! is the memory, `producer` and `consumer` are its two ends, and `doorbell` wakes a sleeping
+//! consumer.
 //!
 //! # States
 //!
-//! Each end owns one word, which the other end only reads: a position, counted on with every
-//! value, and whether the end is gone. So each end is in one of two states,
+//! Each end owns one word, which the other end only reads: a position, which grows with every
+//! value, and whether the end was dropped. Each end is in one of two states,
 //!
 //! ```text
 //!            push, pop                              dropped
@@ -16,10 +16,10 @@
 //!        open ─────────┘                open ───────────────────► closed
 //!          ▲                                                         │
 //!          └─────────────────────────────────────────────────────────┘
-//!                       Ring::split, when both ends are gone
+//!                       Ring::split, after both ends were dropped
 //! ```
 //!
-//! and a slot is whose the two positions, `head <= tail <= head + N`, say:
+//! and the two positions, `head <= tail <= head + N`, determine the owner of a slot:
 //!
 //! ```text
 //!                 head                   tail                  head + N
@@ -28,13 +28,13 @@
 //!      round        │  consumer's to take  │  producer's to fill  │ round
 //! ```
 //!
-//! A word is stored with release and loaded with acquire. Whoever sees a position sees what was
-//! done to the slots below it, and whoever sees an end closed sees its last position too: what a
-//! producer pushed before it was dropped can still be popped.
+//! A word is stored with release and loaded with acquire. A thread that loads a position also sees
+//! what was done to the slots below it. A thread that sees an end closed sees its last position,
+//! too, so values that a producer pushed before it was dropped can still be popped.
 //!
-//! Each end remembers the other's word as it last saw it, and looks again only when that leaves it
-//! without room or without values. On a ring that is neither full nor empty, the cache line of a
-//! word is therefore fetched once for many values.
+//! Each end caches the other's word, and reloads it only if the cached value leaves no room or no
+//! values. On a ring that is neither full nor empty, the cache line of a word is therefore fetched
+//! once for many values.
 
 mod consumer;
 mod doorbell;

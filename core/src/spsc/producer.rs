@@ -6,19 +6,19 @@ use crate::sync::Ordering;
 use core::fmt;
 use core::ops::Deref;
 
-/// A value that was not taken, given back.
+/// The value that `push` did not take, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError<T> {
-    /// Every slot holds a value: back-pressure.
+    /// Every slot holds a value: backpressure.
     #[error("the ring is full")]
     Full(T),
-    /// The consumer is gone: nobody will ever make room.
-    #[error("the consumer is gone")]
+    /// The consumer was dropped, so the ring stays full.
+    #[error("the ring's consumer was dropped")]
     Closed(T),
 }
 
 impl<T> PushError<T> {
-    /// The value.
+    /// Returns the value.
     pub fn into_value(self) -> T {
         match self {
             Self::Full(value) | Self::Closed(value) => value,
@@ -26,19 +26,19 @@ impl<T> PushError<T> {
     }
 }
 
-/// The end of a [`Ring`] that pushes. Dropping it tells the consumer, which can still pop what was
-/// pushed.
+/// The producing end of a [`Ring`]. The consumer can detect that it was dropped, and can still pop
+/// the pushed values.
 ///
-/// # The consumer's end
+/// # When the consumer is dropped
 ///
-/// A push looks at the consumer's word only when it knows of no room. So a consumer that is gone is
-/// noticed after at most `N` pushes more, whose values are dropped with the ring, as are those that
-/// were on their way when it went. [`is_closed`](Self::is_closed) looks at once.
+/// A push loads the consumer's word only if the cached one leaves no room. A dropped consumer is
+/// therefore detected after at most `N` further pushes, whose values are dropped with the ring, as
+/// are all values in the ring at that time. [`is_closed`](Self::is_closed) detects it immediately.
 pub struct Producer<T, const N: usize, S: Deref<Target = Ring<T, N>>> {
     ring: S,
-    /// The position that is filled next. Positions below it are published, except during a batch.
+    /// The position to fill next. Positions below it are published, except during a batch.
     tail: usize,
-    /// The consumer's position as last seen.
+    /// The last loaded position of the consumer.
     head: usize,
 }
 
@@ -47,7 +47,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         Self { ring, tail, head }
     }
 
-    /// Hands over one value. Wait-free: a fixed number of steps, whatever the consumer does.
+    /// Pushes a value. Wait-free: a fixed number of steps, whatever the consumer does.
     ///
     /// ```
     /// use polyrail_core::spsc::{PushError, Ring};
@@ -64,7 +64,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
     ///
     /// # Errors
     ///
-    /// Gives the value back.
+    /// Returns the value.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), PushError<T>> {
         if self.is_out_of_room() {
@@ -81,9 +81,9 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         Ok(())
     }
 
-    /// Hands over values as far as there is room, all at once, and returns how many: the consumer's
-    /// copy of the word is invalidated once for all of them. Values that find no room stay in
-    /// `values`, except that they are asked for only when there is room for one.
+    /// Pushes values while there is room and returns their number. They are published together, so
+    /// the consumer's copy of the cache line is invalidated once for all of them. A value is taken
+    /// from `values` only if there is room for it.
     ///
     /// ```
     /// use polyrail_core::spsc::Ring;
@@ -108,7 +108,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         producer.tail.wrapping_sub(batch.first) / STEP
     }
 
-    /// Whether the consumer is gone.
+    /// Whether the consumer was dropped.
     ///
     /// ```
     /// let mut ring = polyrail_core::spsc::Ring::<u8, 2>::new();
@@ -126,7 +126,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         self.tail.wrapping_sub(self.head) == N * STEP
     }
 
-    /// Looks at the consumer's word.
+    /// Loads the consumer's word.
     #[inline]
     fn reload(&mut self) -> Reload {
         let word = self.ring.head.load(Ordering::Acquire);
@@ -137,14 +137,14 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         if self.is_out_of_room() { Reload::Full } else { Reload::Room }
     }
 
-    /// Lets the consumer see what was filled.
+    /// Publishes the filled slots to the consumer.
     #[inline]
     fn publish(&self) {
         self.ring.tail.store(self.tail, Ordering::Release);
     }
 }
 
-/// What the consumer's word was when it was loaded again.
+/// The consumer's word, as a reload found it.
 #[derive(PartialEq, Eq)]
 enum Reload {
     Room,
@@ -152,7 +152,7 @@ enum Reload {
     Closed,
 }
 
-/// A batch that is being filled. Published when it ends, also if the caller's iterator panics.
+/// A batch of pushes. Published when it is dropped, also if the caller's iterator panics.
 struct Batch<'p, T, const N: usize, S: Deref<Target = Ring<T, N>>> {
     producer: &'p mut Producer<T, N, S>,
     first: usize,

@@ -6,16 +6,17 @@ use core::fmt;
 use core::mem::{MaybeUninit, needs_drop};
 use crossbeam_utils::CachePadded;
 
-/// The lowest bit of a word: its end is gone.
+/// The lowest bit of a word: its end was dropped.
 pub(super) const CLOSED: usize = 1;
 
-/// What a word grows by with each value: the bits above [`CLOSED`] count, and wrap around.
+/// The increment of a word per value: the bits above [`CLOSED`] count, and wrap around.
 pub(super) const STEP: usize = 2;
 
-/// Room for `N` values, a power of two, on their way from one thread to another.
+/// A ring of `N` slots, a power of two, which carries values from one thread to another.
 ///
-/// [`split`](Self::split) gives two ends that borrow the ring, [`split_shared`](Self::split_shared)
-/// two that share its ownership. Values that are left when the ring is dropped are dropped with it.
+/// [`split`](Self::split) returns two ends that borrow the ring,
+/// [`split_shared`](Self::split_shared) two that share its ownership. Dropping the ring drops the
+/// values in it.
 ///
 /// ```
 /// use polyrail_core::spsc::Ring;
@@ -33,24 +34,24 @@ pub(super) const STEP: usize = 2;
 /// });
 /// ```
 ///
-/// The capacity is checked when the program is compiled:
+/// The capacity is checked at compile time:
 ///
 /// ```compile_fail
 /// let ring = polyrail_core::spsc::Ring::<u64, 3>::new();
 /// ```
 pub struct Ring<T, const N: usize> {
-    /// The producer's word: the position that is filled next.
+    /// The producer's word: the position to fill next.
     pub(super) tail: CachePadded<AtomicUsize>,
-    /// The consumer's word: the position that is taken next.
+    /// The consumer's word: the position to take next.
     pub(super) head: CachePadded<AtomicUsize>,
-    /// The two ends were given out.
+    /// Whether the ring was split.
     pub(super) split: AtomicBool,
     /// Positions `head..tail`, modulo `N`, are initialised.
     slots: [UnsafeCell<MaybeUninit<T>>; N],
 }
 
-// SAFETY: a slot is accessed by one end at a time, as the two words say, and there is one end of
-// each kind: so sharing a ring hands values from thread to thread, for which `T: Send` is enough.
+// SAFETY: the two words give each slot to one end at a time, and there is one end of each kind.
+// Sharing a ring only moves values between threads, for which `T: Send` is enough.
 unsafe impl<T: Send, const N: usize> Sync for Ring<T, N> {}
 
 impl<T, const N: usize> Ring<T, N> {
@@ -59,7 +60,7 @@ impl<T, const N: usize> Ring<T, N> {
         "a ring's capacity is a power of two, and positions have two bits more"
     );
 
-    /// An empty ring.
+    /// Creates an empty ring.
     #[cfg(not(polyrail_loom))]
     pub const fn new() -> Self {
         const { Self::CHECK }
@@ -71,7 +72,7 @@ impl<T, const N: usize> Ring<T, N> {
         }
     }
 
-    /// An empty ring; loom's types cannot be made in constants.
+    /// Creates an empty ring; loom's types have no constant constructors.
     #[cfg(polyrail_loom)]
     pub fn new() -> Self {
         const { Self::CHECK }
@@ -83,7 +84,7 @@ impl<T, const N: usize> Ring<T, N> {
         }
     }
 
-    /// Values that fit.
+    /// Returns the number of values that fit.
     pub const fn capacity(&self) -> usize {
         N
     }
@@ -97,11 +98,11 @@ impl<T, const N: usize> Ring<T, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the producer, `position` is its tail, and the consumer has said that it is
-    /// done with the slot: `tail < head + N`, for a head that was loaded with acquire.
+    /// The caller is the producer, `position` is its tail, and the consumer has released the slot:
+    /// `tail < head + N`, for a head that was loaded with acquire.
     #[inline(always)]
     pub(super) unsafe fn write(&self, position: usize, value: T) {
-        // SAFETY: the slot is the producer's, so nobody else accesses it.
+        // SAFETY: the slot is the producer's, so no other thread accesses it.
         self.slot(position).with_mut(|slot| unsafe { (*slot).write(value) });
     }
 
@@ -109,9 +110,8 @@ impl<T, const N: usize> Ring<T, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the consumer, or has the ring for itself; `position` is the head, and it is
-    /// below a tail that was loaded with acquire; the head moves on before anybody reads the slot
-    /// again.
+    /// The caller is the consumer, or has exclusive access to the ring; `position` is the head, and
+    /// below a tail that was loaded with acquire; the head advances before the slot is read again.
     #[inline(always)]
     pub(super) unsafe fn read(&self, position: usize) -> T {
         // SAFETY: the slot is the consumer's, the producer has filled it, and it is read once.
@@ -130,11 +130,11 @@ impl<T, const N: usize> Drop for Ring<T, N> {
         if !needs_drop::<T>() {
             return;
         }
-        // Relaxed: both ends are gone, and whoever drops the ring knows it from its owner.
+        // Relaxed: both ends were dropped, and `&mut self` orders their last stores before this.
         let tail = self.tail.load(Ordering::Relaxed) & !CLOSED;
         let mut head = self.head.load(Ordering::Relaxed) & !CLOSED;
         while head != tail {
-            // SAFETY: the ring is ours alone, and every position from head to tail holds a value.
+            // SAFETY: access is exclusive, and every position from head to tail holds a value.
             drop(unsafe { self.read(head) });
             head = head.wrapping_add(STEP);
         }

@@ -1,4 +1,4 @@
-//! The two ends of a ring are given out.
+//! Splits a ring into its two ends.
 
 use super::consumer::Consumer;
 use super::producer::Producer;
@@ -6,13 +6,14 @@ use super::ring::{CLOSED, Ring};
 use crate::sync::Ordering;
 use stable_deref_trait::CloneStableDeref;
 
-/// The ring was split before.
+/// The ring was split already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the ring has its two ends already")]
+#[error("the ring is already split: it has one producer and one consumer")]
 pub struct AlreadySplit;
 
 impl<T, const N: usize> Ring<T, N> {
-    /// The two ends, which borrow the ring. Values that an earlier pair left come out first.
+    /// Returns the two ends, which borrow the ring. Values that an earlier pair left are popped
+    /// first.
     ///
     /// ```
     /// use polyrail_core::spsc::{PopError, Ring};
@@ -34,8 +35,8 @@ impl<T, const N: usize> Ring<T, N> {
         (Producer::new(ring, tail, head), Consumer::new(ring, head, tail))
     }
 
-    /// The two ends of a ring that they own together, for instance in an `Arc` (for which the crate
-    /// `stable_deref_trait` needs its feature `alloc` or `std`).
+    /// Returns two ends that share ownership of the ring, for instance in an `Arc` (which needs
+    /// feature `alloc` or `std` of the crate `stable_deref_trait`).
     ///
     /// ```
     /// use polyrail_core::spsc::{AlreadySplit, Ring};
@@ -56,14 +57,14 @@ impl<T, const N: usize> Ring<T, N> {
     ///
     /// # Errors
     ///
-    /// The ring was split before: there is one end of each kind.
+    /// The ring was split already: there is one end of each kind.
     #[allow(clippy::type_complexity, reason = "two ends")]
     pub fn split_shared<S>(ring: S) -> Result<(Producer<T, N, S>, Consumer<T, N, S>), AlreadySplit>
     where
         S: CloneStableDeref<Target = Self>,
     {
-        // Relaxed: whoever shares the ring came by it in an orderly way, and a ring that was never
-        // split is empty.
+        // Relaxed: sharing the ring with another thread already orders the accesses, and a ring
+        // that was never split is empty.
         if ring.split.swap(true, Ordering::Relaxed) {
             return Err(AlreadySplit);
         }

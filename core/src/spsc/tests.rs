@@ -1,4 +1,4 @@
-//! What one thread can see of the ring. Two threads: `spsc` in the tests package.
+//! Single-threaded behaviour of the ring. Two threads: `spsc` in the tests package.
 
 extern crate std;
 

@@ -1,5 +1,5 @@
-//! Two threads while both words of a ring wrap around the end of `usize`: in whatever
-//! interleavings the machine takes, or under loom in all of them.
+//! Two threads while both words of a ring wrap around the end of `usize`: in the interleavings that
+//! the machine happens to take, or in all of them under loom.
 
 extern crate std;
 
@@ -22,7 +22,7 @@ fn explore(scenario: impl Fn()) {
 /// The last position before they wrap around.
 const LAST: usize = 0_usize.wrapping_sub(STEP);
 
-/// A ring whose words stand just before they wrap around.
+/// Creates a ring whose words are about to wrap around.
 pub(super) fn about_to_wrap<T, const N: usize>() -> Ring<T, N> {
     let ring = Ring::new();
     for word in [&ring.tail, &ring.head] {
@@ -33,7 +33,7 @@ pub(super) fn about_to_wrap<T, const N: usize>() -> Ring<T, N> {
 
 type Shared = Arc<Ring<usize, 2>>;
 
-/// The ends of such a ring. (`split_shared` takes it for granted that a ring begins at 0.)
+/// Returns the ends of such a ring. (`split_shared` would assume that the ring begins at 0.)
 fn ends() -> (Producer<usize, 2, Shared>, Consumer<usize, 2, Shared>) {
     let ring = Arc::new(about_to_wrap());
     (Producer::new(Arc::clone(&ring), LAST, LAST), Consumer::new(ring, LAST, LAST))

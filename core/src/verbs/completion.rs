@@ -1,46 +1,48 @@
-//! The physical completion, and the immediate in it.
+//! The physical completion, and its immediate.
 
 use core::fmt;
 
 use super::{WcFlags, WcOpcode, WcStatus};
 
-/// Immediate data as the verbs structs hold it: the four bytes that cross the wire, in wire order.
+/// Immediate data in the representation of the verbs structs: the four bytes on the wire, in wire
+/// order.
 ///
-/// Verbs says "network byte order"; what an application puts there is its own affair. Polyrail's
-/// users give and get plain numbers, and [`ImmOrder`] says how they travel. DQPLB's sequence numbers
-/// travel as the reference implementation sends them, whatever the order of users' immediates.
+/// Verbs defines it as network byte order, but applications may put any bytes there. Users of
+/// polyrail pass plain numbers, and [`ImmOrder`] determines their byte order on the wire. DQPLB's
+/// sequence numbers are sent in the order of the reference implementation, whatever the order of
+/// users' immediates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Imm(u32);
 
 impl Imm {
-    /// The immediate whose wire bytes are `number`, most significant first.
+    /// Makes an immediate whose wire bytes are `number`, most significant first.
     #[inline]
     pub const fn from_number(number: u32) -> Self {
         Self(number.to_be())
     }
 
-    /// The number whose bytes crossed the wire, most significant first.
+    /// Returns the wire bytes as a number, most significant first.
     #[inline]
     pub const fn number(self) -> u32 {
         u32::from_be(self.0)
     }
 
-    /// The immediate with these bytes on the wire.
+    /// Makes an immediate with these bytes on the wire.
     #[inline]
     pub const fn from_wire(bytes: [u8; 4]) -> Self {
         Self(u32::from_ne_bytes(bytes))
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     #[inline]
     pub const fn wire(self) -> [u8; 4] {
         self.0.to_ne_bytes()
     }
 }
 
-/// The order in which the bytes of a user's immediate cross the wire: what both ends have to have in
-/// common, so that a number arrives as it was sent.
+/// Byte order of users' immediates on the wire. Both ends must use the same order, so that a number
+/// arrives as it was sent.
 ///
 /// ```
 /// use polyrail_core::verbs::ImmOrder;
@@ -50,23 +52,23 @@ impl Imm {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ImmOrder {
-    /// The most significant byte first: the network's order, in which programs send that use `htonl`.
+    /// Most significant byte first: network byte order, which programs that use `htonl` send.
     #[default]
     BigEndian,
-    /// The least significant byte first. So programs send on little-endian hosts that store the number
-    /// as it is, such as the reference implementation.
+    /// Least significant byte first. Programs on little-endian hosts that store the number without
+    /// conversion send this order, such as the reference implementation.
     LittleEndian,
 }
 
 impl ImmOrder {
-    /// The immediate to send.
+    /// Returns the immediate to send for `number`.
     #[inline]
     pub const fn encode(self, number: u32) -> Imm {
         let big = matches!(self, Self::BigEndian);
         Imm(if big { number.to_be() } else { number.to_le() })
     }
 
-    /// The number that was sent.
+    /// Returns the number that was sent.
     #[inline]
     pub const fn decode(self, imm: Imm) -> u32 {
         let big = matches!(self, Self::BigEndian);
@@ -85,20 +87,20 @@ impl fmt::Display for ImmOrder {
 
 /// One entry of a physical completion queue, with the layout of `struct ibv_wc`.
 ///
-/// When [`status`](Self::status) is not SUCCESS, only `wr_id`, `status`, `qp_num` and `vendor_err`
-/// mean anything: verbs leaves the rest undefined, and drivers do fill it with rubbish.
+/// If [`status`](Self::status) is not SUCCESS, only `wr_id`, `status`, `qp_num` and `vendor_err`
+/// are valid: verbs leaves the other fields undefined, and drivers write arbitrary values there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Completion {
-    /// What the poster called the request.
+    /// The `wr_id` of the request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Completion status.
     pub status: WcStatus,
-    /// What completed; undefined on failure.
+    /// Opcode of the completion; undefined on failure.
     pub opcode: WcOpcode,
-    /// The vendor's own code for a failure.
+    /// Vendor-specific error code.
     pub vendor_err: u32,
-    /// Bytes received; receives only.
+    /// Number of bytes received; receives only.
     pub byte_len: u32,
     /// Immediate data, if `wc_flags` has [`WcFlags::WITH_IMM`].
     pub imm: Imm,
@@ -106,7 +108,7 @@ pub struct Completion {
     pub qp_num: u32,
     /// The remote queue pair (UD only).
     pub src_qp: u32,
-    /// What else is valid.
+    /// Flags that say which other fields are valid.
     pub wc_flags: WcFlags,
     /// P_Key index (GSI only).
     pub pkey_index: u16,
@@ -118,14 +120,14 @@ pub struct Completion {
     pub dlid_path_bits: u8,
 }
 
-// A binding polls straight into memory of this type, so it must be `struct ibv_wc` to the byte.
+// Bindings poll directly into memory of this type, so it must have the layout of `struct ibv_wc`.
 static_assertions::const_assert_eq!(size_of::<Completion>(), 48);
 static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, imm), 24);
 static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, qp_num), 28);
 static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, dlid_path_bits), 45);
 
 impl Completion {
-    /// A successful completion without immediate, byte count or addressing.
+    /// Makes a successful completion without immediate, byte count or addressing.
     pub const fn success(qp_num: u32, wr_id: u64, opcode: WcOpcode) -> Self {
         Self {
             wr_id,
@@ -144,12 +146,12 @@ impl Completion {
         }
     }
 
-    /// A failed completion; every field that verbs leaves undefined is zero.
+    /// Makes a failed completion; every field that verbs leaves undefined is zero.
     pub const fn failure(qp_num: u32, wr_id: u64, status: WcStatus, vendor_err: u32) -> Self {
         Self { status, vendor_err, ..Self::success(qp_num, wr_id, WcOpcode(0)) }
     }
 
-    /// The immediate, if the completion is successful and has one.
+    /// Returns the immediate, if the completion is successful and has one.
     #[inline]
     pub const fn imm(&self) -> Option<Imm> {
         if self.status.is_success() && self.wc_flags.contains(WcFlags::WITH_IMM) {

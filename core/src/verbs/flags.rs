@@ -3,26 +3,27 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// How a send work request is to be carried out (`enum ibv_send_flags`).
+    /// Flags of a send work request (`enum ibv_send_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
-        /// Start only when every earlier READ and atomic is complete; over several rails, everything
-        /// earlier.
+        /// Start only after all earlier READs and atomics are complete; on a virtual queue pair
+        /// with several rails, after all earlier requests.
         const FENCE = 1 << 0;
-        /// Report a completion on success too.
+        /// Generate a completion on success, too.
         const SIGNALED = 1 << 1;
-        /// Wake a peer that waits for solicited events only.
+        /// Raise a completion event at a peer that waits for solicited completions only.
         const SOLICITED = 1 << 2;
-        /// Copy the data while posting: the buffer is free when the post returns, no lkey needed.
+        /// Copy the data during the post: the buffer can be reused when the post returns, and no
+        /// lkey is needed.
         const INLINE = 1 << 3;
-        /// Fill in the checksums of IP packets that the request carries: datagrams only, where the
-        /// device does it.
+        /// Fill in the checksums of IP packets that the request carries: datagrams only, on devices
+        /// that support it.
         const IP_CSUM = 1 << 4;
     }
 }
 
 bitflags! {
-    /// What else a completion carries (`enum ibv_wc_flags`).
+    /// Flags of a completion (`enum ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct WcFlags: u32 {
@@ -34,32 +35,32 @@ bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated.
         const WITH_INV = 1 << 3;
-        // Undefined bits come from drivers, on failed completions above all; they are kept.
+        // Drivers set undefined bits, mainly on failed completions; they are kept.
         const _ = !0;
     }
 }
 
 bitflags! {
-    /// What a memory region or a queue pair permits (`enum ibv_access_flags`).
+    /// Access rights of a memory region or a queue pair (`enum ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
-        /// The device may write here on behalf of local requests (receives, READ, atomics).
+        /// The device may write to the region for local requests (receives, READ, atomics).
         const LOCAL_WRITE = 1 << 0;
         /// Peers may write.
         const REMOTE_WRITE = 1 << 1;
         /// Peers may read.
         const REMOTE_READ = 1 << 2;
-        /// Peers may run atomics.
+        /// Peers may execute atomics.
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound to the region.
         const MW_BIND = 1 << 4;
-        /// Addresses count from the region's start.
+        /// Requests address the region by offsets from its start.
         const ZERO_BASED = 1 << 5;
-        /// Pages are brought in on demand.
+        /// Pages are mapped on demand instead of pinned.
         const ON_DEMAND = 1 << 6;
-        /// The region is made of huge pages.
+        /// The region consists of huge pages.
         const HUGETLB = 1 << 7;
-        /// The device may reorder its writes on the bus.
+        /// The device may reorder its writes on the PCI bus.
         const RELAXED_ORDERING = 1 << 20;
     }
 }

@@ -1,6 +1,5 @@
-//! The words of the verbs API as plain data: opcodes, statuses, flags, buffers, requests and
-//! completions. Nothing here has behaviour of its own; the numbers are those of
-//! `infiniband/verbs.h`, so that a binding can pass them through.
+//! The verbs API as plain data: opcodes, statuses, flags, buffers, requests and completions. The
+//! numbers are those of `infiniband/verbs.h`, so that a binding can pass them through.
 
 mod buffer;
 mod completion;

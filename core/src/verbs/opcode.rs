@@ -2,23 +2,24 @@
 
 use core::fmt;
 
-/// What a send work request asks for (`enum ibv_wr_opcode`).
+/// Operation of a send work request (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Write to remote memory; the peer's software does not notice.
+    /// Write to remote memory without a completion at the peer.
     RdmaWrite = 0,
-    /// Write to remote memory and consume a receive there, which completes with 32 immediate bits.
+    /// Write to remote memory, and complete a receive of the peer with a 32-bit immediate.
     RdmaWriteWithImm = 1,
     /// Send into the peer's next receive buffer.
     Send = 2,
-    /// [`Send`](Self::Send) with 32 immediate bits.
+    /// [`Send`](Self::Send) with a 32-bit immediate.
     SendWithImm = 3,
     /// Read from remote memory.
     RdmaRead = 4,
-    /// Compare and swap 8 aligned bytes of remote memory; the old value lands in the local buffer.
+    /// Compare and swap 8 aligned bytes of remote memory; the old value is written to the local
+    /// buffer.
     CompareSwap = 5,
-    /// Add to 8 aligned bytes of remote memory; the old value lands in the local buffer.
+    /// Add to 8 aligned bytes of remote memory; the old value is written to the local buffer.
     FetchAdd = 6,
     /// Invalidate a local key.
     LocalInv = 7,
@@ -27,7 +28,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The opcode that a successful completion of this request carries.
+    /// Returns the opcode of a successful completion of this request.
     pub const fn completion(self) -> WcOpcode {
         match self {
             Self::RdmaWrite | Self::RdmaWriteWithImm => WcOpcode::RDMA_WRITE,
@@ -39,14 +40,14 @@ impl Opcode {
         }
     }
 
-    /// Whether the request brings remote bytes here: READ and the atomics.
+    /// Whether the request fetches remote bytes: READ and atomics.
     pub const fn is_fetching(self) -> bool {
         matches!(self, Self::RdmaRead | Self::CompareSwap | Self::FetchAdd)
     }
 }
 
-/// What completed (`enum ibv_wc_opcode`), as the raw number: on a failed completion verbs leaves
-/// this field undefined, so no number may be refused.
+/// Opcode of a completion (`enum ibv_wc_opcode`), as the raw number: verbs leaves the field
+/// undefined on failed completions, so every number is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct WcOpcode(pub u32);
@@ -66,11 +67,12 @@ impl WcOpcode {
     pub const BIND_MW: Self = Self(5);
     /// A local invalidation.
     pub const LOCAL_INV: Self = Self(6);
-    /// A receive that took a SEND.
+    /// A receive that was completed by a SEND.
     pub const RECV: Self = Self(128);
-    /// A receive that took the immediate of an RDMA WRITE.
+    /// A receive that was completed by an RDMA WRITE with immediate.
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);
-    /// Ours: the completion failed on a pass-through queue pair, so its opcode cannot be known.
+    /// Not a verbs opcode: the completion failed on a pass-through queue pair, so the opcode is
+    /// unknown.
     pub const UNKNOWN: Self = Self(u32::MAX);
 
     /// Whether a *successful* completion with this opcode belongs to the receive queue
@@ -79,7 +81,7 @@ impl WcOpcode {
         self.0 & Self::RECV.0 != 0
     }
 
-    /// The name that verbs gives to the number.
+    /// Returns the name of the number in verbs, without `IBV_WC_`.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::SEND => "SEND",

@@ -1,32 +1,33 @@
-//! Work requests: what users post to a virtual queue pair, and what it posts to physical ones.
+//! Work requests: those that users post to a virtual queue pair, and those that it posts to
+//! physical ones.
 
 use super::{DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, Sge};
 
-/// When a WRITE or READ over several rails, with or without immediate, is reported. (SENDs and atomics, and
-/// whatever goes over a single rail, are reported when they are done, which is in their order.)
+/// When a WRITE or READ over several rails, with or without immediate, is reported. SENDs, atomics,
+/// and requests over a single rail are reported when they are done, which is in posting order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReportOrder {
-    /// In its turn: when it and everything of this kind that was posted before it is done, and behind those of
-    /// them that are reported in their turn too.
+    /// In posting order: when the request and all earlier requests of this kind are done, and after
+    /// those of them that are reported in order, too.
     #[default]
     InOrder = 0,
-    /// As soon as it is done. It keeps its place among the requests that can be unreported until those before
-    /// it are done. (With SPRAY a WRITE_WITH_IMM is done when its receiver is notified, behind all that was
-    /// posted before it: that is its turn.)
+    /// As soon as it is done. It still counts as unreported until all earlier requests are done.
+    /// (With SPRAY, a WRITE_WITH_IMM is done when its receiver is notified. The notification
+    /// follows all earlier requests, so it is reported in posting order anyway.)
     WhenDone = 1,
 }
 
 /// A send work request for a virtual queue pair.
 ///
-/// The constructors give signaled requests, reported in the order that the queue pair was built with;
+/// The constructors make signaled requests, which are reported in the queue pair's default order;
 /// [`with_flags`](Self::with_flags) and [`reported`](Self::reported) change that.
 ///
 /// ```
 /// use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, SendWr};
 ///
 /// let data = [7u8; 4096];
-/// // SAFETY: `data` outlives the request, and nobody writes it meanwhile.
+/// // SAFETY: `data` outlives the request and is not written meanwhile.
 /// let local = unsafe { LocalBuffer::new(data.as_ptr() as u64, 4096) };
 /// let keys = [DeviceKeys { device: DeviceId(0), lkey: 1, rkey: 2 }];
 /// let wr = SendWr::write(42, local, 0x7f00_0000_0000, &keys);
@@ -34,27 +35,27 @@ pub enum ReportOrder {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'k> {
-    /// The caller's name for the request; comes back in its completion. Need not be unique.
+    /// A value chosen by the caller, returned in the completion. It need not be unique.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub opcode: Opcode,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
-    /// Immediate data of the `WithImm` opcodes, as a number. It travels big endian, unless the queue
-    /// pair's [`imm_order`](crate::virtual_qp::Config::imm_order) has another order.
+    /// Immediate data of the `WithImm` opcodes, as a number. It is sent big endian, unless the
+    /// queue pair's [`imm_order`](crate::virtual_qp::Config::imm_order) differs.
     pub imm: u32,
     /// The local buffer.
     pub local: LocalBuffer,
     /// First byte of the remote buffer; unused by SEND.
     pub remote_addr: u64,
-    /// The value to compare with, or the one to add.
+    /// The value to compare with, or to add.
     pub compare_add: u64,
     /// The value to swap in.
     pub swap: u64,
-    /// Keys of both buffers for each device that the queue pair has rails on.
+    /// Keys of both buffers, for each device of the queue pair's rails.
     pub keys: &'k [DeviceKeys],
-    /// When it is reported; `None`: as the queue pair's
-    /// [`report_order`](crate::virtual_qp::Config::report_order) says.
+    /// When it is reported; `None` selects the queue pair's
+    /// [`report_order`](crate::virtual_qp::Config::report_order).
     pub report_order: Option<ReportOrder>,
 }
 
@@ -74,7 +75,7 @@ impl<'k> SendWr<'k> {
         }
     }
 
-    /// RDMA WRITE of `local` to `remote_addr`.
+    /// Makes an RDMA WRITE of `local` to `remote_addr`.
     #[inline]
     pub const fn write(
         wr_id: u64,
@@ -85,7 +86,8 @@ impl<'k> SendWr<'k> {
         Self { remote_addr, ..Self::new(wr_id, Opcode::RdmaWrite, local, keys) }
     }
 
-    /// RDMA WRITE of `local` to `remote_addr`; the peer's next notification receive completes.
+    /// Makes an RDMA WRITE of `local` to `remote_addr` that completes the peer's next notification
+    /// receive.
     #[inline]
     pub const fn write_with_imm(
         wr_id: u64,
@@ -97,8 +99,8 @@ impl<'k> SendWr<'k> {
         Self { remote_addr, imm, ..Self::new(wr_id, Opcode::RdmaWriteWithImm, local, keys) }
     }
 
-    /// A WRITE_WITH_IMM of no bytes: the peer's next notification receive completes, in its turn behind
-    /// everything that was posted before. It names no memory, so it needs no keys.
+    /// Makes a WRITE_WITH_IMM without data, which completes the peer's next notification receive
+    /// after everything that was posted before. It needs no keys, since it names no memory.
     ///
     /// ```
     /// use polyrail_core::verbs::{Opcode, SendWr};
@@ -111,7 +113,7 @@ impl<'k> SendWr<'k> {
         Self { imm, ..Self::new(wr_id, Opcode::RdmaWriteWithImm, LocalBuffer::EMPTY, &[]) }
     }
 
-    /// RDMA READ from `remote_addr` into `local`.
+    /// Makes an RDMA READ from `remote_addr` into `local`.
     #[inline]
     pub const fn read(
         wr_id: u64,
@@ -122,13 +124,13 @@ impl<'k> SendWr<'k> {
         Self { remote_addr, ..Self::new(wr_id, Opcode::RdmaRead, local, keys) }
     }
 
-    /// SEND of `local` into the peer's next data receive.
+    /// Makes a SEND of `local` into the peer's next data receive.
     #[inline]
     pub const fn send(wr_id: u64, local: LocalBuffer, keys: &'k [DeviceKeys]) -> Self {
         Self::new(wr_id, Opcode::Send, local, keys)
     }
 
-    /// [`send`](Self::send) with immediate data.
+    /// Makes a [`send`](Self::send) with immediate data.
     #[inline]
     pub const fn send_with_imm(
         wr_id: u64,
@@ -139,7 +141,8 @@ impl<'k> SendWr<'k> {
         Self { imm, ..Self::new(wr_id, Opcode::SendWithImm, local, keys) }
     }
 
-    /// Adds `add` to the 8 bytes at `remote_addr`; their old value lands in `local` (8 bytes).
+    /// Makes an atomic that adds `add` to the 8 bytes at `remote_addr` and writes the old value to
+    /// `local` (8 bytes).
     #[inline]
     pub const fn fetch_add(
         wr_id: u64,
@@ -151,8 +154,8 @@ impl<'k> SendWr<'k> {
         Self { remote_addr, compare_add: add, ..Self::new(wr_id, Opcode::FetchAdd, local, keys) }
     }
 
-    /// Replaces the 8 bytes at `remote_addr` by `swap` if they are `compare`; their old value
-    /// lands in `local` (8 bytes).
+    /// Makes an atomic that replaces the 8 bytes at `remote_addr` by `swap` if they equal
+    /// `compare`, and writes the old value to `local` (8 bytes).
     #[inline]
     pub const fn compare_swap(
         wr_id: u64,
@@ -170,13 +173,13 @@ impl<'k> SendWr<'k> {
         }
     }
 
-    /// The same request with exactly these flags.
+    /// Replaces the flags of the request.
     #[inline]
     pub const fn with_flags(self, flags: SendFlags) -> Self {
         Self { flags, ..self }
     }
 
-    /// The same request, reported in this order whatever the queue pair's own is.
+    /// Sets the report order of the request, which overrides the queue pair's.
     ///
     /// ```
     /// use polyrail_core::verbs::{LocalBuffer, ReportOrder, SendWr};
@@ -196,53 +199,55 @@ impl<'k> SendWr<'k> {
 pub struct LocalPart<'k> {
     /// The buffer.
     pub local: LocalBuffer,
-    /// Its keys for each device that the queue pair has rails on. The rkeys are those of the request.
+    /// Keys of the buffer, for each device of the queue pair's rails. The rkeys are those of the
+    /// request.
     pub keys: &'k [DeviceKeys],
 }
 
 /// A receive work request for a virtual queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'k> {
-    /// The caller's name for the request; comes back in its completion.
+    /// A value chosen by the caller, returned in the completion.
     pub wr_id: u64,
-    /// Where a SEND lands. Empty: a notification receive, completed by a WRITE_WITH_IMM.
+    /// Buffer for a SEND. If it is empty, this is a notification receive, which a WRITE_WITH_IMM
+    /// completes.
     pub local: LocalBuffer,
-    /// Keys of the buffer; only the device of rail 0 is looked up, and none for empty buffers.
+    /// Keys of the buffer; only the key of rail 0's device is used, and none for empty buffers.
     pub keys: &'k [DeviceKeys],
 }
 
 impl<'k> RecvWr<'k> {
-    /// A receive for the notification of one WRITE_WITH_IMM.
+    /// Makes a receive for the notification of one WRITE_WITH_IMM.
     #[inline]
     pub const fn notification(wr_id: u64) -> Self {
         Self { wr_id, local: LocalBuffer::EMPTY, keys: &[] }
     }
 
-    /// A receive for one SEND of at most the buffer's length.
+    /// Makes a receive for one SEND of at most the buffer's length.
     #[inline]
     pub const fn data(wr_id: u64, local: LocalBuffer, keys: &'k [DeviceKeys]) -> Self {
         Self { wr_id, local, keys }
     }
 }
 
-/// A send work request for a physical queue pair (`struct ibv_send_wr` with one buffer at most).
+/// A send work request for a physical queue pair (`struct ibv_send_wr` with at most one buffer).
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub opcode: Opcode,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
     /// Immediate data of the `WithImm` opcodes.
     pub imm: Imm,
-    /// The local buffer; of length 0 for a request without one.
+    /// The local buffer; its length is 0 for a request without one.
     pub sge: Sge,
     /// First byte of the remote buffer.
     pub remote_addr: u64,
     /// Key of the remote buffer; for the `Inv` opcodes, the key to invalidate.
     pub rkey: u32,
-    /// The value to compare with, or the one to add.
+    /// The value to compare with, or to add.
     pub compare_add: u64,
     /// The value to swap in.
     pub swap: u64,
@@ -251,8 +256,8 @@ pub struct SendRequest {
 /// A receive work request for a physical queue pair or a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// The buffer; of length 0 for a receive that takes immediates only.
+    /// The buffer; its length is 0 for a receive that takes immediates only.
     pub sge: Sge,
 }

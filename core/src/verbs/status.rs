@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// How a work request ended (`enum ibv_wc_status`). Kept as a number: a driver newer than this
-/// list may report a status that has no name here, and it must reach the caller all the same.
+/// Status of a completed work request (`enum ibv_wc_status`), as the raw number: a newer driver may
+/// report a status that has no name here, and it is passed to the caller unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct WcStatus(pub u32);
@@ -13,7 +13,7 @@ macro_rules! statuses {
         impl WcStatus {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The constant's name without `IBV_WC_`, or `None` for an unknown number.
+            /// Returns the constant's name without `IBV_WC_`, or `None` for an unknown number.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($name)),)*
@@ -21,7 +21,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// A few words for people, or `None` for an unknown number.
+            /// Returns a description, or `None` for an unknown number.
             pub const fn description(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)*
@@ -33,33 +33,33 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// The request was carried out.
+    /// The request succeeded.
     SUCCESS = 0, "success";
     /// A local buffer is shorter than the message, or the message longer than the port can send.
     LOC_LEN_ERR = 1, "local length error";
     /// An internal consistency error of the local queue pair.
     LOC_QP_OP_ERR = 2, "local QP operation error";
-    /// The same for an EE context (reliable datagram).
+    /// An internal consistency error of a local EE context (reliable datagram).
     LOC_EEC_OP_ERR = 3, "local EE context operation error";
     /// A local key does not cover the local buffer, or does not permit the access.
     LOC_PROT_ERR = 4, "local protection error";
-    /// The queue pair was in the error state before this request ran.
+    /// The queue pair entered the error state before this request was executed.
     WR_FLUSH_ERR = 5, "request flushed";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";
-    /// The responder answered with something unexpected.
+    /// The responder sent an unexpected response.
     BAD_RESP_ERR = 7, "bad response";
-    /// A local buffer was refused while data was arriving.
+    /// A protection error on a local buffer while data was arriving.
     LOC_ACCESS_ERR = 8, "local access error";
-    /// The responder found the request invalid.
+    /// The responder rejected the request as invalid.
     REM_INV_REQ_ERR = 9, "remote invalid request";
     /// A remote key does not cover the remote range, or does not permit the access.
     REM_ACCESS_ERR = 10, "remote access error";
-    /// The responder could not complete the request for reasons of its own.
+    /// The responder could not complete the request because of a local error.
     REM_OP_ERR = 11, "remote operation error";
-    /// The responder never answered.
+    /// The responder did not acknowledge the request within the retries.
     RETRY_EXC_ERR = 12, "transport retries exceeded";
-    /// The responder had no receive posted, time and again.
+    /// The responder had no receive posted within the RNR retries.
     RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retries exceeded";
     /// Reliable datagram domain violation.
     LOC_RDD_VIOL_ERR = 14, "local RDD violation";
@@ -75,12 +75,12 @@ statuses! {
     FATAL_ERR = 19, "fatal device error";
     /// The responder did not answer in time.
     RESP_TIMEOUT_ERR = 20, "response timeout";
-    /// An error without a code of its own.
+    /// An error that no other status describes.
     GENERAL_ERR = 21, "general error";
 }
 
 impl WcStatus {
-    /// Whether the request was carried out.
+    /// Whether the request succeeded.
     #[inline]
     pub const fn is_success(self) -> bool {
         self.0 == Self::SUCCESS.0
