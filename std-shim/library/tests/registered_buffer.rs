@@ -24,7 +24,7 @@ fn buffers_refuse_ranges_that_are_not_theirs() {
     let error = buffer.fill(3, BYTES, 0).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1048576 bytes from offset 3 on do not lie within a buffer of 1048576 bytes"
+        "1048576 bytes at offset 3 are not within the buffer of 1048576 bytes"
     );
     assert!(RegisteredBuffer::new(0, AccessFlags::empty(), &[&domain()]).is_err());
     let nowhere: [&ProtectionDomain; 0] = [];

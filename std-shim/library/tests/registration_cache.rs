@@ -318,7 +318,7 @@ fn memory_in_use_is_not_said_to_be_free() {
     let error = cache.close().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "memory is still registered: 1 registrations are in use, 0 could not be undone"
+        "memory is still registered: 1 registrations are in use, 0 could not be deregistered"
     );
     drop(held);
     assert_eq!(device.regions(), 0, "buffers outlive their cache");

@@ -1,4 +1,4 @@
-//! Registered memory for programs without `unsafe`.
+//! Registered memory without `unsafe`.
 
 use super::range::OutOfRange;
 use super::registration::Registration;
@@ -10,29 +10,31 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Page-aligned memory, zeroed, owned, and registered with one or more devices.
+/// Page-aligned zeroed memory, which is allocated here and registered with one or more devices.
 ///
-/// Devices may write the bytes at any time, so nobody ever gets a reference to them: they are copied
-/// in and out. Racing with a device gives torn bytes, never undefined behaviour.
+/// Devices may write the bytes at any time, so they are never exposed as references, but copied in
+/// and out. A race with a device gives torn data, but is not undefined behaviour.
 ///
 /// # Buffer ownership
 ///
-/// A [`LocalBuffer`] from [`local`](Self::local) may outlive the buffer. Dropping the buffer
-/// deregisters it, after waiting for accesses that are under way; requests that name it fail from
-/// then on with LOC_PROT_ERR or REM_ACCESS_ERR, and an INLINE request reads zeros.
+/// A [`LocalBuffer`] from [`local`](Self::local) may outlive the buffer. Dropping the buffer waits
+/// for accesses in progress and deregisters it. Later requests that name it fail with LOC_PROT_ERR
+/// or REM_ACCESS_ERR; an INLINE request reads zeros.
 #[derive(Debug)]
 pub struct RegisteredBuffer<R = MemoryRegion> {
-    // Before `pages`: deregistered first, though the pages are shared with the regions anyway.
+    // Before `pages`: deregistered first, although the regions share the pages anyway.
     registration: Registration<R>,
     pages: Arc<Pages>,
 }
 
 impl<R: Region> RegisteredBuffer<R> {
-    /// `length` zero bytes, registered with the same access in each of the domains.
+    /// Allocates `length` zero bytes, and registers them with the same access in each of the
+    /// domains.
     ///
     /// # Errors
     ///
-    /// As [`Domain::register_pages`]; no memory; no domain at all; [`DeviceError::NoOnDemandPaging`].
+    /// Those of [`Domain::register_pages`]; no memory; an empty list of domains;
+    /// [`DeviceError::NoOnDemandPaging`].
     pub fn new<D: Domain<Region = R>>(
         length: usize,
         access: AccessFlags,
@@ -47,11 +49,11 @@ impl<R: Region> RegisteredBuffer<R> {
 }
 
 impl<R> RegisteredBuffer<R> {
-    /// Describes `length` bytes from `offset` on, for requests.
+    /// Describes `length` bytes from `offset`, for requests.
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer.
+    /// The range is not within the buffer.
     pub fn local(&self, offset: usize, length: u32) -> Result<LocalBuffer, OutOfRange> {
         let local = self.pages.local(offset, length);
         local.ok_or(OutOfRange { offset, length: length as usize, size: self.len() })
@@ -61,17 +63,17 @@ impl<R> RegisteredBuffer<R> {
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer; nothing was copied.
+    /// The range is not within the buffer; nothing was copied.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.span(offset, bytes.len())?.write(bytes);
         Ok(())
     }
 
-    /// Copies out of the buffer.
+    /// Copies bytes out of the buffer.
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer; nothing was copied.
+    /// The range is not within the buffer; nothing was copied.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfRange> {
         self.span(offset, bytes.len())?.read(bytes);
         Ok(())
@@ -81,7 +83,7 @@ impl<R> RegisteredBuffer<R> {
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer; nothing was written.
+    /// The range is not within the buffer; nothing was written.
     pub fn fill(&self, offset: usize, length: usize, byte: u8) -> Result<(), OutOfRange> {
         self.span(offset, length)?.fill(byte);
         Ok(())
@@ -101,15 +103,16 @@ impl<R> Deref for RegisteredBuffer<R> {
     }
 }
 
-/// Files, without a copy in between. Positions are bytes from the file's start; like `pread` and
-/// `pwrite` these may move fewer bytes than asked for, and reading moves 0 at the end of the file.
+/// File I/O without an intermediate copy. Positions are offsets in the file. Like `pread` and
+/// `pwrite`, the methods may transfer fewer bytes than requested; reading returns 0 at the end of
+/// the file.
 #[cfg(unix)]
 impl<R> RegisteredBuffer<R> {
-    /// Reads from `file` into `length` bytes from `offset` on; returns the bytes read.
+    /// Reads from `file` into `length` bytes from `offset`; returns the number of bytes read.
     ///
     /// # Errors
     ///
-    /// What `pread` reports; an [`OutOfRange`] as `InvalidInput`.
+    /// Errors of `pread`; [`OutOfRange`] as `InvalidInput`.
     pub fn read_from_file(
         &self,
         offset: usize,
@@ -121,16 +124,16 @@ impl<R> RegisteredBuffer<R> {
         let span = self.span(offset, length)?;
         let fd = file.as_raw_fd();
         let target = span.as_ptr().cast();
-        // SAFETY: the kernel writes at most the span's bytes, which stay allocated meanwhile, and
-        // no reference to them exists.
+        // SAFETY: the kernel writes at most the span's bytes, which are allocated and to which no
+        // references exist.
         retry(|| unsafe { libc::pread(fd, target, span.len(), position as libc::off_t) })
     }
 
-    /// Writes `length` bytes from `offset` on to `file`; returns the bytes written.
+    /// Writes `length` bytes from `offset` to `file`; returns the number of bytes written.
     ///
     /// # Errors
     ///
-    /// What `pwrite` reports; an [`OutOfRange`] as `InvalidInput`.
+    /// Errors of `pwrite`; [`OutOfRange`] as `InvalidInput`.
     pub fn write_to_file(
         &self,
         offset: usize,
@@ -142,7 +145,7 @@ impl<R> RegisteredBuffer<R> {
         let span = self.span(offset, length)?;
         let fd = file.as_raw_fd();
         let source = span.as_ptr().cast();
-        // SAFETY: the kernel reads at most the span's bytes, which stay allocated meanwhile.
+        // SAFETY: the kernel reads at most the span's bytes, which are allocated.
         retry(|| unsafe { libc::pwrite(fd, source, span.len(), position as libc::off_t) })
     }
 }

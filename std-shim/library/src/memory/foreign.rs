@@ -1,4 +1,4 @@
-//! Registered memory that somebody else owns.
+//! Registered memory that the caller owns.
 
 use super::range::OutOfRange;
 use super::registration::Registration;
@@ -7,11 +7,11 @@ use polyrail_core::verbs::{AccessFlags, LocalBuffer};
 use polyrail_software_nic::MemoryRegion;
 use std::ops::{Deref, Range};
 
-/// Memory of the caller's own, registered with one or more devices: an allocation, a mapped file, memory of a
-/// GPU.
+/// Memory of the caller, registered with one or more devices: an allocation, a mapped file, memory
+/// of a GPU.
 ///
-/// It has what a [`RegisteredBuffer`](super::RegisteredBuffer) has to make requests, and nothing to copy in and
-/// out: the bytes are reached as their owner reaches them.
+/// It makes requests like a [`RegisteredBuffer`](super::RegisteredBuffer), but has no methods to
+/// copy data in and out: the owner accesses the memory directly.
 ///
 /// ```
 /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
@@ -55,41 +55,44 @@ use std::ops::{Deref, Range};
 ///
 /// # Buffer ownership
 ///
-/// The memory is the caller's again once [`close`](Self::close) returns without an error. A drop deregisters as
-/// well, but cannot say that it failed, and while a device has not deregistered memory it may write it: whoever
-/// drops without knowing that deregistration never fails, as on the software NIC, gives an
-/// [owner](Self::with_owner), which then is kept for good.
+/// The caller may reuse the memory once [`close`](Self::close) returns without an error. A drop
+/// deregisters as well, but cannot report a failure, and a device may write to memory that it
+/// failed to deregister. Unless deregistration cannot fail, as on the software NIC, pass an
+/// [owner](Self::with_owner) before relying on a drop: after a failure the owner is never dropped.
 #[derive(Debug)]
 pub struct ForeignBuffer<R = MemoryRegion> {
     registration: Registration<R>,
 }
 
 impl<R: Region> ForeignBuffer<R> {
-    /// `length` bytes from `start` on, registered with the same access in each of the domains.
+    /// Registers `length` bytes from `start` with the same access in each of the domains.
     ///
-    /// With [`ON_DEMAND`](AccessFlags::ON_DEMAND) they are not pinned: devices that have it wait for pages that
-    /// are not there.
+    /// With [`ON_DEMAND`](AccessFlags::ON_DEMAND) they are not pinned; the device waits for pages
+    /// that are not present.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Deregister`]: a device refused, and one before did not let go of the memory: it is as if
-    /// [`close`](Self::close) had failed. Otherwise the memory is the caller's: no domain at all; no bytes;
-    /// [`DeviceError::NoOnDemandPaging`]; what a device refuses, such as more memory than may be locked.
+    /// [`DeviceError::Deregister`]: a device refused, and another one then failed to deregister the
+    /// memory, as if [`close`](Self::close) had failed. After any other error the memory is not
+    /// registered: no domains; no bytes; [`DeviceError::NoOnDemandPaging`]; a refusal of a device,
+    /// such as the limit of locked memory.
     ///
     /// # Safety
     ///
     /// Until it is deregistered, see [buffer ownership](Self#buffer-ownership):
     ///
-    /// - the bytes stay allocated, and writable if `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
-    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
-    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
-    ///   exists; while requests may only read some of them, nobody writes those.
+    /// - the bytes stay allocated, and writable if `access` has
+    ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
+    /// - while requests may write some of the bytes (receives, READs, atomics, and any operation
+    ///   that peers may do with the rkey), the program does not access those bytes, and no
+    ///   reference to them exists; while requests may only read some of the bytes, the program does
+    ///   not write those.
     ///
-    /// A completion that was polled, and everything that the peer's software orders by one, ends a
-    /// request's access.
+    /// A request's access ends with its polled completion. A peer's access ends with a completion
+    /// here that its software ordered after the access.
     ///
-    /// The promise covers every [`LocalBuffer`] that [`local`](Self::local) gives: none of them is posted after
-    /// the memory is freed.
+    /// The same holds for every [`LocalBuffer`] that [`local`](Self::local) returns: none of them
+    /// may be posted after the memory is freed.
     pub unsafe fn new<D: Domain<Region = R>>(
         start: *mut u8,
         length: usize,
@@ -100,8 +103,8 @@ impl<R: Region> ForeignBuffer<R> {
         unsafe { Self::register(start, length, access, domains, None) }
     }
 
-    /// As [`new`](Self::new), of memory that `owner` owns. It is kept until the memory is deregistered with
-    /// every device; for good, if one cannot.
+    /// Like [`new`](Self::new), for memory that `owner` owns. The owner is kept until the memory is
+    /// deregistered with every device; if that fails, it is never dropped.
     ///
     /// # Errors
     ///
@@ -109,8 +112,8 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// # Safety
     ///
-    /// As [`new`](Self::new), but the bytes have to stay allocated as long as `owner` is not dropped, and
-    /// beyond that only for the sake of what [`local`](Self::local) gave.
+    /// As [`new`](Self::new), but the bytes only have to stay allocated until `owner` is dropped,
+    /// and afterwards while a [`LocalBuffer`] from [`local`](Self::local) may be posted.
     pub unsafe fn with_owner<D: Domain<Region = R>>(
         start: *mut u8,
         length: usize,
@@ -140,18 +143,18 @@ impl<R: Region> ForeignBuffer<R> {
         Ok(Self { registration: registration? })
     }
 
-    /// A part of a dma-buf, registered with the same access in each of the domains. Requests name it by
-    /// [`iova`](DmaBuf::iova).
+    /// Registers a part of a dma-buf with the same access in each of the domains. Requests name it
+    /// by [`iova`](DmaBuf::iova).
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoDmaBuf`] on the software NIC; EOPNOTSUPP where the device, its driver or the library
-    /// does not know dma-bufs. As [`new`](Self::new) otherwise.
+    /// [`DeviceError::NoDmaBuf`] on the software NIC; EOPNOTSUPP if the device, its driver or the
+    /// library does not support dma-bufs. Otherwise as [`new`](Self::new).
     ///
     /// # Safety
     ///
-    /// As [`new`](Self::new), for the memory behind it. No INLINE request names it: those read the address that
-    /// they are told, on the processor.
+    /// As [`new`](Self::new), for the dma-buf's memory. No INLINE request may name it, because the
+    /// CPU reads inline data from its address.
     pub unsafe fn of_dma_buf<D: Domain<Region = R>>(
         dma_buf: &DmaBuf<'_>,
         access: AccessFlags,
@@ -169,27 +172,27 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Deregister`]: a device may still access it, for as long as the process has the device
-    /// open.
+    /// [`DeviceError::Deregister`]: a device may still access the memory, until the process closes
+    /// the device.
     pub fn close(self) -> Result<(), DeviceError> {
         self.registration.close()
     }
 }
 
 impl<R> ForeignBuffer<R> {
-    /// A handle to the same registration, for a range within this one.
+    /// Returns a handle of the same registration, for a range within this one.
     pub(super) fn part(&self, range: &Range<u64>) -> Self {
         Self { registration: self.registration.part(range) }
     }
 
-    /// Describes `length` bytes from `offset` on, for requests.
+    /// Describes `length` bytes from `offset`, for requests.
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer.
+    /// The range is not within the buffer.
     pub fn local(&self, offset: usize, length: u32) -> Result<LocalBuffer, OutOfRange> {
         let addr = self.registration.at(offset, length as usize)?;
-        // SAFETY: who made the buffer promised it.
+        // SAFETY: guaranteed by the caller of the constructor.
         Ok(unsafe { LocalBuffer::new(addr, length) })
     }
 }

@@ -1,9 +1,9 @@
-//! Memory that devices may access, registered with one or more of them, and what a peer has to know to
-//! reach it.
+//! Memory that is registered with one or more devices, and the data that a peer needs to access it.
 //!
-//! `registration` is what all kinds have in common: where the bytes are, and their keys. `buffer` owns its
-//! bytes, pages that the software NIC's crate allocates and touches, and needs no `unsafe`; `foreign` is memory
-//! of the caller's own, and `cache` keeps registrations of it by their ranges. `remote` is the peer's side.
+//! `registration` is the part that all kinds share: address, length and keys. `buffer` owns its
+//! bytes, which the software NIC's crate allocates and copies, and needs no `unsafe`; `foreign` is
+//! memory of the caller, and `cache` keeps registrations of it by their ranges. `remote` describes
+//! a buffer of the peer.
 
 mod buffer;
 mod cache;

@@ -1,8 +1,8 @@
 //! Ranges of buffers.
 
-/// A range that does not lie within its buffer.
+/// A range that is not within its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} bytes from offset {offset} on do not lie within a buffer of {size} bytes")]
+#[error("{length} bytes at offset {offset} are not within the buffer of {size} bytes")]
 pub struct OutOfRange {
     /// First byte of the range.
     pub offset: usize,

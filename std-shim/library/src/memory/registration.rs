@@ -1,4 +1,5 @@
-//! Memory registered with devices, whoever owns it: how requests name it, here and at a peer.
+//! Memory registered with devices, whoever owns it: its description for requests, here and at a
+//! peer.
 
 use super::range::OutOfRange;
 use super::remote::{DeviceCountMismatch, RemoteBuffer};
@@ -9,7 +10,7 @@ use polyrail_software_nic::RegionKeys;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What every kind of registered buffer can say: where it is, and its keys.
+/// Address, length and keys of a registered buffer.
 #[derive(Debug)]
 pub struct Registration<R> {
     held: Arc<Held<R>>,
@@ -17,7 +18,7 @@ pub struct Registration<R> {
     length: usize,
 }
 
-/// A region on each device, and its keys.
+/// The regions of a buffer, one per device, and their keys.
 #[derive(Debug)]
 struct Held<R> {
     regions: Vec<R>,
@@ -25,10 +26,11 @@ struct Held<R> {
 }
 
 impl<R: Region> Registration<R> {
-    /// Registers with every domain. `addr` is where requests find the first of `length` bytes.
+    /// Registers with every domain. `addr` is the address by which requests name the first of
+    /// `length` bytes.
     ///
-    /// If a device refuses, what was registered with others is deregistered again. If that fails too, the error
-    /// is that: [`DeviceError::Deregister`].
+    /// If a device refuses, the other registrations are undone. If that fails, too, the error is
+    /// [`DeviceError::Deregister`].
     pub(super) fn new<D: Domain<Region = R>>(
         (addr, length): (u64, usize),
         access: AccessFlags,
@@ -52,13 +54,13 @@ impl<R: Region> Registration<R> {
         Ok(Self { held: Arc::new(Held { regions, keys }), addr, length })
     }
 
-    /// Deregisters with every device, unless another handle has the same regions.
+    /// Deregisters with every device, unless another handle shares the regions.
     pub(super) fn close(self) -> Result<(), DeviceError> {
         Arc::into_inner(self.held).map_or(Ok(()), |held| close_all(held.regions))
     }
 }
 
-/// Refuses access that the device does not grant, or that means something else on each device.
+/// Refuses access flags that the device does not support, or whose meaning depends on the device.
 fn permits<D: Domain>(domain: &D, access: AccessFlags) -> Result<(), DeviceError> {
     if access.contains(AccessFlags::ZERO_BASED) {
         return Err(DeviceError::ZeroBased);
@@ -69,7 +71,7 @@ fn permits<D: Domain>(domain: &D, access: AccessFlags) -> Result<(), DeviceError
     Ok(())
 }
 
-/// Closes all of them, whether or not one fails; the first failure.
+/// Closes all regions, even if one fails; returns the first error.
 fn close_all<R: Region>(regions: Vec<R>) -> Result<(), DeviceError> {
     let mut closed = Ok(());
     for region in regions {
@@ -79,45 +81,46 @@ fn close_all<R: Region>(regions: Vec<R>) -> Result<(), DeviceError> {
 }
 
 impl<R> Registration<R> {
-    /// The bytes from the first to the one behind the last.
+    /// Returns the range of addresses.
     pub(super) const fn range(&self) -> Range<u64> {
         self.addr..self.addr + self.length as u64
     }
 
-    /// A handle to the same regions, for a range within this one.
+    /// Returns a handle of the same regions, for a range within this one.
     pub(super) fn part(&self, range: &Range<u64>) -> Self {
         let length = (range.end - range.start) as usize;
         Self { held: Arc::clone(&self.held), addr: range.start, length }
     }
 
-    /// Whether there are other handles to the same regions.
+    /// Whether other handles share the regions.
     pub(super) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.held) > 1
     }
 
-    /// Bytes; never 0.
+    /// Returns the length in bytes; never 0.
     #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Address of the first byte, for peers.
+    /// Returns the address of the first byte, for peers.
     pub const fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Keys on every device, in the order of the domains.
+    /// Returns the keys on every device, in the order of the domains.
     pub fn keys(&self) -> &[RegionKeys] {
         &self.held.keys
     }
 
-    /// Keys on one device: those of the first region there.
+    /// Returns the keys on one device: those of the first region there.
     pub fn keys_on(&self, device: DeviceId) -> Option<RegionKeys> {
         self.keys().iter().copied().find(|keys| keys.device == device)
     }
 
-    /// Its own keys on every device, in the order of the domains: for messages
-    /// ([`p2p`](crate::p2p)), whose peer learns the keys with each buffer.
+    /// Returns the local and remote keys of this buffer on every device, in the order of the
+    /// domains. Messages ([`p2p`](crate::p2p)) take these, since their peers receive the keys with
+    /// each buffer.
     pub fn own_keys(&self) -> Vec<DeviceKeys> {
         let keys = |keys: &RegionKeys| {
             let RegionKeys { device, lkey, rkey } = *keys;
@@ -126,12 +129,12 @@ impl<R> Registration<R> {
         self.keys().iter().map(keys).collect()
     }
 
-    /// The regions, in the order of the domains.
+    /// Returns the regions, in the order of the domains.
     pub fn regions(&self) -> &[R] {
         &self.held.regions
     }
 
-    /// What a peer has to know to reach this buffer.
+    /// Returns the description that a peer needs to access this buffer.
     pub fn remote(&self) -> RemoteBuffer {
         RemoteBuffer {
             addr: self.addr(),
@@ -140,17 +143,18 @@ impl<R> Registration<R> {
         }
     }
 
-    /// The keys of requests that move data between this buffer and one of the peer's, for every
-    /// device. The i-th device here has its rails connected to the i-th device there.
+    /// Returns the keys of requests that move data between this buffer and a buffer of the peer,
+    /// for every device. Rails connect the i-th device here with the i-th device of the peer.
     ///
-    /// If the numbers of devices differ, rails take the devices of each end in turn, and there are keys for
-    /// each two devices that a rail connects, in the order of the rails: with one device here and two there,
-    /// keys for rails 0, 2, .. and keys for rails 1, 3, .. Then both buffers are to be registered with the
-    /// devices of the endpoints, in their order, and no others.
+    /// If the numbers of devices differ, rails use the devices of each end in turn, and there are
+    /// keys for each pair of devices that a rail connects, in the order of the rails: with one
+    /// device here and two at the peer, there are keys for rails 0, 2, .. and keys for rails 1, 3,
+    /// .. Both buffers must then be registered with exactly the devices of the endpoints, in their
+    /// order.
     ///
     /// # Errors
     ///
-    /// The peer's is registered with no device.
+    /// One of the buffers is registered with no device.
     pub fn toward(&self, peer: &RemoteBuffer) -> Result<Vec<DeviceKeys>, DeviceCountMismatch> {
         let local = self.keys().len();
         let remote = peer.rkeys.len();
@@ -160,12 +164,12 @@ impl<R> Registration<R> {
         Ok(keys_toward(self.keys(), &peer.rkeys).collect())
     }
 
-    /// The keys of requests that touch this buffer only: receives and SENDs.
+    /// Returns the keys of requests that access only this buffer: receives and SENDs.
     pub fn local_keys(&self) -> Vec<DeviceKeys> {
         self.keys().iter().map(|keys| keys.toward(0)).collect()
     }
 
-    /// The address of `length` bytes from `offset` on.
+    /// Returns the address of `length` bytes from `offset`.
     pub(super) fn at(&self, offset: usize, length: usize) -> Result<u64, OutOfRange> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.addr.wrapping_add(offset as u64)),
@@ -174,8 +178,9 @@ impl<R> Registration<R> {
     }
 }
 
-/// The keys of requests that move data between a buffer with these `keys` here and one with these `rkeys` at the peer:
-/// what [`Registration::toward`] says, without its list. None if either is empty.
+/// Returns the keys of requests that move data between a buffer with these `keys` here and one with
+/// these `rkeys` at the peer, like [`Registration::toward`], but without allocating. There are none
+/// if either is empty.
 pub fn keys_toward<'k>(
     keys: &'k [RegionKeys],
     rkeys: &'k [u32],
@@ -184,7 +189,7 @@ pub fn keys_toward<'k>(
     pairs.map(|(keys, rkey)| keys.toward(*rkey)).take(device_pairs(keys.len(), rkeys.len()))
 }
 
-/// How many different pairs of devices there are, if rails take the devices of each end in turn.
+/// Returns the number of different device pairs, if rails use the devices of each end in turn.
 fn device_pairs(local: usize, remote: usize) -> usize {
     if local == remote {
         return local;
@@ -218,7 +223,7 @@ mod tests {
         let back = there.toward(&here.remote()).unwrap();
         let pairs: Vec<_> = back.iter().map(|keys| (keys.lkey, keys.rkey)).collect();
         assert_eq!(pairs, [0, 1].map(|near| (there.keys()[near].lkey, own.rkey)));
-        // Whatever a peer says: no more than there can be rails.
+        // Limited to the number of rails, whatever the peer sends.
         let many = RemoteBuffer { addr: 0, length: 1, rkeys: vec![0; 1000] };
         assert_eq!(there.toward(&many).unwrap().len(), MAX_RAILS);
         let none = RemoteBuffer { rkeys: vec![], ..many };

@@ -1,27 +1,27 @@
-//! Registered memory of the peer.
+//! Registered memory of a peer.
 
 use super::range::OutOfRange;
 use serde::{Deserialize, Serialize};
 
-/// A buffer of the peer, as it travels over a connection: where it is, and the keys to it.
+/// A buffer of the peer, as sent over a connection: its address, length and keys.
 ///
-/// Safe to hand around: a device checks every access against the key that comes with it.
+/// It is safe to use: a device checks every access against the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {
     /// Address of the first byte in the peer's memory.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Remote keys, in the order of the peer's devices.
     pub rkeys: Vec<u32>,
 }
 
 impl RemoteBuffer {
-    /// Address of `length` bytes from `offset` on.
+    /// Returns the address of `length` bytes from `offset`.
     ///
     /// # Errors
     ///
-    /// The range does not lie within the buffer.
+    /// The range is not within the buffer.
     pub fn at(&self, offset: usize, length: u32) -> Result<u64, OutOfRange> {
         let end = (offset as u64).checked_add(length.into());
         if end.is_none_or(|end| end > self.length) {
@@ -33,13 +33,15 @@ impl RemoteBuffer {
     }
 }
 
-/// The devices of the two ends of a transfer cannot be paired: one is registered with none.
+/// The devices of two buffers cannot be paired, because one buffer is registered with none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the buffer is registered with {local} devices here and {remote} there")]
+#[error(
+    "the buffers cannot be paired: registered with {local} devices here and {remote} at the peer"
+)]
 pub struct DeviceCountMismatch {
-    /// Devices here.
+    /// Number of devices here.
     pub local: usize,
-    /// Devices there.
+    /// Number of devices at the peer.
     pub remote: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Buffers that a cache hands out.
+//! Buffers of a cache.
 
 use super::shared::Shared;
 use crate::backend::Region;
@@ -7,18 +7,19 @@ use polyrail_software_nic::MemoryRegion;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A range of memory that a [`RegistrationCache`](super::RegistrationCache) has registered, perhaps as a part
-/// of a longer one; its addresses and lengths are those of the range, its keys those of the registration.
+/// A range of memory that a [`RegistrationCache`](super::RegistrationCache) has registered,
+/// possibly as a part of a longer one. Its addresses and lengths are those of the range; its keys
+/// are those of the registration.
 ///
-/// As long as it lives, the registration stays.
+/// The registration exists while a buffer uses it.
 #[derive(Debug)]
 pub struct CachedBuffer<R: Region = MemoryRegion> {
-    // Dropped before the cache is told.
+    // Dropped before the cache is notified.
     buffer: ForeignBuffer<R>,
     _release: Release<R>,
 }
 
-/// Tells the cache that a buffer was dropped: it may have been the last thing that kept too much.
+/// Notifies the cache that a buffer was dropped, since its registration may now exceed the limits.
 #[derive(Debug)]
 struct Release<R: Region>(Arc<Shared<R>>);
 

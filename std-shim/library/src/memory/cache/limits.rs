@@ -1,42 +1,44 @@
-//! How much a cache keeps, what it counts, and what it cannot promise.
+//! Limits and counters of a cache, and its error.
 
-/// How much a cache keeps. What is in use stays, however much it is; where that leaves room, the cache keeps
-/// what was handed out last.
+/// How much a cache keeps. Registrations in use always stay; within the remaining limits, the most
+/// recently used ones stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Registrations.
+    /// Maximum number of registrations.
     pub max_registrations: usize,
-    /// Their bytes. What overlaps counts twice.
+    /// Maximum total length in bytes. Overlapping bytes count twice.
     pub max_bytes: u64,
 }
 
 impl Default for CacheLimits {
-    /// 1024 registrations of any length: where too little memory may be locked for them, what nobody uses makes
-    /// room.
+    /// 1024 registrations of any length. If the limit of locked memory is too low for them, unused
+    /// registrations are dropped on demand.
     fn default() -> Self {
         Self { max_registrations: 1024, max_bytes: u64::MAX }
     }
 }
 
-/// What a cache has done, and what it keeps.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Ranges that were registered already.
+    /// Requests for a range that was registered already.
     pub hits: u64,
-    /// Ranges that were not.
+    /// Requests for a range that was not.
     pub misses: u64,
-    /// Registrations that it answers with now.
+    /// Present registrations.
     pub registrations: usize,
-    /// Their bytes. What overlaps counts twice.
+    /// Their total length in bytes. Overlapping bytes count twice.
     pub bytes: u64,
 }
 
-/// Memory that was to be forgotten is still registered: devices may access it.
+/// Memory to be invalidated is still registered, so devices may access it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("memory is still registered: {used} registrations are in use, {kept} could not be undone")]
+#[error(
+    "memory is still registered: {used} registrations are in use, {kept} could not be deregistered"
+)]
 pub struct StillRegistered {
-    /// Registrations that are in use, which end with that.
+    /// Registrations in use, which end when their buffers are dropped.
     pub used: usize,
-    /// Registrations that a device did not undo, for good.
+    /// Registrations that a device failed to deregister. They stay until the process ends.
     pub kept: usize,
 }

@@ -1,7 +1,8 @@
-//! A cache of registrations: memory of the caller's own is registered when a request first needs it, and stays
-//! registered for the next.
+//! A cache of registrations: the caller's memory is registered when a request first needs it, and
+//! stays registered for later requests.
 //!
-//! `state` decides what is answered and what goes, `shared` does it among threads, `cached` is what users hold.
+//! `state` decides which registrations are used and dropped, `shared` applies the decisions under a
+//! lock, and `cached` is the buffer that users hold.
 
 mod cached;
 mod limits;
@@ -18,25 +19,27 @@ use shared::Shared;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Registrations of the caller's memory with one or more devices, by their ranges. Registering pins pages and
-/// tells devices of them, which takes microseconds to seconds; a look-up takes less than one.
+/// Registrations of the caller's memory with one or more devices, by their ranges. Registering pins
+/// pages and passes them to devices, which takes microseconds to seconds; a look-up takes less than
+/// a microsecond.
 ///
 /// # Rules
 ///
-/// - **An answer** is a registration that has all of the range, and exactly the access that is asked for: more
-///   would let peers do more, and the rest of the flags changes what the device promises. Otherwise the range,
-///   and nothing around it, is registered; what it contains of the same access is not answered with any more.
-/// - **What stays.** A registration that a [`CachedBuffer`] uses stays, whatever the limits. Of the others, the
-///   one that was handed out longest ago goes first, as soon as there are more than the
-///   [limits](CacheLimits) allow. Where a device runs out of regions or memory, all of the others go, and it is
-///   tried once more.
-/// - **Invalidation is the caller's duty.** The cache does not see that memory is freed, unmapped or mapped
-///   anew; it would answer with a registration of pages that are no longer there. So
-///   [`invalidate`](Self::invalidate) comes before that, after the last buffer of the range was dropped.
-/// - **Keys** open the whole registration, and go on to until it goes, even if no buffer uses it any more: give
-///   them to peers who may reach all of it.
-/// - **Threads** share it by reference. None waits while another registers or deregisters, except who
-///   invalidates what another one is deregistering.
+/// - **Look-up**: a registration matches if it contains the range and has exactly the requested
+///   access. More access would let peers do more, and other flags change the device's guarantees.
+///   If none matches, exactly the range is registered; registrations that it contains, with the
+///   same access, no longer match.
+/// - **Eviction**: a registration that a [`CachedBuffer`] uses stays, whatever the limits. If the
+///   [limits](CacheLimits) are exceeded, the least recently used of the others is deregistered
+///   first. If a device runs out of regions or memory, all others are deregistered and the
+///   registration is tried once more.
+/// - **Invalidation is the caller's responsibility.** The cache does not notice that memory is
+///   freed, unmapped or remapped, and would return a registration of the old pages. Call
+///   [`invalidate`](Self::invalidate) before that, after the last buffer of the range was dropped.
+/// - **Keys** give access to the whole registration until it is deregistered, even if no buffer
+///   uses it. Only send them to peers that may access all of it.
+/// - **Threads** share the cache by reference. No thread waits while another registers or
+///   deregisters, except `invalidate`, which waits for deregistrations of its range.
 ///
 /// ```
 /// use polyrail::memory::{CacheLimits, RegistrationCache};
@@ -72,22 +75,25 @@ pub struct RegistrationCache<D: Domain> {
 }
 
 impl<D: Domain> RegistrationCache<D> {
-    /// An empty cache of registrations with each of the domains.
+    /// Creates an empty cache of registrations with each of the domains.
     pub fn new(domains: &[&D], limits: CacheLimits) -> Self {
         let domains = domains.iter().map(|&domain| domain.clone()).collect();
         Self { domains, shared: Arc::new(Shared::new(limits)) }
     }
 
-    /// `length` bytes from `start` on, registered with this access; see the [rules](Self#rules).
+    /// Returns `length` bytes from `start`, registered with this access; see the
+    /// [rules](Self#rules).
     ///
     /// # Errors
     ///
-    /// As [`ForeignBuffer::new`]. After [`DeviceError::Deregister`], invalidating the range fails for good.
+    /// Those of [`ForeignBuffer::new`]. After [`DeviceError::Deregister`], invalidating the range
+    /// always fails.
     ///
     /// # Safety
     ///
-    /// As [`ForeignBuffer::new`]; the memory counts as registered until [`invalidate`](Self::invalidate) or
-    /// [`close`](Self::close) says that it is not any more, or nothing that was asked of the cache overlaps it.
+    /// As [`ForeignBuffer::new`]. The memory counts as registered until
+    /// [`invalidate`](Self::invalidate) or [`close`](Self::close) succeeds, or until no range that
+    /// was requested from the cache overlaps it.
     pub unsafe fn get(
         &self,
         start: *mut u8,
@@ -95,7 +101,7 @@ impl<D: Domain> RegistrationCache<D> {
         access: AccessFlags,
     ) -> Result<CachedBuffer<D::Region>, DeviceError> {
         let range = range(start, length);
-        // Not in a `match`: the lock would be held in its arms.
+        // Not in a `match`, whose arms would hold the lock.
         let found = self.shared.lock().find(access, &range);
         if let Some(found) = found {
             return Ok(CachedBuffer::new(found, &self.shared));
@@ -110,7 +116,7 @@ impl<D: Domain> RegistrationCache<D> {
         Ok(CachedBuffer::new(part, &self.shared))
     }
 
-    /// Registers, and once more if what nobody uses can make room.
+    /// Registers memory, with a second attempt if deregistering unused memory can make room.
     ///
     /// # Safety
     ///
@@ -132,28 +138,29 @@ impl<D: Domain> RegistrationCache<D> {
         unsafe { ForeignBuffer::new(start, length, access, &domains) }
     }
 
-    /// Forgets all registrations that overlap `length` bytes from `start` on, and deregisters them. To be
-    /// called before any of the memory is freed, unmapped, or mapped anew.
+    /// Drops all registrations that overlap `length` bytes from `start`, and deregisters them. Call
+    /// this before any of the memory is freed, unmapped or remapped.
     ///
     /// # Errors
     ///
-    /// Some of the memory is still registered, since a [`CachedBuffer`] uses it or a device did not deregister
-    /// it: it must stay as it is. The cache does not answer with it any more; who has dropped the buffers
-    /// can invalidate again.
+    /// Some of the memory is still registered, because a [`CachedBuffer`] uses it or a device
+    /// failed to deregister it, so it must not be freed. The cache no longer returns these
+    /// registrations; call this again once the buffers are dropped.
     pub fn invalidate(&self, start: *const u8, length: usize) -> Result<(), StillRegistered> {
         self.shared.forget(&range(start.cast_mut(), length))
     }
 
-    /// Forgets and deregisters everything. A drop does that as well, but cannot say what is still registered.
+    /// Drops and deregisters all registrations. Dropping the cache does the same, but cannot report
+    /// memory that is still registered.
     ///
     /// # Errors
     ///
-    /// As [`invalidate`](Self::invalidate), of all memory that the cache was asked for.
+    /// As [`invalidate`](Self::invalidate), for all memory in the cache.
     pub fn close(self) -> Result<(), StillRegistered> {
         self.shared.forget(&(0..u64::MAX))
     }
 
-    /// What it has done, and what it keeps.
+    /// Returns the cache's counters.
     pub fn counters(&self) -> CacheCounters {
         self.shared.lock().counters()
     }
@@ -165,7 +172,8 @@ impl<D: Domain> Drop for RegistrationCache<D> {
     }
 }
 
-/// Ranges that wrap around are refused by devices; until then they end with the address space.
+/// Returns the range of addresses. A range that wraps around ends at the end of the address space
+/// here; devices refuse it.
 fn range(start: *mut u8, length: usize) -> Range<u64> {
     let start = start.expose_provenance() as u64;
     start..start.saturating_add(length as u64)

@@ -1,4 +1,4 @@
-//! A cache's state between threads.
+//! The state of a cache, shared between threads.
 
 use super::limits::{CacheLimits, StillRegistered};
 use super::state::State;
@@ -7,12 +7,12 @@ use crate::memory::foreign::ForeignBuffer;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What a cache and the buffers that it handed out share. Devices are never called under the lock: they may
-/// take long, and other ranges need not wait for them.
+/// State that a cache shares with its buffers. Devices are never called under the lock: their calls
+/// may be slow, and other ranges need not wait for them.
 #[derive(Debug)]
 pub(super) struct Shared<R> {
     state: Mutex<State<R>>,
-    /// Something was deregistered, or could not be.
+    /// Notified when a deregistration ends, successful or not.
     closed: Condvar,
 }
 
@@ -25,7 +25,7 @@ impl<R: Region> Shared<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and deregisters what is too much then.
+    /// Changes the state, then deregisters surplus registrations.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut State<R>) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
@@ -42,7 +42,8 @@ impl<R: Region> Shared<R> {
         self.closed.notify_all();
     }
 
-    /// Answers no more with what overlaps a range, and returns once no thread is deregistering any of it.
+    /// Drops the registrations that overlap a range, and waits until no thread is deregistering any
+    /// of it.
     pub(super) fn forget(&self, range: &Range<u64>) -> Result<(), StillRegistered> {
         self.change(|state| state.forget(range));
         let closing = |state: &mut State<R>| state.is_closing(range);

@@ -1,4 +1,4 @@
-//! What a cache holds, and what it gives up: all decisions, and no call to a device.
+//! The registrations of a cache, and the decisions about them, without calls to devices.
 
 use super::limits::{CacheCounters, CacheLimits, StillRegistered};
 use crate::memory::foreign::ForeignBuffer;
@@ -6,25 +6,26 @@ use polyrail_core::verbs::AccessFlags;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeBounds};
 
-/// Registrations of one cache. Each is in one place: answering, leaving, closing or kept.
+/// Registrations of one cache. Each is in one of the four collections.
 #[derive(Debug)]
 pub(super) struct State<R> {
     limits: CacheLimits,
-    /// What is answered with, by access and first byte. Of one access none contains another, so what begins
-    /// last at or before a byte also ends last.
+    /// Registrations that look-ups find, by access and first byte. None contains another with the
+    /// same access, so of those that begin at or before a byte, the last to begin is also the last
+    /// to end.
     answering: BTreeMap<(u32, u64), Entry<R>>,
-    /// What is not answered with any more; deregistered once nobody uses it.
+    /// Registrations that look-ups do not find. Deregistered once they are unused.
     leaving: Vec<ForeignBuffer<R>>,
-    /// What a thread is deregistering.
+    /// Ranges that a thread is deregistering.
     closing: Vec<Range<u64>>,
-    /// What a device did not deregister.
+    /// Ranges that a device failed to deregister.
     kept: Vec<Range<u64>>,
-    /// Counts what was handed out.
+    /// Counts look-ups, to order the registrations by their last use.
     clock: u64,
     counters: CacheCounters,
 }
 
-/// A registration, and when it was handed out last.
+/// A registration, and the time of its last use.
 #[derive(Debug)]
 struct Entry<R> {
     buffer: ForeignBuffer<R>,
@@ -48,7 +49,8 @@ impl<R> State<R> {
         self.counters
     }
 
-    /// The range as a part of a registration with this access.
+    /// Looks up a registration with this access that contains the range; returns the range as a
+    /// part of it.
     pub(super) fn find(
         &mut self,
         access: AccessFlags,
@@ -65,7 +67,7 @@ impl<R> State<R> {
         let access = access.bits();
         let before = (access, 0)..=(access, range.start);
         let (_, entry) = self.answering.range_mut(before).next_back()?;
-        // Devices refuse empty ranges, wherever they are.
+        // Empty ranges never match, since devices refuse them.
         if range.is_empty() || entry.buffer.range().end < range.end {
             return None;
         }
@@ -74,7 +76,8 @@ impl<R> State<R> {
         Some(entry.buffer.part(range))
     }
 
-    /// Takes a new registration in; the same range as a part of it, or of one that came before it.
+    /// Adds a new registration; returns the range as a part of it, or of one that was added
+    /// concurrently.
     pub(super) fn insert(
         &mut self,
         access: AccessFlags,
@@ -96,24 +99,24 @@ impl<R> State<R> {
         part
     }
 
-    /// Answers no more with what overlaps a range.
+    /// Removes the registrations that overlap a range from look-ups.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         self.retire(.., |entry| overlap(&entry.buffer.range(), range));
     }
 
-    /// Answers no more with what nobody uses; whether there was any.
+    /// Removes all unused registrations from look-ups; returns whether there were any.
     pub(super) fn forget_idle(&mut self) -> bool {
         let before = self.answering.len();
         self.retire(.., |entry| !entry.buffer.is_shared());
         self.answering.len() < before
     }
 
-    /// From now on nothing stays that nobody uses.
+    /// Makes every registration surplus once it is unused.
     pub(super) const fn shut(&mut self) {
         self.limits = CacheLimits { max_registrations: 0, max_bytes: 0 };
     }
 
-    /// Answers no more with those of these keys that are to go.
+    /// Removes registrations with these keys from look-ups, if `goes` returns true.
     fn retire(&mut self, keys: impl RangeBounds<(u32, u64)>, goes: impl Fn(&Entry<R>) -> bool) {
         let going = self.answering.extract_if(keys, |_, entry| goes(entry));
         for (_, Entry { buffer, .. }) in going {
@@ -123,7 +126,8 @@ impl<R> State<R> {
         }
     }
 
-    /// What has to be deregistered now, by the caller, who then says that it is [`closed`](Self::closed).
+    /// Returns the registrations that the caller must now deregister, and report as
+    /// [`closed`](Self::closed).
     pub(super) fn surplus(&mut self) -> Vec<ForeignBuffer<R>> {
         while self.is_over() && self.retire_oldest() {}
         let (used, surplus): (Vec<_>, Vec<_>) =
@@ -138,7 +142,8 @@ impl<R> State<R> {
         registrations > self.limits.max_registrations || bytes > self.limits.max_bytes
     }
 
-    /// Retires what was handed out longest ago of what nobody uses; whether there was any.
+    /// Removes the least recently used of the unused registrations from look-ups; returns whether
+    /// there was one.
     fn retire_oldest(&mut self) -> bool {
         let idle = self.answering.iter().filter(|(_, entry)| !entry.buffer.is_shared());
         let Some((&oldest, _)) = idle.min_by_key(|(_, entry)| entry.used) else { return false };
@@ -146,7 +151,7 @@ impl<R> State<R> {
         true
     }
 
-    /// Notes that a range is deregistered, or that a device did not do it.
+    /// Records that a range was deregistered, or that a device failed to do so.
     pub(super) fn closed(&mut self, range: Range<u64>, is_kept: bool) {
         if let Some(place) = self.closing.iter().position(|closing| *closing == range) {
             self.closing.swap_remove(place);
@@ -156,7 +161,7 @@ impl<R> State<R> {
         }
     }
 
-    /// Notes that a device may access a range for good.
+    /// Records that a device may access a range until the process ends.
     pub(super) fn keep(&mut self, range: Range<u64>) {
         self.kept.push(range);
     }
@@ -166,7 +171,7 @@ impl<R> State<R> {
         self.closing.iter().any(|closing| overlap(closing, range))
     }
 
-    /// Checks that no device may access anything of a range that was forgotten.
+    /// Checks that no device can access any part of a range after its invalidation.
     pub(super) fn check_gone(&self, range: &Range<u64>) -> Result<(), StillRegistered> {
         let used = self.leaving.iter().filter(|buffer| overlap(&buffer.range(), range)).count();
         let kept = self.kept.iter().filter(|kept| overlap(kept, range)).count();
