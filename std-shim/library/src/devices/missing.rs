@@ -1,64 +1,64 @@
-//! Why there is no device to run on.
+//! Finds out why there is no usable device.
 
 use polyrail_ffi::VerbsError;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// There are no devices to report.
+/// There is no device to report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// The library could not ask the kernel.
+    /// The library failed before it asked the kernel.
     #[error(transparent)]
     Verbs(VerbsError),
-    /// The kernel offers no verbs to programs.
+    /// The kernel does not offer verbs to programs.
     #[error(
         "the kernel offers no verbs: load the module ib_uverbs (modprobe ib_uverbs), and the \
          NIC's driver"
     )]
     KernelModule,
-    /// The kernel knows no device.
+    /// The kernel has no RDMA device.
     #[error(
-        "the kernel knows no RDMA device: load the NIC's driver, or make one in software \
+        "the kernel has no RDMA device: load the NIC's driver, or create a software device \
          (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
     )]
     NoDevice,
-    /// The files through which programs reach the devices are missing: the library skips such devices.
+    /// The device files are missing, so the library skips the devices.
     #[error(
         "the kernel has RDMA devices, but not their files: {} missing (in a container, add the files: \
-         --device /dev/infiniband; elsewhere, see whether udev runs)",
+         --device /dev/infiniband; elsewhere, check that udev is running)",
         files.join(", ")
     )]
     DeviceFile {
-        /// Those that are missing.
+        /// Paths of the missing files.
         files: Vec<String>,
     },
-    /// There is no permission to look at the files through which programs reach the devices.
+    /// There is no permission to look up the device files.
     #[error("no permission to look at {}: check the permissions of /dev/infiniband", files.join(", "))]
     Permission {
-        /// Those files.
+        /// Paths of the files.
         files: Vec<String>,
     },
-    /// Every device refused to be opened or asked.
+    /// No device could be opened and queried.
     #[error("no device can be used: {}", devices.join("; "))]
     Refused {
-        /// Their names, and why.
+        /// Names of the devices, with the errors.
         devices: Vec<String>,
     },
-    /// The kernel knows devices that the library cannot drive.
+    /// The kernel has devices that libibverbs has no provider for.
     #[error(
-        "the library cannot drive {}: install its provider (packages rdma-core and \
+        "libibverbs has no provider for {}: install it (packages rdma-core and \
          ibverbs-providers)",
         devices.join(", ")
     )]
     Provider {
-        /// The kernel's names for them.
+        /// Names of the devices in the kernel.
         devices: Vec<String>,
     },
 }
 
 impl From<VerbsError> for DevicesError {
-    /// Without the module, the library fails before it looks for devices.
+    /// Without the kernel module, the library fails before it lists devices.
     fn from(error: VerbsError) -> Self {
         match (error.call, error.errno) {
             ("ibv_get_device_list", libc::ENOSYS) => Self::KernelModule,
@@ -67,12 +67,12 @@ impl From<VerbsError> for DevicesError {
     }
 }
 
-/// Why the library finds no device.
+/// Finds out why the library finds no device.
 pub(crate) fn what_is_missing() -> DevicesError {
     missing_in(Path::new("/sys/class"), Path::new("/dev/infiniband"))
 }
 
-/// The same, from what the kernel shows in its `class` directory, and from the devices' files.
+/// Like [`what_is_missing`], from the sysfs `class` directory and the directory of device files.
 fn missing_in(class: &Path, files: &Path) -> DevicesError {
     let Some(uverbs) = names_in(&class.join("infiniband_verbs")) else {
         return match names_in(&class.join("infiniband")) {
@@ -84,7 +84,7 @@ fn missing_in(class: &Path, files: &Path) -> DevicesError {
     if devices.is_empty() {
         return DevicesError::NoDevice;
     }
-    // Besides its devices, the kernel has a file of its version here.
+    // The directory also has a file with the kernel's ABI version.
     let uverbs = uverbs.iter().filter(|name| name.starts_with("uverbs"));
     let mut missing = Vec::new();
     let mut forbidden = Vec::new();
@@ -103,7 +103,7 @@ fn missing_in(class: &Path, files: &Path) -> DevicesError {
     }
 }
 
-/// The names of a directory's entries, sorted; `None` if it cannot be read.
+/// Returns the names of a directory's entries, sorted; `None` if it cannot be read.
 fn names_in(directory: &Path) -> Option<Vec<String>> {
     let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut names: Vec<_> = directory.read_dir().ok()?.flatten().map(name).collect();
@@ -117,7 +117,7 @@ mod tests {
     use std::fs::create_dir_all;
     use std::path::PathBuf;
 
-    /// What the kernel shows, and the devices' files.
+    /// A sysfs `class` directory and a directory of device files.
     struct Kernel(tempfile::TempDir);
 
     impl Kernel {
@@ -199,10 +199,10 @@ mod tests {
         set_permissions(kernel.0.path(), reachable.clone()).unwrap();
         set_permissions(kernel.files(), Permissions::from_mode(0o000)).unwrap();
         let error = std::thread::scope(|scope| {
-            // Without the right to search other users' directories, whichever user runs the test.
+            // Without the right to search other users' directories, even if root runs the test.
             let look = scope.spawn(|| {
                 const NOBODY: libc::uid_t = 65534;
-                // SAFETY: only changes with which user's rights this thread accesses files.
+                // SAFETY: only changes this thread's user for file accesses.
                 unsafe { libc::setfsuid(NOBODY) };
                 kernel.missing()
             });

@@ -1,4 +1,4 @@
-//! What RDMA devices this machine has, or why it has none.
+//! The RDMA devices of this machine, or the reason why there are none.
 //!
 //! ```no_run
 //! for device in polyrail::devices::devices()? {
@@ -20,102 +20,102 @@ use polyrail_ffi::{
 };
 use serde::Serialize;
 
-/// A device, with what it reports of itself.
+/// A device and its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// Its name, such as `mlx5_0`.
     pub name: String,
-    /// Its GUID as tools write it: `0002:c903:00ab:cdef`.
+    /// Its GUID in the notation of rdma-core's tools: `0002:c903:00ab:cdef`.
     pub guid: String,
-    /// What it is, such as `channel adapter`.
+    /// Kind of device, such as `channel adapter`.
     pub node_type: String,
-    /// How its packets travel, such as `InfiniBand`, which includes RoCE.
+    /// Transport, such as `InfiniBand`, which includes RoCE.
     pub transport: String,
-    /// Where it is in the machine.
+    /// Its place in the machine.
     pub place: Place,
-    /// What it can do; `None` if it could not be opened.
+    /// Its limits; `None` if it could not be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<PortReport>,
-    /// Why it could not be opened or asked.
+    /// The error of opening or querying it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What a device can do, as far as it matters here.
+/// Limits of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Queue pairs.
     pub queue_pairs: u32,
-    /// Requests outstanding on one queue.
+    /// Outstanding requests on one queue.
     pub requests_per_queue: u32,
     /// Completions in one completion queue.
     pub completions_per_queue: u32,
-    /// Buffers of one request.
+    /// Scatter/gather entries per request.
     pub buffers_per_request: u32,
-    /// READs and atomics outstanding on one queue pair, either way.
+    /// Outstanding READs and atomics on one queue pair, in either direction.
     pub reads_in_flight: u32,
     /// Memory regions.
     pub memory_regions: u32,
-    /// Bytes of the largest memory region.
+    /// Size of the largest memory region in bytes.
     pub region_bytes: u64,
-    /// Bytes of the longest message.
+    /// Longest message in bytes.
     pub message_bytes: u32,
     /// Shared receive queues.
     pub shared_receive_queues: u32,
-    /// The scope in which atomics are atomic: `none`, `device`, `global`.
+    /// Scope of atomics: `none`, `device`, `global`.
     pub atomics: &'static str,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortReport {
-    /// Its number, from 1 on.
+    /// Its number, from 1.
     pub port: u8,
-    /// Whether it carries data: `active` if so.
+    /// State of the port: `active` if it carries data.
     pub state: String,
-    /// What it is plugged into: `Ethernet`, `InfiniBand`.
+    /// Link layer: `Ethernet`, `InfiniBand`.
     pub link_layer: &'static str,
-    /// Payload bytes of a packet now; 0 if the driver does not report it.
+    /// MTU in use; 0 if the driver does not report it.
     pub active_mtu: u32,
-    /// Payload bytes of a packet at most; 0 if the driver does not report it.
+    /// Largest MTU; 0 if the driver does not report it.
     pub max_mtu: u32,
-    /// Its address within an InfiniBand subnet; 0 on Ethernet.
+    /// Its LID in an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// Lanes.
+    /// Number of lanes.
     pub lanes: u8,
-    /// Speed of all lanes in Mbit/s; 0 if the driver does not report it.
+    /// Data rate of all lanes in Mbit/s; 0 if the driver does not report it.
     pub mbps: u32,
-    /// Its addresses.
+    /// Its GIDs.
     pub gids: Vec<GidReport>,
 }
 
-/// An address of a port.
+/// A GID of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GidReport {
-    /// Its index: what `--gid-index` takes.
+    /// Its index, for `--gid-index`.
     pub index: u32,
-    /// The address.
+    /// The GID.
     pub gid: String,
-    /// What its packets look like: `RoCE v2`, `RoCE v1`, `InfiniBand`.
+    /// Protocol of its packets: `RoCE v2`, `RoCE v1`, `InfiniBand`.
     pub gid_type: String,
-    /// The network device behind it.
+    /// Its network device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }
 
-/// The devices of this machine; at least one of them can be used.
+/// Lists the devices of this machine, of which at least one can be used.
 ///
 /// # Errors
 ///
-/// There is no device, or none can be used; the error names the reason.
+/// There is no device, or none can be used; the error contains the reason.
 pub fn devices() -> Result<Vec<DeviceReport>, DevicesError> {
     let list = DeviceList::new()?;
     some_usable(list.iter().map(|device| report(&device)).collect())
 }
 
-/// Returns the reports, unless there are none or all devices refused.
+/// Returns the reports, unless there are none or all devices failed.
 fn some_usable(reports: Vec<DeviceReport>) -> Result<Vec<DeviceReport>, DevicesError> {
     if reports.is_empty() {
         return Err(what_is_missing());

@@ -1,12 +1,12 @@
-//! Where a device is in the machine, as the kernel shows it in sysfs.
+//! The place of a device in the machine, from sysfs.
 
 use crate::cpus::CpuList;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where a device is, and what it hangs on. What the kernel does not show is missing: a device in software has
-/// no place of its own, but that of the network device below it.
+/// The place of a device. Attributes that the kernel does not report are `None`. A software device
+/// has the place of its network device.
 ///
 /// ```no_run
 /// use polyrail::cpus::pin_thread;
@@ -20,28 +20,29 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Its PCI function and the bridges above it, the nearest last: `0000:80:01.1/0000:81:00.0`.
+    /// Its PCI function, behind the bridges that lead to it: `0000:80:01.1/0000:81:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// The NUMA node that its memory accesses are nearest to.
+    /// The nearest NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// The processors that are nearest to it.
+    /// The nearest CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
-    /// Its PCI link as it is.
+    /// Its present PCI link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<PciLink>,
-    /// Its PCI link as the device could have it: more than it is, and the slot is what limits the rate.
+    /// The best PCI link that the device supports. If it is better than `link`, the slot limits the
+    /// rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_link: Option<PciLink>,
-    /// The network device below it, if it is a device in software.
+    /// The network device of a software device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Version of its firmware.
+    /// Firmware version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// The maker's name for the board.
+    /// The vendor's name of the board.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub board: Option<String>,
 }
@@ -49,19 +50,19 @@ pub struct Place {
 /// A PCI Express link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciLink {
-    /// Rate of a lane, as the kernel writes it: `16.0 GT/s PCIe`.
+    /// Rate of a lane, in the kernel's notation: `16.0 GT/s PCIe`.
     pub speed: String,
-    /// Lanes.
+    /// Number of lanes.
     pub lanes: u32,
 }
 
 impl Place {
-    /// Where the device of this name is.
+    /// Returns the place of the device with this name.
     pub fn of(device: &str) -> Self {
         Self::below(Path::new("/sys/class"), device)
     }
 
-    /// The same, from what the kernel shows in its `class` directory.
+    /// Like [`of`](Self::of), from the sysfs `class` directory.
     fn below(class: &Path, device: &str) -> Self {
         let shown = class.join("infiniband").join(device);
         let parent = attribute::<String>(&shown, "parent");
@@ -71,7 +72,7 @@ impl Place {
         };
         Self {
             pci: hardware.canonicalize().ok().as_deref().and_then(pci_path),
-            // -1 where the machine has but one, or does not tell.
+            // -1 on a machine with one node, or if the node is unknown.
             numa_node: attribute(&hardware, "numa_node"),
             cpus: attribute(&hardware, "local_cpulist"),
             link: PciLink::of(&hardware, "current"),
@@ -84,30 +85,30 @@ impl Place {
 }
 
 impl PciLink {
-    /// The link as it is (`current`) or can be (`max`).
+    /// Returns the present link (`current`) or the best link (`max`).
     fn of(hardware: &Path, which: &str) -> Option<Self> {
         let speed = attribute(hardware, &format!("{which}_link_speed"))?;
         let lanes = attribute(hardware, &format!("{which}_link_width"))?;
-        // A device without a link of its own, such as a virtual function, says 0 or Unknown.
+        // Devices without a separate link, such as virtual functions, report 0 or Unknown.
         (lanes > 0).then_some(Self { speed, lanes })
     }
 }
 
-/// An attribute that is there and says something.
+/// Reads an attribute; `None` if it does not exist or cannot be parsed.
 fn attribute<T: FromStr>(directory: &Path, name: &str) -> Option<T> {
     let text = std::fs::read_to_string(directory.join(name)).ok()?;
     let text = text.trim();
     if text.is_empty() { None } else { text.parse().ok() }
 }
 
-/// The PCI functions on the way to a device's directory, from the root on.
+/// Returns the PCI functions in the path of a device's directory, from the root.
 fn pci_path(directory: &Path) -> Option<String> {
     let names = directory.iter().filter_map(|name| name.to_str());
     let functions: PathBuf = names.filter(|name| is_pci_function(name)).collect();
     functions.to_str().filter(|path| !path.is_empty()).map(Into::into)
 }
 
-/// Whether this is the address of a PCI function: `0000:81:00.0`. Domains can be longer.
+/// Whether this is the address of a PCI function: `0000:81:00.0`. PCI domains may have more digits.
 fn is_pci_function(name: &str) -> bool {
     let hex =
         |text: &str, least| text.len() >= least && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -126,7 +127,7 @@ mod tests {
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
 
-    /// A sysfs with a NIC on the second socket, and a device in software over a virtual interface.
+    /// Makes a sysfs with a NIC on the second socket, and a software device on a virtual interface.
     fn machine() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let nic = root.path().join("devices/pci0000:80/0000:80:01.1/0000:81:00.0");
