@@ -236,7 +236,9 @@ fn what_cannot_be_built_is_refused() {
     assert_eq!(error.to_string(), "min_rails is 5 of 4 rails");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
     assert!(
-        Chain(&error).to_string().starts_with("device x: it takes no 1048576 bytes inline"),
+        Chain(&error)
+            .to_string()
+            .starts_with("device x: inline data of 1048576 bytes is not supported"),
         "{error}"
     );
     domain.device().inject(When::Now, Fault::DeviceGone);

@@ -115,7 +115,7 @@ fn what_one_device_refuses_is_deregistered_with_the_others() {
     let kept = register(&mut bytes, AccessFlags::empty(), &[&a, &b]).unwrap_err();
     assert_eq!(
         kept.to_string(),
-        "device stubborn may still access memory that it did not deregister: Device or resource busy \
+        "device stubborn may still access memory, because deregistering it failed: Device or resource busy \
          (os error 16)"
     );
     // The device never writes it.

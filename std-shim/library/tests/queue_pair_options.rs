@@ -32,7 +32,10 @@ fn bytes_inline_are_refused_where_a_device_has_less_and_nothing_else_is_blamed_o
             panic!("{error:?}")
         };
         let said = Chain(&error).to_string();
-        assert!(said.starts_with("device small: it takes no 129 bytes inline: "), "{said}");
+        assert!(
+            said.starts_with("device small: inline data of 129 bytes is not supported: "),
+            "{said}"
+        );
     }
     let gone = of(DeviceLimits::default());
     gone.device().inject(polyrail::nic::When::Now, polyrail::nic::Fault::DeviceGone);
@@ -53,7 +56,7 @@ fn packets_of_exactly_one_size_need_both_ports() {
         let error = exact(Mtu::Mtu2048).build(&[&short]).unwrap_err();
         assert_eq!(
             Chain(&error).to_string(),
-            "device short: port 1 takes packets of 1024 bytes at most, not of 2048"
+            "device short: port 1 supports an MTU of at most 1024 bytes, not 2048"
         );
         // The one there, at the end that asks, whichever connects first.
         for asks_first in [true, false] {
@@ -67,7 +70,7 @@ fn packets_of_exactly_one_size_need_both_ports() {
             let is_peer = |error: &ConnectError| {
                 Chain(error)
                     .to_string()
-                    .ends_with("the peer's port takes packets of 1024 bytes at most, not of 2048")
+                    .ends_with("the peer's port supports an MTU of at most 1024 bytes, not 2048")
             };
             assert!(is_peer(&error), "{}", Chain(&error));
         }

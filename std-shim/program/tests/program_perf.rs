@@ -105,7 +105,10 @@ fn what_cannot_be_measured_is_refused_in_words() {
             &["--inline", "64", "--sizes", "8"][..],
             "let a rail's failure end it (fatal), or take one rail",
         ),
-        (&["--inline", "1K", "--rails", "1"], "device tx0: it takes no 1024 bytes inline: "),
+        (
+            &["--inline", "1K", "--rails", "1"],
+            "device tx0: inline data of 1024 bytes is not supported: ",
+        ),
         (&["--window", "257"], "over several rails to 256"),
         (
             &["--operations", "compare-swap", "--sizes", "4"],

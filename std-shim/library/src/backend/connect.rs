@@ -1,4 +1,4 @@
-//! What endpoints ask of a queue pair, besides the data path.
+//! Connecting queue pairs.
 
 use super::connecting::Connecting;
 use super::error::DeviceError;
@@ -7,17 +7,17 @@ use super::port::Port;
 use polyrail_core::hardware::QueuePair;
 use polyrail_software_nic::{ConnectOptions, RemoteQp};
 
-/// A queue pair whose state an endpoint can change.
+/// A queue pair that endpoints can move between states.
 pub trait Connect: QueuePair {
-    /// RESET to INIT, on a port: receives can be posted.
+    /// Moves from RESET to INIT, on a port: receives can be posted.
     ///
     /// # Errors
     ///
-    /// The device refuses, as with the other transitions.
+    /// The device refuses the transition.
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError>;
 
-    /// INIT to RTR, on the same port: the peer's requests are carried out. The options' `path_mtu` is
-    /// the path's, and `max_rd_atomic` is what the peer was told.
+    /// Moves from INIT to RTR, on the same port: the peer's requests are executed. `path_mtu` of
+    /// the options is the path's MTU, and `max_rd_atomic` is the limit that was sent to the peer.
     ///
     /// # Errors
     ///
@@ -29,22 +29,23 @@ pub trait Connect: QueuePair {
         options: &ConnectOptions,
     ) -> Result<(), DeviceError>;
 
-    /// RTR to RTS: requests can be posted. `psn` is the packet sequence number that the peer was
-    /// told, and the options' `max_rd_atomic` is what the peer takes.
+    /// Moves from RTR to RTS: requests can be posted. `psn` is the packet sequence number that was
+    /// sent to the peer, and `max_rd_atomic` of the options is the peer's limit.
     ///
     /// # Errors
     ///
     /// See [`init`](Self::init).
     fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError>;
 
-    /// To ERR, from any state but RESET: everything outstanding completes, flushed.
+    /// Moves to ERR, from any state but RESET: all outstanding requests complete, flushed.
     ///
     /// # Errors
     ///
     /// See [`init`](Self::init).
     fn fail(&self) -> Result<(), DeviceError>;
 
-    /// Carries out the `steps` from INIT to RTS. Where they may take long, its owner does not wait for them.
+    /// Executes `steps`, from INIT to RTS. Backends with slow transitions run them on another
+    /// thread, so that the caller does not block.
     fn connect_aside(
         self,
         steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
@@ -55,7 +56,8 @@ pub trait Connect: QueuePair {
         Connecting::done(steps(&self).map(|()| self))
     }
 
-    /// Destroys it. Where that may take long, its owner does not wait for it.
+    /// Destroys the queue pair. Backends on which that is slow do it on another thread, so that the
+    /// caller does not block.
     fn retire(self)
     where
         Self: Sized,
@@ -63,7 +65,7 @@ pub trait Connect: QueuePair {
         drop(self);
     }
 
-    /// The word that its device was removed, if that is so and the backend can know.
+    /// Returns proof that the device was removed, if it was and the backend can detect it.
     fn gone(&self) -> Option<Gone> {
         None
     }

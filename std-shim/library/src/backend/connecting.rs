@@ -4,7 +4,8 @@ use super::error::DeviceError;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
-/// A queue pair that is being made, or on its way to RTS. Dropped, it is destroyed once it is there.
+/// A queue pair that is being created or moved to RTS. If this is dropped, the queue pair is
+/// destroyed when it is ready.
 #[derive(Debug)]
 pub struct Connecting<Q>(State<Q>);
 
@@ -15,30 +16,30 @@ enum State<Q> {
 }
 
 impl<Q> Connecting<Q> {
-    /// One that is there, or will never be.
+    /// A queue pair that is ready, or failed.
     pub const fn done(result: Result<Q, DeviceError>) -> Self {
         Self(State::Done(Some(result)))
     }
 
-    /// One that another thread is at work on.
+    /// A queue pair that another thread is connecting.
     pub const fn under_way(result: Receiver<Result<Q, DeviceError>>) -> Self {
         Self(State::UnderWay(result))
     }
 
-    /// One that a thread of its own does this `work` for.
+    /// Runs `work` on a new thread.
     pub fn aside(work: impl FnOnce() -> Result<Q, DeviceError> + Send + 'static) -> Self
     where
         Q: Send + 'static,
     {
         let (done, result) = mpsc::channel();
-        // If nobody waits any more, the queue pair is destroyed there.
+        // If the receiver was dropped, the queue pair is dropped here.
         let work = move || _ = done.send(work());
-        // Without a thread the work is dropped, and that is what is found.
+        // If the thread cannot be started, `work` and its sender are dropped, which `take` reports.
         _ = thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work);
         Self::under_way(result)
     }
 
-    /// The queue pair, or why it is none; once, and `None` until it is known.
+    /// Returns the queue pair or the error, once; `None` while it is not known.
     pub fn take(&mut self) -> Option<Result<Q, DeviceError>> {
         match &mut self.0 {
             State::Done(result) => result.take(),

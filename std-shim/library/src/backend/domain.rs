@@ -1,4 +1,4 @@
-//! What endpoints ask of a device.
+//! The interface of endpoints to a device.
 
 use super::connect::Connect;
 use super::connecting::Connecting;
@@ -12,72 +12,74 @@ use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
 use std::sync::Arc;
 
-/// A device as endpoints use it: opened, with a protection domain, and with the ports that rails
-/// are to take. A cheap handle: clones mean the same device. An endpoint keeps one, and makes queue pairs
-/// with it in the place of those that failed.
+/// An open device with a protection domain, and the ports that rails use. Cloning is cheap: clones
+/// share the device. An endpoint keeps a clone to create replacements of failed queue pairs.
 pub trait Domain: Clone + Send + Sync + 'static {
-    /// Its queue pairs.
+    /// The backend's queue pair.
     type Qp: Connect;
-    /// Its completion queues.
+    /// The backend's completion queue.
     type Cq: Notify;
-    /// Its shared receive queues. A clone is another handle of the same queue, which may post from another
-    /// thread.
+    /// The backend's shared receive queue. A clone is another handle of the same queue, which may
+    /// post from another thread.
     type Srq: ReceiveQueue + Clone;
-    /// Registered memory.
+    /// The backend's registered memory.
     type Region: Region;
 
-    /// The device's number, unique in this process.
+    /// Returns the device's number, unique in this process.
     fn device_id(&self) -> DeviceId;
 
-    /// The device's name, for people.
+    /// Returns the device's name, for messages.
     fn device_name(&self) -> &str;
 
-    /// Requests that one queue of a queue pair can hold.
+    /// Maximum outstanding requests per queue of a queue pair.
     fn max_qp_wr(&self) -> u32;
 
-    /// Buffers that one request or receive can have, at most.
+    /// Maximum scatter/gather entries per request or receive.
     fn max_sge(&self) -> u32;
 
-    /// Receives that one shared receive queue can hold.
+    /// Maximum receives in a shared receive queue.
     fn max_srq_wr(&self) -> u32;
 
-    /// The ports that rails take in turn, at least one.
+    /// Returns the ports that rails use in turn, at least one.
     ///
     /// # Errors
     ///
-    /// The device does not report them, or is gone.
+    /// The device does not report them, or was removed.
     fn ports(&self) -> Result<Vec<Port>, DeviceError>;
 
-    /// One of its [`ports`](Self::ports) as it is now: its address may be another one than before.
+    /// Returns the present attributes of one of the [`ports`](Self::ports); its address may have
+    /// changed.
     ///
     /// # Errors
     ///
-    /// There is no such port, or it carries no data now; the device is gone.
+    /// The port does not exist or is down, or the device was removed.
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
-    /// Where a reader of the device's events who begins now begins: behind those that happened so far.
+    /// Returns a cursor for a new reader of the device's events. It is after all events so far.
     fn event_cursor(&self) -> EventCursor;
 
-    /// The oldest event that this reader has not seen. Never waits for one, and costs little when there is
-    /// none: it may be asked every millisecond.
+    /// Returns the oldest event that this reader has not read. Does not block, and is cheap if
+    /// there is no event, so it may be called every millisecond.
     ///
-    /// All readers, of all clones, see all events. A reader who falls far behind misses the oldest, so an
-    /// event is a hint to act at once; what it would have told is also found by completions that fail
-    /// and by [`port`](Self::port).
+    /// All readers of all clones see all events. A reader that falls far behind misses the oldest,
+    /// so events only make reactions faster: every condition that an event reports also shows in
+    /// failed completions and in [`port`](Self::port).
     fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent>;
 
-    /// A completion queue for at least `capacity` completions.
+    /// Creates a completion queue for at least `capacity` completions.
     ///
     /// # Errors
     ///
     /// The device refuses.
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError>;
 
-    /// A completion queue that tells a completion channel of its own when it has something, once it is
-    /// [armed](Notify::req_notify). `comp_vector` is which interrupt tells, modulo the number of those that the
-    /// device has.
+    /// Creates a completion queue with a separate completion channel, which reports completions
+    /// once the queue is [armed](Notify::req_notify). `comp_vector`, modulo the device's number of
+    /// completion vectors, selects the interrupt.
     ///
     /// # Errors
+    ///
+    /// The device refuses.
     ///
     /// The device refuses.
     fn create_cq_with_channel(
@@ -86,30 +88,29 @@ pub trait Domain: Clone + Send + Sync + 'static {
         comp_vector: u32,
     ) -> Result<Self::Cq, DeviceError>;
 
-    /// Makes a completion queue of this device hold at least `capacity` completions, more than before. What it
-    /// holds stays.
+    /// Enlarges a completion queue of this device to at least `capacity` completions. Queued
+    /// completions stay.
     ///
     /// # Errors
     ///
-    /// The device refuses, or cannot: some drivers have no way to.
+    /// The device refuses, or its driver does not support resizing.
     fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError>;
 
-    /// A reliable connected queue pair in RESET, whose queues both complete on `cq`.
+    /// Creates a reliable connected queue pair in RESET. Both its queues complete on `cq`.
     ///
     /// # Errors
     ///
     /// The device refuses.
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError>;
 
-    /// A shared receive queue for `max_wr` receives.
+    /// Creates a shared receive queue for `max_wr` receives.
     ///
     /// # Errors
     ///
-    /// The device refuses, or has none.
+    /// The device refuses, or does not support shared receive queues.
     fn create_srq(&self, max_wr: u32) -> Result<Self::Srq, DeviceError>;
 
-    /// As [`create_qp`](Self::create_qp), but receives come from `srq`: there is no room for others, whatever
-    /// `cap` says.
+    /// Like [`create_qp`](Self::create_qp), with receives from `srq`; `cap.max_recv_wr` is ignored.
     ///
     /// # Errors
     ///
@@ -121,10 +122,10 @@ pub trait Domain: Clone + Send + Sync + 'static {
         cap: QpCap,
     ) -> Result<Self::Qp, DeviceError>;
 
-    /// A queue pair as [`create_qp`](Self::create_qp) makes it, or with `srq` as
-    /// [`create_qp_with_srq`](Self::create_qp_with_srq) does, with which `steps` are then carried out; they are told the
-    /// [`port`](Self::port) of this number as it is now. Where any of that may take long, its owner does not wait for
-    /// it.
+    /// Creates a queue pair as [`create_qp`](Self::create_qp) does, or as
+    /// [`create_qp_with_srq`](Self::create_qp_with_srq) does if there is an `srq`, then executes
+    /// `steps` with it. `steps` receive the present attributes of [`port`](Self::port) `number`.
+    /// Backends on which this is slow use another thread, so that the caller does not block.
     fn make_aside<T: Send + 'static>(
         &self,
         (cq, srq): (&Self::Cq, Option<&Self::Srq>),
@@ -144,16 +145,17 @@ pub trait Domain: Clone + Send + Sync + 'static {
         Connecting::done(make())
     }
 
-    /// Whether memory can be registered with [`ON_DEMAND`](AccessFlags::ON_DEMAND), for all requests of
-    /// endpoints but atomics: it is not pinned, and the device waits for pages that are not there.
+    /// Whether memory can be registered with [`ON_DEMAND`](AccessFlags::ON_DEMAND) for all requests
+    /// of endpoints but atomics. Such memory is not pinned; the device waits for pages that are not
+    /// present.
     ///
     /// # Errors
     ///
-    /// The device does not say.
+    /// The device does not answer the query.
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError>;
 
-    /// Registers `length` bytes from `start` on. The region keeps the owner; for good, if the memory cannot be
-    /// deregistered.
+    /// Registers `length` bytes from `start`. The region keeps `owner` until the memory is
+    /// deregistered; if that fails, it is never dropped.
     ///
     /// # Errors
     ///
@@ -161,16 +163,18 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// Until the region is gone, and longer if [`close`](Region::close) fails; with an owner, until it is
-    /// dropped:
+    /// Until the region is dropped, and afterwards if [`close`](Region::close) fails; with an
+    /// owner, until the owner is dropped:
     ///
-    /// - the bytes stay allocated, and writable if `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
-    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
-    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
-    ///   exists; while requests may only read some of them, nobody writes those.
+    /// - the bytes stay allocated, and writable if `access` has
+    ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
+    /// - while requests may write some of the bytes (receives, READs, atomics, and any operation
+    ///   that peers may do with the rkey), the program does not access those bytes, and no
+    ///   reference to them exists; while requests may only read some of the bytes, the program does
+    ///   not write those.
     ///
-    /// A completion that was polled, and everything that the peer's software orders by one, ends a
-    /// request's access.
+    /// A request's access ends with its polled completion. A peer's access ends with a completion
+    /// here that its software ordered after the access.
     unsafe fn register_memory(
         &self,
         start: *mut u8,
@@ -183,13 +187,12 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoDmaBuf`]: not on this backend, as long as it does not have this method. The device
-    /// refuses.
+    /// [`DeviceError::NoDmaBuf`]: the backend does not implement this method. The device refuses.
     ///
     /// # Safety
     ///
-    /// As [`register_memory`](Self::register_memory), for the memory behind it. No INLINE request names it:
-    /// those read the address that they are told, on the processor.
+    /// As [`register_memory`](Self::register_memory), for the dma-buf's memory. No INLINE request
+    /// may name it, because the CPU reads inline data from its address.
     unsafe fn register_dma_buf(
         &self,
         _dma_buf: &DmaBuf<'_>,
@@ -198,8 +201,8 @@ pub trait Domain: Clone + Send + Sync + 'static {
         Err(DeviceError::NoDmaBuf { device: self.device_name().into() })
     }
 
-    /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
-    /// keeps the pages.
+    /// Registers `pages`, exactly [`len`](Pages::len) bytes. The region keeps the pages until it is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -211,7 +214,8 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
         let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
         let owner: MemoryOwner = Arc::<Pages>::clone(pages);
-        // SAFETY: this many bytes exist as long as the pages do, and they are accessed by copying only.
+        // SAFETY: the bytes exist as long as the pages, which the region owns, and are only
+        // accessed by copies.
         unsafe { self.register_memory(start, pages.len(), access, Some(owner)) }
     }
 }

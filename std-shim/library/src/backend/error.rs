@@ -1,67 +1,68 @@
-//! What devices of any backend refuse.
+//! Errors of devices, for all backends.
 
 use polyrail_software_nic::{ModifyError, NicError, OutOfMemory};
 
-/// A device, or the system beneath it, refused.
+/// A device, or the operating system, refused an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The software NIC.
+    /// An error of the software NIC.
     #[error(transparent)]
     Nic(#[from] NicError),
     /// The software NIC refused to change the state of a queue pair.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// The device has no port of this number.
-    #[error("there is no port {port}")]
+    #[error("the device has no port {port}")]
     NoPort {
-        /// Its number.
+        /// The port number.
         port: u8,
     },
-    /// A port takes only smaller packets than [exactly](crate::backend::ConnectOptions::exact_mtu) those that were
-    /// asked for.
-    #[error("port {port} takes packets of {most} bytes at most, not of {asked}")]
+    /// [`exact_mtu`](crate::backend::ConnectOptions::exact_mtu) requires a larger MTU than the port
+    /// supports.
+    #[error("port {port} supports an MTU of at most {most} bytes, not {asked}")]
     Mtu {
-        /// Its number.
+        /// The port number.
         port: u8,
-        /// Bytes of payload.
+        /// The required MTU in bytes.
         asked: u32,
-        /// As many are possible.
+        /// The supported MTU in bytes.
         most: u32,
     },
-    /// The same of the peer's port.
-    #[error("the peer's port takes packets of {most} bytes at most, not of {asked}")]
+    /// [`exact_mtu`](crate::backend::ConnectOptions::exact_mtu) requires a larger MTU than the
+    /// peer's port supports.
+    #[error("the peer's port supports an MTU of at most {most} bytes, not {asked}")]
     PeerMtu {
-        /// Bytes of payload.
+        /// The required MTU in bytes.
         asked: u32,
-        /// As many are possible.
+        /// The supported MTU in bytes.
         most: u32,
     },
-    /// The device makes queue pairs, but not with room for so many bytes of an inline request.
-    #[error("it takes no {asked} bytes inline")]
+    /// The device creates queue pairs, but not with the requested inline data.
+    #[error("inline data of {asked} bytes is not supported")]
     InlineData {
-        /// What was asked for.
+        /// The requested bytes of inline data.
         asked: u32,
-        /// What it said.
+        /// The device's error.
         source: Box<DeviceError>,
     },
-    /// A port carries no data.
+    /// A port is down.
     #[error("port {port} is down")]
     PortDown {
-        /// Its number.
+        /// The port number.
         port: u8,
     },
-    /// Real verbs: a port that was used before has no address now.
+    /// Real verbs: a port lost the address that it had when it was opened.
     #[cfg(feature = "verbs")]
     #[error("port {port} has no address")]
     NoAddress {
-        /// Its number.
+        /// The port number.
         port: u8,
     },
-    /// The operating system gave no memory.
+    /// The operating system has no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// Real verbs.
+    /// An error of real verbs.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(Box<polyrail_ffi::VerbsError>),
@@ -75,58 +76,59 @@ pub enum DeviceError {
     Register {
         /// Name of the device.
         device: Box<str>,
-        /// Why.
+        /// The device's error.
         source: Box<polyrail_ffi::VerbsError>,
     },
-    /// Memory could not be deregistered: the device may still access it.
+    /// Memory could not be deregistered, so the device may still access it.
     #[error(
-        "device {device} may still access memory that it did not deregister: {}",
+        "device {device} may still access memory, because deregistering it failed: {}",
         std::io::Error::from_raw_os_error(*errno)
     )]
     Deregister {
         /// Name of the device.
         device: Box<str>,
-        /// What its driver said.
+        /// Errno of the driver.
         errno: i32,
     },
-    /// The backend does not register dma-bufs.
-    #[error("device {device} takes no dma-bufs")]
+    /// The backend does not support dma-bufs.
+    #[error("device {device} does not support dma-bufs")]
     NoDmaBuf {
         /// Name of the device.
         device: Box<str>,
     },
-    /// The device has no on-demand paging, or not for all requests of endpoints.
-    #[error("device {device} has no on-demand paging: its memory must be pinned")]
+    /// The device does not support on-demand paging for all requests of endpoints.
+    #[error("device {device} does not support on-demand paging: register memory without ON_DEMAND")]
     NoOnDemandPaging {
         /// Name of the device.
         device: Box<str>,
     },
-    /// Buffers are named by their addresses, on every device alike.
-    #[error("memory cannot be registered to be named from 0 on")]
+    /// `ZERO_BASED` is refused, because requests name buffers by their addresses, which are equal
+    /// on all devices.
+    #[error("memory cannot be registered with ZERO_BASED: requests name it by its address")]
     ZeroBased,
-    /// Real verbs: the two ports of a rail cannot be joined.
+    /// Real verbs: the two ports of a rail have different link layers.
     #[cfg(feature = "verbs")]
     #[error(
-        "the port here is {}",
+        "the local port is {}",
         if *infiniband { "InfiniBand, the peer's Ethernet" } else { "Ethernet, the peer's InfiniBand" }
     )]
     LinkLayers {
-        /// The port here is InfiniBand.
+        /// Whether the local port is InfiniBand.
         infiniband: bool,
     },
-    /// The thread that was to connect a queue pair could not be started, or panicked.
-    #[error("connecting was not finished")]
+    /// The thread that connects a queue pair could not be started, or panicked.
+    #[error("connecting a queue pair did not finish: its thread could not be started, or panicked")]
     Unfinished,
-    /// A virtual queue pair was moved to a set that does not have its devices.
-    #[error("its owner has not opened the device")]
+    /// A virtual queue pair was moved to a set that has not opened its devices.
+    #[error("the set that owns the queue pair has not opened the device")]
     NotOpened,
-    /// Memory has to be registered with at least one device.
+    /// Memory must be registered with at least one device.
     #[error("memory cannot be registered without a device")]
     NoDevice,
 }
 
 impl DeviceError {
-    /// Whether the device could take the memory if less were registered.
+    /// Whether deregistering other memory could make room for the registration.
     pub(crate) fn is_exhaustion(&self) -> bool {
         match self {
             Self::Nic(error) => matches!(error, NicError::Limit { .. }),
@@ -137,7 +139,7 @@ impl DeviceError {
     }
 }
 
-// Boxed: they hold a device's name, and most results are not errors.
+// Boxed, because they contain a device name, which would make every result large.
 #[cfg(feature = "verbs")]
 impl From<polyrail_ffi::VerbsError> for DeviceError {
     fn from(error: polyrail_ffi::VerbsError) -> Self {

@@ -1,21 +1,21 @@
-//! What happens to devices.
+//! Events of devices.
 
-/// Something that happened to a device, as far as endpoints care.
+/// An event of a device that concerns endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
-    /// A port carries no data any more.
+    /// A port went down.
     PortDown {
         /// Its number, from 1 on.
         port: u8,
     },
-    /// A port carries data again, or its addresses or partitions are others: what failed is worth a new
-    /// try. [`Domain::port`](super::Domain::port) knows whether the port is up by now; it may be still down.
+    /// A port came up, or its addresses or partitions changed, so failed connections may now
+    /// succeed. The port may still be down: see [`Domain::port`](super::Domain::port).
     PortUp {
         /// Its number, from 1 on.
         port: u8,
     },
-    /// The device was removed, or is beyond repair: everything on it fails. That it does not access memory
-    /// any more is not said: see [`Connect::gone`](super::Connect::gone).
+    /// The device failed or was removed, so everything on it fails. The device may still access
+    /// memory: see [`Connect::gone`](super::Connect::gone).
     Gone,
 }

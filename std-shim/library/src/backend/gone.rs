@@ -1,18 +1,18 @@
-//! Devices that were removed.
+//! Removed devices.
 
-/// The word of a backend that a queue pair's device is gone, and that nothing of what was posted to it,
-/// here or by its peer, accesses memory any more.
+/// Proof that a queue pair's device was removed, and that no request of this queue pair or its peer
+/// accesses memory any more.
 ///
-/// Only a backend can know: who has one may hand the buffers back.
+/// Only a backend can detect this. The owner of a proof may return the buffers to the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone(());
 
 impl Gone {
-    /// Gives the word.
+    /// Makes the proof.
     ///
     /// # Safety
     ///
-    /// The device accesses no memory through the queue pair, now and later.
+    /// The device accesses no memory through the queue pair, now or later.
     pub const unsafe fn new() -> Self {
         Self(())
     }

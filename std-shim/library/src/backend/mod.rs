@@ -1,16 +1,15 @@
-//! What endpoints ask of a kind of hardware, besides the data path, which is core's
+//! The interface of endpoints to a kind of hardware. The data path is core's interface
 //! ([`crate::hardware`]).
 //!
-//! A backend opens its devices in its own way, with its own options, and from then on is a
-//! [`Domain`]: it makes completion queues and queue pairs, registers memory, and moves queue pairs
-//! through their states ([`Connect`]). It also says what happens to its device ([`DeviceEvent`]), to each
-//! reader by its own cursor. What the two ends of a rail tell each other is plain data
-//! ([`RailAddress`](crate::endpoint::RailAddress)), so endpoints, and what is built on them, are written
-//! once.
+//! A backend opens its devices in its own way, with its own options. An open device is a
+//! [`Domain`]: it creates completion queues and queue pairs, registers memory, and moves queue
+//! pairs between states ([`Connect`]). It also reports its events ([`DeviceEvent`]), to each reader
+//! by a cursor. The data that the two ends of a rail exchange is plain
+//! ([`RailAddress`](crate::endpoint::RailAddress)), so endpoints do not depend on the backend.
 //!
-//! The shape is that of verbs: [`Connect`]'s methods are the transitions of `ibv_modify_qp`, and
-//! what they are handed is what its attributes need. [`crate::nic`] is a backend; with the feature
-//! `verbs`, `rdma` is another one.
+//! The interface follows verbs: [`Connect`]'s methods are the transitions of `ibv_modify_qp`, and
+//! their arguments are its attributes. [`crate::nic`] is a backend; with feature `verbs`, `rdma` is
+//! another one.
 
 mod connect;
 mod connecting;

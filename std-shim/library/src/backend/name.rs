@@ -1,18 +1,18 @@
-//! Devices as people name them.
+//! Device names on the command line.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A device, or one port of it, as people write it: `mlx5_0`, `mlx5_0:2`.
+/// A device or one of its ports, in the notation of users: `mlx5_0`, `mlx5_0:2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     /// The device's name.
     pub device: String,
-    /// The port, from 1 on; `None`: every port that carries data.
+    /// The port, numbered from 1; `None` selects every active port.
     pub port: Option<u8>,
 }
 
-/// Text that does not name a device.
+/// Text that is not a device name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not DEVICE or DEVICE:PORT, such as mlx5_0 or mlx5_0:1")]
 pub struct DeviceNameError(String);

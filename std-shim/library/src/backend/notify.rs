@@ -1,26 +1,28 @@
-//! What endpoints that wait ask of a completion queue.
+//! Completion queues that report completions to a channel.
 
 use super::error::DeviceError;
 use polyrail_core::hardware::CompletionQueue;
 use std::os::fd::BorrowedFd;
 
-/// A completion queue that can tell when it has something, if it was made
-/// [to do so](super::Domain::create_cq_with_channel).
+/// A completion queue that can report completions, if it was created [with a
+/// channel](super::Domain::create_cq_with_channel).
 pub trait Notify: CompletionQueue {
-    /// Makes it tell of the next completion (`ibv_req_notify_cq`), once.
+    /// Arms the queue: the next completion is reported, once (`ibv_req_notify_cq`).
     ///
     /// # Errors
     ///
-    /// What the driver reports.
+    /// Errors of the driver.
     fn req_notify(&mut self) -> Result<(), DeviceError>;
 
-    /// Forgets what it told so far (`ibv_get_cq_event`, `ibv_ack_cq_events`). Never waits.
+    /// Reads and acknowledges pending events (`ibv_get_cq_event`, `ibv_ack_cq_events`). Does not
+    /// block.
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// Errors of reading the file descriptor.
     fn forget_events(&mut self) -> Result<(), DeviceError>;
 
-    /// Can be read when it has told something that was not forgotten; `None` if it was made to be polled only.
+    /// Returns the channel's file descriptor, which is readable while an event is pending; `None`
+    /// if the queue has no channel.
     fn channel_fd(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -2,20 +2,19 @@
 
 use polyrail_software_nic::{Gid, Mtu};
 
-/// A port of a local device, as rails use it.
+/// A port of a local device that rails use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number on the device, from 1 on.
+    /// Its number on the device, from 1.
     pub number: u8,
-    /// Place of `gid` in the port's table of addresses. On RoCE it decides the version.
+    /// Index of `gid` in the port's GID table. On RoCE the entry decides the version.
     pub gid_index: u8,
-    /// The address that peers reach it by.
+    /// The GID by which peers reach the port.
     pub gid: Gid,
-    /// Its local identifier, by which peers of the same InfiniBand subnet reach it; 0 where there is
-    /// none (RoCE).
+    /// The LID by which peers in the same InfiniBand subnet reach the port; 0 on RoCE.
     pub lid: u16,
-    /// Payload bytes of the longest packet that it carries now.
+    /// MTU in use on the link.
     pub mtu: Mtu,
-    /// READs and atomics that its device takes from one peer, or sends to one, at a time.
+    /// Maximum READs and atomics that may be outstanding to or from one peer.
     pub max_rd_atomic: u8,
 }

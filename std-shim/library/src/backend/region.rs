@@ -1,4 +1,4 @@
-//! Registered memory, and what it is made of.
+//! Registered memory and dma-bufs.
 
 use super::error::DeviceError;
 use std::any::Any;
@@ -12,25 +12,25 @@ pub trait Region: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Deregister`]: the device may still access it, and goes on keeping its owner.
+    /// [`DeviceError::Deregister`]: the device may still access the memory, and keeps its owner.
     fn close(self) -> Result<(), DeviceError>;
 }
 
-/// What keeps memory allocated for as long as it is not dropped.
+/// Owns memory: the memory stays allocated until this is dropped.
 pub type MemoryOwner = Arc<dyn Any + Send + Sync>;
 
-/// A part of a dma-buf: memory of another device, such as a GPU, as the kernel hands it around.
+/// A part of a dma-buf: memory of another device, such as a GPU, that the kernel shares as a file.
 ///
-/// The registration keeps the dma-buf; the file may be closed.
+/// The registration keeps the dma-buf alive; the file may be closed.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBuf<'f> {
-    /// The dma-buf.
+    /// File of the dma-buf.
     pub fd: BorrowedFd<'f>,
-    /// Its first byte within the dma-buf.
+    /// Offset of the first byte in the dma-buf.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Address by which requests name the first byte: anything that has the same place in its page as `offset`
-    /// has. Of a GPU usually the address that it has there.
+    /// Address by which requests name the first byte. It equals `offset` modulo the page size. For
+    /// GPU memory it is usually the address on the GPU.
     pub iova: u64,
 }

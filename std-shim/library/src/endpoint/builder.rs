@@ -78,7 +78,7 @@ impl EndpointBuilder {
     /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
     /// let endpoint = EndpointBuilder::new().max_inline_data(256).build(&[&domain])?;
     /// let error = EndpointBuilder::new().max_inline_data(4096).build(&[&domain]).unwrap_err();
-    /// assert!(Chain(&error).to_string().starts_with("device soft0: it takes no 4096 bytes inline"));
+    /// assert!(Chain(&error).to_string().starts_with("device soft0: inline data of 4096 bytes is not supported"));
     /// # Ok(())
     /// # }
     /// ```

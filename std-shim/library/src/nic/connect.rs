@@ -1,4 +1,4 @@
-//! Queue pairs through their states.
+//! Connects queue pairs.
 
 use crate::backend::{Connect, DeviceError, Gone, Port};
 use polyrail_software_nic::{ConnectOptions, QpAttributes, QpState, QueuePair, RemoteQp};
@@ -27,7 +27,8 @@ impl Connect for QueuePair {
     }
 
     fn gone(&self) -> Option<Gone> {
-        // SAFETY: a device that is gone moves no data; what moved when it went has ended.
+        // SAFETY: a removed device moves no data, and transfers that were in progress at its
+        // removal have ended.
         self.device_is_gone().then(|| unsafe { Gone::new() })
     }
 }

@@ -1,4 +1,4 @@
-//! A device as endpoints use it.
+//! A software device as a [`Domain`].
 
 use crate::backend::{DeviceError, DeviceEvent, Domain, MemoryOwner, Notify, Port, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -35,7 +35,7 @@ impl Domain for ProtectionDomain {
         self.device().limits().max_srq_wr
     }
 
-    /// All ports of the device. It has neither LIDs nor a table of addresses.
+    /// Returns all ports of the device. They have no LIDs and no GID table.
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         let device = self.device();
         let max_rd_atomic = device.limits().max_qp_rd_atom;
@@ -71,7 +71,7 @@ impl Domain for ProtectionDomain {
         Ok(self.device().create_cq(capacity)?)
     }
 
-    /// It has no interrupts.
+    /// The software device has no interrupts, so it ignores the completion vector.
     fn create_cq_with_channel(
         &self,
         capacity: u32,
@@ -142,14 +142,14 @@ impl Notify for CompletionQueue {
     }
 }
 
-/// The software NIC never fails to deregister memory.
+/// Deregistering memory never fails on the software NIC.
 impl Region for MemoryRegion {
     fn close(self) -> Result<(), DeviceError> {
         Ok(())
     }
 }
 
-/// What an event means to endpoints. What breaks queues, they learn from completions.
+/// Translates an event. Events of queues are left out, since their completions fail as well.
 fn meaning(event: AsyncEvent) -> Option<DeviceEvent> {
     match event {
         AsyncEvent::PortError { port } => Some(DeviceEvent::PortDown { port }),

@@ -1,8 +1,7 @@
-//! The NIC in software, of the crate [`polyrail_software_nic`], as a [backend](crate::backend) of
-//! endpoints; with the memory that is registered with it, it is all that programs need to try this crate
-//! on a machine without any NIC.
+//! The software NIC of crate [`polyrail_software_nic`], as a [backend](crate::backend) of
+//! endpoints. With it, programs can use this crate on a machine without any RDMA device.
 //!
-//! `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
+//! `domain` implements the device, and `connect` the state transitions of queue pairs.
 
 mod connect;
 mod domain;

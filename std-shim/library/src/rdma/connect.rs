@@ -1,19 +1,21 @@
-//! Queue pairs through their states.
+//! Connects queue pairs.
 
 use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
 use std::thread;
 
-/// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
-/// [`DeviceFatal`](polyrail_ffi::AsyncEvent::DeviceFatal), in two cases that cannot be told apart:
+/// [`gone`](Connect::gone) never returns a proof. Verbs reports the end of a device by one event,
+/// [`DeviceFatal`](polyrail_ffi::AsyncEvent::DeviceFatal), in two cases that cannot be
+/// distinguished:
 ///
-/// - the device was removed. The kernel destroys all that was made on it, before or after it sends this
-///   event, depending on its version; from then on no memory is accessed, and every call that reaches the
-///   kernel fails with EIO;
-/// - its driver believes it beyond repair. Nothing is destroyed yet, what is under way may still access
-///   memory, and calls may fail with EIO as well.
+/// - The device was removed. The kernel destroys all its objects, before or after the event,
+///   depending on its version. From then on no memory is accessed, and every call that reaches the
+///   kernel fails with EIO.
+/// - The driver considers the device failed. Its objects still exist, requests in progress may
+///   still access memory, and calls may fail with EIO as well.
 ///
-/// Until an owner knows better, memory that such a queue pair can reach is not given back.
+/// Memory that such a queue pair can reach is therefore not returned until its owner has other
+/// proof.
 impl Connect for QueuePair {
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
         Ok(self.modify(&to_init(port, options))?)
@@ -49,8 +51,8 @@ impl Connect for QueuePair {
         Ok(self.modify(&ToErr)?)
     }
 
-    /// On a thread of its own: for RTR the kernel asks the network for the peer's address, for a second or more if
-    /// nobody answers, during which the other rails would stand still.
+    /// On a new thread: for RTR the kernel resolves the peer's address, for a second or more if the
+    /// peer does not answer, and would block all other rails meanwhile.
     fn connect_aside(
         self,
         steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
@@ -58,10 +60,10 @@ impl Connect for QueuePair {
         Connecting::aside(move || steps(&self).map(|()| self))
     }
 
-    /// On a thread of its own: a driver may wait until it has all packets back, and those of a port that is down may be
-    /// held for seconds, during which the other rails would stand still.
+    /// On a new thread: a driver may wait for all its packets, which a port that is down may hold
+    /// for seconds, and would block all other rails meanwhile.
     fn retire(self) {
-        // Without a thread it is dropped here.
+        // If the thread cannot be started, the queue pair is dropped here.
         _ = thread::Builder::new().name("polyrail-retire".to_owned()).spawn(move || drop(self));
     }
 }
@@ -70,8 +72,8 @@ fn to_init(port: &Port, options: &ConnectOptions) -> ToInit {
     ToInit { port_num: port.number, pkey_index: options.pkey_index, access: options.access }
 }
 
-/// From a port to a peer: by LID between InfiniBand ports, with a routing header if they are in
-/// different subnets; by address between Ethernet ports.
+/// Returns the path from a port to a peer: by LID between InfiniBand ports, with a GRH if they are
+/// in different subnets; by GID between Ethernet ports.
 fn path(port: &Port, peer: &RemoteQp, options: &ConnectOptions) -> Result<Path, DeviceError> {
     let grh = Grh {
         dgid: polyrail_ffi::Gid(peer.gid.0),
@@ -91,7 +93,7 @@ fn path(port: &Port, peer: &RemoteQp, options: &ConnectOptions) -> Result<Path, 
     Ok(Path { port_num: port.number, route, service_level: options.service_level })
 }
 
-/// The half of an InfiniBand address that its subnet shares.
+/// Returns the subnet prefix of an InfiniBand GID.
 fn subnet(gid: Gid) -> [u8; 8] {
     std::array::from_fn(|byte| gid.0[byte])
 }

@@ -1,4 +1,4 @@
-//! A device as endpoints use it.
+//! A verbs device as a [`Domain`].
 
 use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
@@ -16,14 +16,14 @@ use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A device, opened, with a protection domain and the ports that rails take.
+/// An open verbs device, with a protection domain and the ports that rails use.
 #[derive(Clone, Debug)]
 pub struct VerbsDomain {
     pd: ProtectionDomain,
     ports: Vec<Port>,
-    /// Of the address in every port's table; `None`: chosen.
+    /// Index in every port's GID table; `None` selects the best entry.
     gid_index: Option<u8>,
-    /// Of the context, which has no other domain.
+    /// Events of the context, which has no other domain.
     events: Arc<Events>,
 }
 
@@ -32,12 +32,12 @@ impl VerbsDomain {
         Self { pd, ports, gid_index, events: Arc::new(Events::new()) }
     }
 
-    /// The protection domain, for what this type does not offer.
+    /// Returns the protection domain, for operations that this type does not have.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// A region with its keys, or why there is none.
+    /// Wraps a region, or the error of registering it.
     fn registered(
         &self,
         registered: Result<MemoryRegion, VerbsError>,
@@ -52,25 +52,25 @@ impl VerbsDomain {
         Ok((VerbsRegion(region), keys))
     }
 
-    /// The oldest event of the device, of any kind, that this reader has not seen, with the `user_context`
-    /// that the object which it names was made with; see
-    /// [`Context::next_event_and_user_context`](polyrail_ffi::Context::next_event_and_user_context). Never
-    /// waits for one. A reader who falls behind by more than 1024 misses the oldest.
+    /// Returns the oldest event of the device, of any kind, that this reader has not read. The
+    /// second value is the `user_context` of the object that the event names; see
+    /// [`polyrail_ffi::Context::next_event_and_user_context`]. Does not block. A reader that falls
+    /// behind by more than 1024 events misses the oldest.
     ///
-    /// The reader begins with [`event_cursor`](Domain::event_cursor), and takes no event from endpoints;
-    /// see the [module](crate::rdma#events).
+    /// A reader starts with [`event_cursor`](Domain::event_cursor), and does not take events from
+    /// endpoints; see the [module](crate::rdma#events).
     pub fn next_async_event(&self, reader: &mut EventCursor) -> Option<(AsyncEvent, usize)> {
         self.events.next(reader, || take_event(self.pd.context()))
     }
 }
 
-/// Registered memory, which keeps its owner; forever, if it cannot be deregistered: see
-/// [`register_owned`](ProtectionDomain::register_owned).
+/// Registered memory, which keeps its owner. If it cannot be deregistered, the owner is never
+/// dropped: see [`register_owned`](ProtectionDomain::register_owned).
 #[derive(Debug)]
 pub struct VerbsRegion(MemoryRegion);
 
 impl VerbsRegion {
-    /// The region itself.
+    /// Returns the underlying region.
     pub fn region(&self) -> &MemoryRegion {
         &self.0
     }
@@ -109,7 +109,7 @@ impl Domain for VerbsDomain {
         self.pd.context().attributes().max_srq_wr
     }
 
-    /// Those that were active when the device was opened, or the one that was named.
+    /// Returns the ports that were active when the device was opened, or the port that was named.
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         Ok(self.ports.clone())
     }
@@ -174,8 +174,8 @@ impl Domain for VerbsDomain {
         Ok(self.pd.create_qp(&init)?)
     }
 
-    /// On a thread of its own: the kernel answers for a port when whoever changes it is done, and makes a queue pair in
-    /// milliseconds.
+    /// On a new thread: a port query blocks while the port is being reconfigured, and creating a
+    /// queue pair takes milliseconds.
     fn make_aside<T: Send + 'static>(
         &self,
         (cq, srq): (&CompletionQueue, Option<&SharedReceiveQueue>),

@@ -1,22 +1,24 @@
-//! What happens to a device, for many readers, although a context has one queue of events and gives each
-//! event once.
+//! Distributes the events of a device to many readers: a context has one event queue, which returns
+//! each event once.
 
 use crate::backend::{DeviceEvent, EventCursor, EventLog};
 use polyrail_ffi::{AsyncEvent, Context};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-/// Events kept for readers who have not asked for a while. When many queue pairs fail together, each may have
-/// one of its own, and they should not push out that the port went down.
+/// Number of events kept for slow readers. If many queue pairs fail together, each may raise an
+/// event, and these should not displace the event of the failed port.
 const KEPT: usize = 1024;
 
 /// An event, with the `user_context` of the object that it names.
 pub(super) type Event = (AsyncEvent, usize);
 
-/// The events of one context. Whoever reads takes from the context's queue what others read later.
+/// The events of one context. Each reader also takes events from the context's queue for the other
+/// readers.
 #[derive(Debug)]
 pub(super) struct Events {
     log: EventLog<Event>,
-    /// Held from taking an event until it is in the log: the log's order is the queue's.
+    /// Held from taking an event until it is in the log, so that the log has the order of the
+    /// queue.
     order: Mutex<()>,
 }
 
@@ -25,7 +27,7 @@ impl Events {
         Self { log: EventLog::new(KEPT), order: Mutex::default() }
     }
 
-    /// Behind what is in the queue: it happened before.
+    /// Returns a cursor after all queued events, since these happened earlier.
     pub(super) fn cursor(&self, mut queue: impl FnMut() -> Option<Event>) -> EventCursor {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = queue() {
@@ -34,7 +36,8 @@ impl Events {
         self.log.cursor()
     }
 
-    /// The oldest event that this reader has not seen. `queue` takes the context's next event.
+    /// Returns the oldest event that this reader has not read. `queue` takes the context's next
+    /// event.
     pub(super) fn next(
         &self,
         reader: &mut EventCursor,
@@ -46,7 +49,7 @@ impl Events {
         })
     }
 
-    /// Moves one event to the log, unless somebody else is at it: a reader does not wait.
+    /// Moves one event to the log, unless another thread does so already: a reader does not block.
     fn take(&self, queue: impl FnOnce() -> Option<Event>) {
         let order = self.order.try_lock();
         if matches!(order, Err(TryLockError::WouldBlock)) {
@@ -58,17 +61,18 @@ impl Events {
     }
 }
 
-/// The next event of a context's queue. One that cannot be read has none: if its device was removed, an
-/// event has said so.
+/// Takes the next event of a context's queue. A read error counts as no event: if the device was
+/// removed, an event has reported that.
 pub(super) fn take_event(context: &Context) -> Option<Event> {
     context.next_event_and_user_context().ok().flatten()
 }
 
-/// What an event means to endpoints. What breaks queues, they learn from completions.
+/// Translates an event. Events of queues are left out, since their completions fail as well.
 pub(super) fn meaning((event, _): Event) -> Option<DeviceEvent> {
     match event {
         AsyncEvent::PortError { port } => Some(DeviceEvent::PortDown { port }),
-        // Queue pairs made before a change of address or partition reach nobody; new ones may.
+        // Queue pairs that were connected before a change of address or partition cannot reach
+        // their peers; new ones may.
         AsyncEvent::PortActive { port }
         | AsyncEvent::GidChange { port }
         | AsyncEvent::LidChange { port }
@@ -121,7 +125,7 @@ mod tests {
         let source = AtomicU8::new(0);
         let take = || {
             let port = source.fetch_update(Relaxed, Relaxed, |port| port.checked_add(1)).ok()?;
-            // Whoever took an event may be slow to log it.
+            // A reader that took an event may be slow to log it.
             thread::yield_now();
             Some((AsyncEvent::PortError { port }, 0))
         };

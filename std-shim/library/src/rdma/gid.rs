@@ -1,9 +1,9 @@
-//! The address that a port is used by.
+//! Selects the GID of a port.
 
 use polyrail_ffi::{GidEntry, GidType};
 
-/// The address that rails take at `port`: the one at `index`, or the best of all (see the module's
-/// documentation).
+/// Returns the GID of `port` that rails use: the entry at `index`, or the best of all (see the
+/// module's documentation).
 pub(super) fn choose_gid(table: &[GidEntry], port: u8, index: Option<u8>) -> Option<&GidEntry> {
     let entries = table.iter().filter(|entry| entry.port == port && entry.index <= 255);
     match index {
@@ -12,7 +12,7 @@ pub(super) fn choose_gid(table: &[GidEntry], port: u8, index: Option<u8>) -> Opt
     }
 }
 
-/// Lower is better.
+/// Preference of an entry; lower is better.
 fn rank(entry: &GidEntry) -> u8 {
     match entry.gid_type {
         GidType::RoceV2 if entry.gid.is_ipv4() => 0,
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
     use crate::backend::Gid;
 
-    /// A table of one port, an entry for each type and address, from index 0 on.
+    /// Makes the table of one port, with an entry for each type and address, from index 0.
     fn table(entries: &[(GidType, &str)]) -> Vec<GidEntry> {
         let entry = |(index, (gid_type, gid)): (u32, &(GidType, &str))| GidEntry {
             gid: polyrail_ffi::Gid(gid.parse::<Gid>().unwrap().0),

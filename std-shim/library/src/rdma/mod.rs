@@ -1,8 +1,8 @@
 //! Real NICs, through libibverbs, as a [backend](crate::backend) of endpoints.
 //!
-//! [`open_devices`] opens devices by name, or all that could carry data, as [`VerbsDomain`]s.
-//! Endpoints, buffers, the copy path and the program take them as they take the software NIC's
-//! protection domains; rails go to the devices in turn.
+//! [`open_devices`] opens devices by name, or all usable devices, as [`VerbsDomain`]s. Endpoints,
+//! buffers, the copy path and the program use them like the software NIC's protection domains.
+//! Rails are distributed over the devices in turn.
 //!
 //! ```no_run
 //! use polyrail::endpoint::EndpointBuilder;
@@ -19,39 +19,41 @@
 //!
 //! # Which address
 //!
-//! A RoCE port has several addresses (GIDs). Unless told otherwise, rails take the first of
+//! A RoCE port has several addresses (GIDs). Without [`gid_index`](OpenOptions::gid_index), rails
+//! use the first of
 //!
-//! 1. RoCE v2 over IPv4, which is routed and needs nothing but the interface's address;
-//! 2. RoCE v2 over IPv6 that is valid beyond its own link;
-//! 3. RoCE v2 over IPv6, link-local;
-//! 4. whatever the port has, in the order of its table: RoCE v1, InfiniBand.
+//! 1. RoCE v2 over IPv4, which can be routed and only requires an address of the interface;
+//! 2. RoCE v2 over IPv6 that is not link-local;
+//! 3. RoCE v2 over link-local IPv6;
+//! 4. any other entry, in the order of the table: RoCE v1, InfiniBand.
 //!
-//! Both ends of a rail need addresses of the same kind: a program that overrides it on one side
-//! probably has to on the other. IPv4 and IPv6 do not meet, which is an error when the two sides
-//! connect ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). On InfiniBand packets go by
-//! LID, and carry the address only to another subnet.
+//! Both ends of a rail need addresses of the same kind, so a program that sets the index at one end
+//! usually has to set it at the other. IPv4 and IPv6 cannot connect, which is an error when the two
+//! ends connect ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). InfiniBand packets
+//! are addressed by LID, and carry the GID only to another subnet.
 //!
 //! # Events
 //!
-//! A context has one queue of asynchronous events, and gives each of them once. The domain of the context
-//! owns that queue: endpoints read from it what happens to ports and devices
-//! ([`next_event`](crate::backend::Domain::next_event)), and whoever wants the others too, such as those of
-//! queue pairs of their own on [`pd`](VerbsDomain::pd), reads them all by a cursor of their own
-//! ([`next_async_event`](VerbsDomain::next_async_event)). Nobody loses an event to another reader; but who
-//! calls [`Context::next_event`](polyrail_ffi::Context::next_event) takes it from all of them. The
-//! context's file descriptor becomes readable for whoever comes first, so do not wait for it.
+//! A context has one queue of asynchronous events, which returns each event once. The domain of the
+//! context reads that queue. Endpoints read port and device events from the domain
+//! ([`next_event`](crate::backend::Domain::next_event)). Programs that need other events, such as
+//! those of queue pairs that they created on [`pd`](VerbsDomain::pd), read all events with a
+//! separate cursor ([`next_async_event`](VerbsDomain::next_async_event)). Readers do not take
+//! events from each other. [`Context::next_event`](polyrail_ffi::Context::next_event), however,
+//! takes the event from all of them. Do not wait for the context's file descriptor: another reader
+//! may already have read the event that made it readable.
 //!
-//! Domains that are opened separately, even of the same device, have contexts of their own, each with all
-//! events of the ports and the device.
+//! Domains that are opened separately, even of the same device, have separate contexts. Each
+//! receives all events of the ports and the device.
 //!
-//! Leave `RDMAV_ALLOW_DISASSOC_DESTROY` out of the environment, unless all endpoints of a device live on one
-//! thread: see [`Context::next_event`](polyrail_ffi::Context::next_event).
+//! Leave `RDMAV_ALLOW_DISASSOC_DESTROY` out of the environment, unless all endpoints of a device
+//! are on one thread: see [`Context::next_event`](polyrail_ffi::Context::next_event).
 //!
 //! # Files
 //!
-//! `gid` chooses addresses; `port` is about ports as they are now; `events` keeps what happens to a device
-//! for all its readers; `open` makes domains of devices; `domain` is what endpoints ask of a device;
-//! `connect` brings queue pairs through their states.
+//! `gid` selects addresses; `port` reads the present attributes of ports; `events` distributes the
+//! events of a device to its readers; `open` opens devices; `domain` implements the device, and
+//! `connect` the state transitions of queue pairs.
 
 mod connect;
 mod domain;

@@ -1,4 +1,4 @@
-//! Opening devices: those that were named, or all that could carry data.
+//! Opens devices: those that are named, or all usable ones.
 
 use super::domain::VerbsDomain;
 use super::port::{is_active, usable_port};
@@ -7,34 +7,34 @@ use crate::devices::{DevicesError, what_is_missing};
 use crate::endpoint::MAX_DEVICES;
 use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, VerbsError};
 
-/// How devices are used.
+/// Options of opening devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Index of the address in every port's table; `None`: chosen, see the
-    /// [module](crate::rdma#which-address). A port that has none there is not used, unless it was
-    /// named, which is an error.
+    /// Index in every port's GID table; `None` selects the best entry, see the
+    /// [module](crate::rdma#which-address). A port without an entry at this index is skipped,
+    /// unless it is named, which is an error.
     pub gid_index: Option<u8>,
 }
 
-/// Why a device cannot carry rails.
+/// The reason why rails cannot use a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unusable {
-    /// It could not be opened or asked.
+    /// It could not be opened or queried.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// iWARP connects by other means than this library has.
-    #[error("an iWARP device: it cannot be connected without RDMA-CM")]
+    /// iWARP connects by RDMA-CM, which this library does not use.
+    #[error("iWARP devices are not supported: they need RDMA-CM to connect")]
     Iwarp,
-    /// It has no port of this number.
-    #[error("there is no port {port}: ports are 1 to {last}")]
+    /// The device has no port of this number.
+    #[error("the device has no port {port}: its ports are 1 to {last}")]
     NoPort {
-        /// What was asked for.
+        /// The requested port.
         port: u8,
         /// The last port.
         last: u8,
     },
-    /// A port that was named carries no data.
+    /// The named port is not active.
     #[error("port {port} is not active ({state:?}): check the cable, or its network interface")]
     Inactive {
         /// The port.
@@ -42,62 +42,62 @@ pub enum Unusable {
         /// Its state.
         state: PortState,
     },
-    /// None of its ports carries data.
+    /// None of its ports is active.
     #[error("no port is active: check the cable, or its network interface")]
     NoActivePort,
-    /// A port has no address there, or none at all.
+    /// The port has no GID at the index, or none at all.
     #[error("port {port} has no address {}", match index {
-        Some(index) => format!("at GID index {index} (polyrail devices lists them)"),
-        None => "in its GID table: give its network interface one".to_owned(),
+        Some(index) => format!("at GID index {index}: polyrail devices lists the indices"),
+        None => "in its GID table: assign an address to its network interface".to_owned(),
     })]
     NoGid {
         /// The port.
         port: u8,
-        /// The index, if one was asked for.
+        /// The index, if one was requested.
         index: Option<u8>,
     },
 }
 
-/// Devices could not be opened.
+/// Opening devices failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There are no devices, and why.
+    /// There are no devices.
     #[error(transparent)]
     None(#[from] DevicesError),
     /// There is no device of this name.
-    #[error("there is no device {device}; there is {}", known.join(", "))]
+    #[error("unknown device {device}; this machine has {}", known.join(", "))]
     Unknown {
-        /// The name.
+        /// The requested name.
         device: String,
-        /// The names that there are.
+        /// Names of the existing devices.
         known: Vec<String>,
     },
-    /// A device was named twice; rails of one device take its ports in turn anyway.
+    /// A device was named twice. (Rails on one device use its ports in turn anyway.)
     #[error("device {device} is named twice")]
     Twice {
         /// Its name.
         device: String,
     },
-    /// More devices than an endpoint takes.
+    /// More devices than an endpoint supports.
     #[error("{devices} devices, but at most {MAX_DEVICES} are allowed")]
     TooMany {
-        /// Devices named.
+        /// Number of named devices.
         devices: usize,
     },
-    /// A device that was named cannot carry rails.
+    /// Rails cannot use a named device.
     #[error("device {device}")]
     Unusable {
         /// Its name.
         device: String,
-        /// Why.
+        /// The reason.
         #[source]
         reason: Unusable,
     },
-    /// No device can carry rails.
+    /// Rails cannot use any device.
     #[error("no device can be used: {}", reasons(devices))]
     AllUnusable {
-        /// Their names, and why not.
+        /// Names of the devices, with the reasons.
         devices: Vec<(String, Unusable)>,
     },
 }
@@ -107,12 +107,12 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
     devices.iter().map(reason).collect::<Vec<_>>().join("; ")
 }
 
-/// Opens the devices of these names, in this order; without names, all that have an active port with
-/// an address, in the library's order, and no more than an endpoint takes.
+/// Opens the devices of these names, in this order. Without names, opens all devices that have an
+/// active port with an address, in the library's order, up to the maximum of an endpoint.
 ///
 /// # Errors
 ///
-/// A device that was named is not there or cannot be used; without names, no device can.
+/// A named device does not exist or cannot be used; without names, no device can be used.
 pub fn open_devices(
     names: &[DeviceName],
     options: &OpenOptions,
@@ -199,7 +199,8 @@ fn open_device(
     Ok(VerbsDomain::new(context.alloc_pd()?, ports, index))
 }
 
-/// The active ports of a device that can be used; if none can, why the first cannot.
+/// Returns the usable ones of a device's active ports, or, if there are none, the reason of the
+/// first.
 fn usable_of(active: Vec<Result<Port, Unusable>>) -> Result<Vec<Port>, Unusable> {
     let first = active.iter().find_map(|port| port.as_ref().err().copied());
     let usable: Vec<_> = active.into_iter().flatten().collect();

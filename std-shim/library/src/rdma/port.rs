@@ -1,15 +1,15 @@
-//! Ports as they are now, with the address that rails take.
+//! The present attributes of ports, with the GID that rails use.
 
 use super::gid::choose_gid;
 use crate::backend::{Gid, Mtu, Port};
 use polyrail_ffi::{Context, GidEntry, LinkLayer, PortAttributes, PortState};
 
-/// Whether it carries data.
+/// Whether the port is active.
 pub(super) fn is_active(port: &PortAttributes) -> bool {
     matches!(port.state, PortState::Active | PortState::ActiveDefer)
 }
 
-/// A port with its address at `gid_index`, or the best one; `None` if it has none.
+/// Returns a port with its GID at `gid_index`, or its best GID; `None` if it has none.
 pub(super) fn usable_port(
     context: &Context,
     number: u8,
@@ -20,14 +20,14 @@ pub(super) fn usable_port(
     let entry = choose_gid(table, number, gid_index)?;
     let device = context.attributes();
     let mtu = attributes.active_mtu.and_then(|mtu| Mtu::from_bytes(mtu.bytes()));
-    // On Ethernet some drivers fill the field in, and it means nothing.
+    // Some drivers fill the field in on Ethernet, where it has no meaning.
     let has_lid = attributes.link_layer != LinkLayer::Ethernet;
     Some(Port {
         number,
         gid_index: entry.index as u8,
         gid: Gid(entry.gid.0),
         lid: if has_lid { attributes.lid } else { 0 },
-        // Every port carries packets of this length, even if its driver does not report it.
+        // Every port supports the smallest MTU, even if its driver does not report it.
         mtu: mtu.unwrap_or(Mtu::Mtu256),
         max_rd_atomic: device.max_qp_rd_atom.min(device.max_qp_init_rd_atom).min(255) as u8,
     })

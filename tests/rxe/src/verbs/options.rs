@@ -18,7 +18,9 @@ pub(super) fn what_a_device_does_not_have_is_refused_in_words(_: &Rails) {
     builder.max_inline_data(256).queue_depth(1000).build(&[&near]).unwrap();
     let inline = said(builder.max_inline_data(1 << 16));
     assert!(
-        inline.starts_with("device rxeA0: it takes no 65536 bytes inline: ibv_create_qp"),
+        inline.starts_with(
+            "device rxeA0: inline data of 65536 bytes is not supported: ibv_create_qp"
+        ),
         "{inline}"
     );
     let deep = said(builder.queue_depth(1 << 30));
@@ -29,7 +31,7 @@ pub(super) fn what_a_device_does_not_have_is_refused_in_words(_: &Rails) {
     for mtu in Mtu::ALL {
         if mtu > port.mtu {
             let (asked, most) = (mtu.bytes(), port.mtu.bytes());
-            let words = format!("port 1 takes packets of {most} bytes at most, not of {asked}");
+            let words = format!("port 1 supports an MTU of at most {most} bytes, not {asked}");
             assert_eq!(said(exactly(mtu)), format!("device rxeA0: {words}"));
             continue;
         }
