@@ -40,7 +40,7 @@ fn queue_pairs_are_those_of_ends() {
         [(&without_sender, "sender", End::Sender), (&without_receiver, "receiver", End::Receiver)]
     {
         let reason = refusal(&stray.to_json());
-        assert!(reason.contains(&format!("queue pairs of a {end}, which")), "{reason}");
+        assert!(reason.contains(&format!("queue pairs of a {end}, but no {end}")), "{reason}");
         // Nor are they taken of one that was never text.
         let mut peer = endpoint(&fabric, "peer", Some(only));
         let refused = peer.connect(stray);

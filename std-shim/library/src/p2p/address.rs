@@ -1,4 +1,4 @@
-//! What two endpoints have to know of each other, as plain data that travels.
+//! The data that a peer needs to connect to a message endpoint.
 
 use crate::endpoint::{RailAddress, rail_address};
 use crate::json;
@@ -6,24 +6,27 @@ use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCar
 use polyrail_core::virtual_qp::MAX_RAILS;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes of the longest text that is read as a [`P2pAddress`]. The longest of ours has about 6,000.
+/// Length limit in bytes of text that is parsed as a [`P2pAddress`]. The longest valid ones have
+/// about 6,000.
 pub const MAX_ADDRESS_BYTES: usize = 16 << 10;
 
-/// What a peer has to know to connect: for each direction the engine's card, and where the queue pairs are. One that is
-/// read has an end, or both, and no queue pairs of an end that is not there.
+/// The data that a peer needs to connect: for each direction, the engine's card and the addresses
+/// of the queue pairs. A parsed address has at least one end, and no queue pairs of an end that it
+/// lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", try_from = "Fields")]
 pub struct P2pAddress {
-    /// The sending end, for the peer's receiving one; none if it [only](super::P2pBuilder::only) receives.
+    /// The sending end, for the peer's receiving end; `None` if the endpoint
+    /// [only](super::P2pBuilder::only) receives.
     #[serde(with = "sender", skip_serializing_if = "Option::is_none")]
     pub sender: Option<SenderCard>,
-    /// Its queue pairs.
+    /// Queue pairs of the sending end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sending: Vec<QueuePairAddress>,
-    /// The receiving end, for the peer's sending one; none if it only sends.
+    /// The receiving end, for the peer's sending end; `None` if the endpoint only sends.
     #[serde(with = "receiver", skip_serializing_if = "Option::is_none")]
     pub receiver: Option<ReceiverCard>,
-    /// Its queue pairs.
+    /// Queue pairs of the receiving end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub receiving: Vec<QueuePairAddress>,
 }
@@ -47,7 +50,7 @@ struct Fields {
 enum Unfit {
     #[error("neither a sender nor a receiver")]
     NoEnd,
-    #[error("queue pairs of a {0}, which is not there")]
+    #[error("queue pairs of a {0}, but no {0}")]
     Stray(&'static str),
 }
 
@@ -69,36 +72,37 @@ impl TryFrom<Fields> for P2pAddress {
     }
 }
 
-/// Where a queue pair lives, and its number.
+/// Number and address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePairAddress {
     /// Its number.
     pub qp_num: u32,
-    /// Where it lives.
+    /// Its address.
     #[serde(deserialize_with = "rail_address")]
     pub address: RailAddress,
 }
 
-/// Text that is not the address of an endpoint for messages.
+/// Text that is not the address of a message endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the address of an endpoint for messages: {reason}")]
+#[error("not the address of a message endpoint: {reason}")]
 pub struct P2pAddressError {
-    /// The JSON reader's message, with the position; printable, and cut off if it is long.
+    /// The parser's message, with the position; printable and of limited length.
     reason: String,
 }
 
 impl P2pAddress {
-    /// Reads one, strictly. What the numbers mean is checked when endpoints [connect](super::P2pMember::connect).
+    /// Parses an address, strictly. The values are checked when endpoints
+    /// [connect](super::P2pMember::connect).
     ///
     /// # Errors
     ///
-    /// The text is something else.
+    /// The text is not an address.
     pub fn from_json(text: &[u8]) -> Result<Self, P2pAddressError> {
         json::read(text, MAX_ADDRESS_BYTES).map_err(|reason| P2pAddressError { reason })
     }
 
-    /// Writes it.
+    /// Writes the address as JSON.
     pub fn to_json(&self) -> String {
         // Numbers and strings: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()

@@ -1,11 +1,11 @@
-//! The options of an endpoint for messages.
+//! Options of a message endpoint.
 
 use super::message::End;
 use crate::backend::ConnectOptions;
 use crate::endpoint::Healing;
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 
-/// The options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) makes.
+/// Options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) builds.
 #[derive(Clone, Copy, Debug)]
 pub struct P2pBuilder {
     pub(super) rails: usize,
@@ -32,7 +32,8 @@ impl Default for P2pBuilder {
 }
 
 impl P2pBuilder {
-    /// Two rails of one queue pair each way, even shares of messages over 64 KiB, no flushes.
+    /// The defaults: two rails with one queue pair per direction, messages over 64 KiB split into
+    /// equal shares, no flushes.
     pub fn new() -> Self {
         Self {
             rails: 2,
@@ -52,21 +53,22 @@ impl P2pBuilder {
         }
     }
 
-    /// Number of rails, 1 to 8; the same at both ends.
+    /// Sets the number of rails, 1 to 8; equal at both ends.
     #[must_use]
     pub fn rails(self, rails: usize) -> Self {
         Self { rails, ..self }
     }
 
-    /// Queue pairs of each rail and direction, which messages take in turn; the same at both ends. All together,
-    /// [`QUEUE_PAIRS`](super::QUEUE_PAIRS) at most.
+    /// Sets the queue pairs per rail and direction, which messages use in turn; equal at both ends.
+    /// All rails together have at most [`QUEUE_PAIRS`](super::QUEUE_PAIRS).
     #[must_use]
     pub fn queue_pairs_per_rail(self, queue_pairs: usize) -> Self {
         Self { queue_pairs, ..self }
     }
 
-    /// The endpoint has this end only, for messages that go one way, and the peer's has the other one: half the queue
-    /// pairs, and a sender has no receives. By default it has both.
+    /// Limits the endpoint to one end, for messages in one direction; the peer's endpoint has the
+    /// other end. This halves the queue pairs, and a sender has no receives. By default an endpoint
+    /// has both ends.
     #[must_use]
     pub fn only(self, end: impl Into<Option<End>>) -> Self {
         Self { only: end.into(), ..self }
@@ -77,78 +79,82 @@ impl P2pBuilder {
         self.only.is_none_or(|only| only == end)
     }
 
-    /// How long messages are spread over rails.
+    /// Sets how long messages are split over rails.
     #[must_use]
     pub fn split(self, split: SplitPolicy) -> Self {
         Self { split, ..self }
     }
 
-    /// Buffers up to this many bytes go over one rail, in turn.
+    /// Sets the length in bytes up to which a buffer uses one rail, in turn.
     #[must_use]
     pub fn split_threshold(self, bytes: u32) -> Self {
         Self { split_threshold: bytes, ..self }
     }
 
-    /// Messages of this many bytes or more tell of their payload with a request of its own; see
-    /// [`SenderConfig`](polyrail_core::p2p::SenderConfig::separate_signal).
+    /// Sets the length in bytes from which messages announce their payload with a separate request;
+    /// see [`SenderConfig`](polyrail_core::p2p::SenderConfig::separate_signal).
     #[must_use]
     pub fn separate_signal(self, least: impl Into<Option<u32>>) -> Self {
         Self { separate_signal: least.into(), ..self }
     }
 
-    /// Bytes that an inline request can have, 64 by default: of an entry that is written to the peer, and of
-    /// [messages](super::P2pMember::isend_inline). A device that has less refuses to [build](Self::build).
+    /// Sets the maximum length of an inline request in bytes, 64 by default. It applies to entries
+    /// that are written to the peer, and to [messages](super::P2pMember::isend_inline). If a device
+    /// does not support it, [`build`](Self::build) fails.
     #[must_use]
     pub fn max_inline_data(self, max_inline_data: u32) -> Self {
         Self { max_inline_data, ..self }
     }
 
-    /// How the peer is to write the entries of its receives. [`EntryForm::Plain`] only on devices that write in
-    /// order: the software NIC does not.
+    /// Sets how the peer writes the entries of its receives. Use [`EntryForm::Plain`] only with
+    /// devices that write in order; the software NIC does not.
     #[must_use]
     pub fn entry_form(self, entry_form: EntryForm) -> Self {
         Self { entry_form, ..self }
     }
 
-    /// Whether received messages can be [flushed](super::P2pMember::flush): takes one more queue pair on each
-    /// device, connected to itself.
+    /// Sets whether received messages can be [flushed](super::P2pMember::flush). This takes one
+    /// more queue pair per device, which is connected to itself.
     #[must_use]
     pub fn flushes(self, flushes: bool) -> Self {
         Self { flushes, ..self }
     }
 
-    /// Whether other rails take over from one that fails; the same at both ends. Then the owners of both ends
-    /// carry what they have to [tell each other](super::P2pMember::next_message).
+    /// Sets whether other rails take over from a failed one; equal at both ends. The owners of both
+    /// ends must then carry their [messages](super::P2pMember::next_message).
     #[must_use]
     pub fn reroutes(self, reroutes: bool) -> Self {
         Self { reroutes, ..self }
     }
 
-    /// With fewer rails in service the endpoint has failed, if it re-routes. 1 by default; with 0, messages wait for
-    /// a rail for as long as there is none.
+    /// Sets the minimum number of rails in service, if rails are re-routed: with fewer, the
+    /// endpoint fails. 1 by default; with 0, messages wait while no rail is in service.
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         Self { min_rails, ..self }
     }
 
-    /// How endpoints that re-route heal: the intervals at which new queue pairs are made, how long a rail may make no
-    /// headway with a message in flight, and how long rails may fail and come back without carrying anything
-    /// ([`rail_timeout`](Healing::rail_timeout)). The rest does not concern them.
+    /// Sets how the endpoint repairs its rails, if they are re-routed. Used are the intervals
+    /// between new queue pairs, the time that a rail may make no progress with a message in flight,
+    /// and the time that rails may fail and return without transferring anything
+    /// ([`rail_timeout`](Healing::rail_timeout)). The other fields have no effect.
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }
     }
 
-    /// Packet size, timeouts and retries of the connections. `rnr_retry` should stay 7, for ever: a peer that has
-    /// used up the receives of a pool makes others wait, and nothing else.
+    /// Sets MTU, timeouts, retries and packet fields of the connections. `rnr_retry` should stay 7,
+    /// which retries without limit: a peer that has used up the receives of a pool then only delays
+    /// others.
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
     }
 
-    /// Whether completion queues tell a completion channel when they have something, so that a
-    /// [`P2pThread`](crate::progress::messages::P2pThread) can sleep until they do, and which interrupt of every device
-    /// tells, modulo the number of those that it has. By default they do not: they are only polled.
+    /// Sets whether completion queues report to a completion channel, so that a
+    /// [`P2pThread`](crate::progress::messages::P2pThread) can sleep, and selects the completion
+    /// vector of every device, modulo the number of its vectors. By default there is no channel,
+    /// and the queues are only polled.
     #[must_use]
     pub fn completion_channel(self, comp_vector: impl Into<Option<u32>>) -> Self {
         Self { comp_vector: comp_vector.into(), ..self }

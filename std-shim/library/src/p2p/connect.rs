@@ -1,4 +1,4 @@
-//! Bringing two endpoints together.
+//! Connects two endpoints.
 
 use super::address::{P2pAddress, QueuePairAddress};
 use super::error::P2pConnectError;
@@ -11,7 +11,7 @@ use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
 
 impl<D: Domain> P2pMember<D> {
-    /// What the peer's [`connect`](Self::connect) needs.
+    /// Returns the address for the peer's [`connect`](Self::connect).
     pub fn address(&self) -> P2pAddress {
         P2pAddress {
             sender: self.sender.as_ref().map(|sender| sender.card()),
@@ -32,12 +32,12 @@ impl<D: Domain> P2pMember<D> {
         RailAddress::new(place.device, &place.port, self.psn, &self.options)
     }
 
-    /// Connects every queue pair with the peer's: RTR, RTS. Both sides must have returned from here before either
-    /// offers a buffer.
+    /// Connects every queue pair with the peer's: RTR, RTS. Both ends must have returned from this
+    /// call before either posts a receive.
     ///
     /// # Errors
     ///
-    /// The two do not match (nothing changed), or a queue pair refused.
+    /// The two endpoints do not match (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
         let qp = self.tracing.qp;
         let connected = trace::connect(qp, self.places.len(), || self.connect_all(peer));
@@ -115,13 +115,13 @@ impl<D: Domain> P2pMember<D> {
         self.device_of(queue_pair).unwrap_or_default().to_owned()
     }
 
-    /// The name of the device that the i-th queue pair of either end is on.
+    /// Returns the name of the device of the i-th queue pair, which is the same for both ends.
     pub fn device_of(&self, queue_pair: usize) -> Option<&str> {
         let place = self.places.get(queue_pair)?;
         self.names.get(place.device).map(|(_, name)| name.as_str())
     }
 
-    /// The name of a device.
+    /// Returns the name of a device.
     pub fn device_name(&self, device: DeviceId) -> Option<&str> {
         let found = self.names.iter().find(|(id, _)| *id == device);
         found.map(|(_, name)| name.as_str())

@@ -1,4 +1,4 @@
-//! Messages with one peer, with completion queues of its own.
+//! Messages with one peer, with separate completion queues.
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
@@ -14,8 +14,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// Messages with one peer, with completion queues of its own: a [`P2pMember`], and what polls for it. See the
-/// [module](super).
+/// Messages with one peer, with separate completion queues: a [`P2pMember`] that can be polled. See
+/// the [module](super).
 pub struct P2pEndpoint<D: Domain = nic::ProtectionDomain> {
     /// Dropped before what its queue pairs complete on.
     pub(super) member: P2pMember<D>,
@@ -48,13 +48,14 @@ impl<D: Domain> DerefMut for P2pEndpoint<D> {
 }
 
 impl P2pBuilder {
-    /// Makes an endpoint: one completion queue, one registration of the protocol's own memory for each end, and if it
-    /// receives, one shared receive queue with its pool, for each device; rails on the devices in turn, and on the ports
-    /// of a device in turn; all queue pairs in INIT. With more devices than rails, the last devices stay idle.
+    /// Builds an endpoint: per device, one completion queue, one registration of the protocol's
+    /// memory for each end, and if it receives, one shared receive queue with its pool; rails on
+    /// the devices in turn, and on the ports of each device in turn; all queue pairs in INIT. With
+    /// more devices than rails, the last devices are not used.
     ///
     /// # Errors
     ///
-    /// What the devices or the engine refuse.
+    /// A device or the engine refuses.
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
         let mut shared = Shared::new(*self, domains, 1)?;
         let others: &mut [EngineSender<D::Qp>] = &mut [];
@@ -63,11 +64,12 @@ impl P2pBuilder {
 }
 
 impl<D: Domain> P2pEndpoint<D> {
-    /// Drives everything that waits for completions: takes up to `budget` of them. Allocates nothing.
+    /// Drives everything that waits for completions: takes at most `budget` of them. Does not
+    /// allocate.
     ///
     /// # Errors
     ///
-    /// The first completion queue that could not be polled; the others were.
+    /// The error of the first completion queue that could not be polled; the others were polled.
     #[inline]
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
         let Self { member, shared } = self;
@@ -78,23 +80,25 @@ impl<D: Domain> P2pEndpoint<D> {
         polled
     }
 
-    /// Takes a message of the peer's.
+    /// Handles a message of the peer.
     ///
     /// # Errors
     ///
-    /// No correct peer says that: that end has failed. Or this endpoint does not re-route, or only goes the
-    /// [other way](ControlError::OneWay): nothing changed.
+    /// A correct peer never sends the message: that end has failed. Or this endpoint does not
+    /// re-route, or only supports the [other direction](ControlError::OneWay): nothing changed.
     pub fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
         self.member.hear(&mut self.shared, message)
     }
 
-    /// Looks for failures, and makes new queue pairs, at once instead of in one of the next polls.
+    /// Detects failures and creates new queue pairs immediately, instead of in one of the next
+    /// polls.
     #[cold]
     pub fn heal(&mut self) {
         self.member.heal(&mut self.shared);
     }
 
-    /// [Gives up](P2pMember::fail), and then polls until no device accesses any buffer, or patience ends.
+    /// [Fails](P2pMember::fail) the connection, then polls until no device accesses any buffer, or
+    /// `patience` has passed.
     pub fn give_up(&mut self, patience: Duration) {
         const BUDGET: usize = 64;
         self.fail();

@@ -1,4 +1,4 @@
-//! What can go wrong when endpoints for messages are made and connected.
+//! Errors of building and connecting message endpoints.
 
 use super::message::End;
 use super::sizes::QUEUE_PAIRS;
@@ -7,40 +7,40 @@ use crate::endpoint;
 use polyrail_core::p2p::{self, CardError, PoolError, TooManyKeys};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 
-/// An endpoint could not be made; nothing of it is left.
+/// An endpoint could not be built; everything created for it was destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum P2pBuildError {
-    /// The rails have no place, or a device refused.
+    /// The rails cannot be placed, or a device refused.
     #[error(transparent)]
     Rails(#[from] endpoint::BuildError),
-    /// More queue pairs than there is room for, or none.
+    /// No queue pairs, or more than an endpoint supports.
     #[error("{rails} rails of {each} queue pairs, but 1 to {QUEUE_PAIRS} are allowed in all")]
     QueuePairs {
-        /// Rails asked for.
+        /// Requested rails.
         rails: usize,
-        /// Queue pairs of each.
+        /// Requested queue pairs per rail.
         each: usize,
     },
-    /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
+    /// A value of [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field.
     #[error(transparent)]
     ConnectOption(#[from] ConnectOptionError),
-    /// Memory for rings and records.
-    #[error("memory of the protocol's own")]
+    /// The memory of rings and records could not be registered.
+    #[error("cannot register memory for the protocol")]
     Memory(#[source] DeviceError),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] p2p::BuildError),
-    /// A device's pool of receives.
+    /// The engine refused a device's pool of receives.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// As many members as the set was made for.
-    #[error("{most} members, as many as the set was made for")]
+    /// The set is full.
+    #[error("the set is full: it was built for {most} members")]
     Members {
-        /// That many.
+        /// The maximum number of members.
         most: u16,
     },
-    /// More devices than memory can have keys for.
+    /// More devices than a region has room for keys.
     #[error(transparent)]
     Keys(#[from] TooManyKeys),
     /// The engine refused the completion queues.
@@ -51,67 +51,69 @@ pub enum P2pBuildError {
     Attach(#[from] AttachError),
 }
 
-/// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
+/// Two endpoints do not match, or a queue pair refused. Queue pairs that changed state keep it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum P2pConnectError {
-    /// Messages go one way, and not from the one that only sends to the one that only receives.
+    /// An end has no counterpart at the other endpoint. An endpoint that only sends needs one that
+    /// receives, and the reverse.
     #[error(
         "{end}: {}",
-        if *here { "the peer has no end that goes with it" } else { "it is not here, and the peer's goes with it" }
+        if *here { "the peer has no counterpart" } else { "this endpoint has none, but the peer has its counterpart" }
     )]
     OneWay {
-        /// Which end here.
+        /// The end of this endpoint.
         end: End,
-        /// Whether it is the one that is there.
+        /// Whether this endpoint has it.
         here: bool,
     },
-    /// The i-th queue pair connects to the peer's i-th, so both sides need the same number.
+    /// The i-th queue pair connects to the peer's i-th queue pair, so both ends need the same
+    /// number.
     #[error("{end}: {here} queue pairs here, {peer} at the peer")]
     QueuePairs {
-        /// Which end here.
+        /// The end of this endpoint.
         end: End,
         /// Queue pairs here.
         here: usize,
         /// Queue pairs at the peer.
         peer: usize,
     },
-    /// Two ports have addresses of different versions of IP, and cannot reach each other.
+    /// Two ports have addresses of different IP versions, so they cannot reach each other.
     #[error(
         "{end}: queue pair {queue_pair} (device {device}): {} here ({here}), {} at the peer ({peer})",
         here.kind(),
         peer.kind()
     )]
     Gids {
-        /// Which end here.
+        /// The end of this endpoint.
         end: End,
-        /// Its place.
+        /// Index of the queue pair.
         queue_pair: usize,
         /// Its device's name.
         device: String,
-        /// Address of its port here.
+        /// GID of its port here.
         here: Gid,
-        /// Address of its port at the peer.
+        /// GID of its port at the peer.
         peer: Gid,
     },
-    /// The cards do not fit.
+    /// The cards of the two ends do not match.
     #[error("{end}")]
     Card {
-        /// Which end here.
+        /// The end of this endpoint.
         end: End,
-        /// What does not fit.
+        /// The mismatch.
         source: CardError,
     },
     /// A queue pair could not change its state.
     #[error("{end}: queue pair {queue_pair} (device {device})")]
     Modify {
-        /// Which end here.
+        /// The end of this endpoint.
         end: End,
-        /// Its place.
+        /// Index of the queue pair.
         queue_pair: usize,
         /// Its device's name.
         device: String,
-        /// Why.
+        /// The device's error.
         source: DeviceError,
     },
 }

@@ -13,8 +13,9 @@ use std::time::Instant;
 
 /// What the owners of endpoints whose rails are re-routed do.
 impl<D: Domain> P2pMember<D> {
-    /// The next message for the peer, if there is one: its owner carries all there are, in order, to
-    /// [`hear`](super::P2pEndpoint::hear) of the peer's endpoint. None of an endpoint whose rails are not re-routed.
+    /// Returns the next message for the peer, if there is one. Carry all messages, in order, to
+    /// [`hear`](super::P2pEndpoint::hear) of the peer's endpoint. There are none unless rails are
+    /// re-routed.
     pub fn next_message(&mut self) -> Option<P2pMessage> {
         self.collect();
         self.healer.as_mut()?.outbox.pop_front()
@@ -52,8 +53,9 @@ impl<D: Domain> P2pMember<D> {
         Ok(())
     }
 
-    /// What carried the messages broke, and both ends have a new way: everything that may have been lost is told
-    /// again. The owners of **both** ends call it, each before it carries anything over the new way.
+    /// Call this when the channel of the messages was replaced: all state that may have been lost
+    /// is sent again. The owners of **both** ends call it, each before it carries anything over the
+    /// new channel.
     pub fn link_restored(&mut self) {
         if let Some(healer) = &mut self.healer {
             healer.outbox.clear();

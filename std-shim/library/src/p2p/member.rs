@@ -1,4 +1,4 @@
-//! Both directions of a pair: what users call, whoever owns the completion queues.
+//! Both directions of a pair: the operations of users, whoever owns the completion queues.
 
 use super::healer::Healer;
 use super::message::End;
@@ -14,10 +14,11 @@ use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
 use polyrail_core::virtual_qp::{RailCounters, RailEvent, RailState};
 use polyrail_software_nic as nic;
 
-/// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
-/// round; or [only](super::P2pBuilder::only) one way: then what goes the other way is refused with
-/// [`OneWay`](CallError::OneWay). A [`P2pEndpoint`](super::P2pEndpoint) is one with completion queues of its own, a
-/// [`P2pEndpointSet`](super::P2pEndpointSet) has many, and polls for them. See the [module](super).
+/// Messages with one peer in both directions, or [only](super::P2pBuilder::only) one: then
+/// operations of the other direction fail with [`OneWay`](CallError::OneWay). A message is written
+/// directly into buffers that its receiver has offered. A [`P2pEndpoint`](super::P2pEndpoint) is
+/// one member with its own completion queues; a [`P2pEndpointSet`](super::P2pEndpointSet) has many,
+/// and polls for them. See the [module](super).
 #[derive(Debug)]
 pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) sender: Option<Box<EngineSender<D::Qp>>>,
@@ -37,11 +38,12 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
 }
 
 impl<D: Domain> P2pMember<D> {
-    /// Offers 1 to 8 buffers to the peer, whose next message, or the parts of it, will land in them.
+    /// Offers 1 to 8 buffers to the peer as one receive; the peer's next message, or each of its
+    /// parts, is written to one of them.
     ///
     /// # Errors
     ///
-    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): poll, and try again.
+    /// Nothing was offered. [Not now](CallError::NotNow): poll, and try again.
     #[inline]
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
         let receiver = self.receiver.as_mut();
@@ -50,13 +52,14 @@ impl<D: Domain> P2pMember<D> {
         called
     }
 
-    /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
-    /// [own](crate::memory::Registration::own_keys).
+    /// Sends `buffer` to the buffer with this tag in the peer's next receive; `keys` are the
+    /// buffer's [own keys](crate::memory::Registration::own_keys).
     ///
     /// # Errors
     ///
-    /// Nothing changed. [Not now](CallError::NotNow): the peer has offered no such buffer yet, or there is no room;
-    /// poll, and try again. A message that is too long is refused.
+    /// Nothing changed. [Not now](CallError::NotNow): the peer has no unmatched buffer with this
+    /// tag in its next receive, or there is no room; poll, and try again. A message that is too
+    /// long is refused.
     #[inline]
     pub fn isend(
         &mut self,
@@ -71,9 +74,9 @@ impl<D: Domain> P2pMember<D> {
         called
     }
 
-    /// [`isend`](Self::isend) of memory that this process can read, which that of a GPU is not: what is short enough
-    /// ([`max_inline_data`](super::P2pBuilder::max_inline_data) on each rail) goes to the device with the request, and
-    /// is not fetched by it. Faster for short messages.
+    /// Like [`isend`](Self::isend), for memory that the CPU can read, unlike memory of a GPU: a
+    /// share of at most [`max_inline_data`](super::P2pBuilder::max_inline_data) bytes per rail is
+    /// copied into the request, so the device need not fetch it. This is faster for short messages.
     ///
     /// # Errors
     ///
@@ -92,12 +95,12 @@ impl<D: Domain> P2pMember<D> {
         called
     }
 
-    /// Whether a message has arrived at the peer. Once it said so, the buffer is the caller's again, and the handle
-    /// is of no use any more.
+    /// Whether a message has arrived at the peer. After it returned true, the buffer belongs to the
+    /// caller again, and the handle is invalid.
     ///
     /// # Errors
     ///
-    /// The connection failed, and the buffer is the caller's again; there is no such request.
+    /// The connection failed, and the buffer belongs to the caller again; or the handle is unknown.
     #[inline]
     pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
         let sender = self.sender.as_mut();
@@ -106,12 +109,12 @@ impl<D: Domain> P2pMember<D> {
         called
     }
 
-    /// The message, if it has arrived here. Once it said so, the buffers are the caller's again, and the handle is
-    /// of no use any more.
+    /// Returns the message, if it has arrived. After that the buffers belong to the caller again,
+    /// and the handle is invalid.
     ///
     /// # Errors
     ///
-    /// The connection failed, and the buffers are the caller's again; there is no such request.
+    /// The connection failed, and the buffers belong to the caller again; or the handle is unknown.
     #[inline]
     pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let receiver = self.receiver.as_mut();
@@ -120,50 +123,51 @@ impl<D: Domain> P2pMember<D> {
         called
     }
 
-    /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
-    /// members that were [built for that](super::P2pBuilder::flushes).
+    /// Starts a flush, which makes every byte of a message visible to all readers of its memory,
+    /// such as a GPU. The member must have been [built](super::P2pBuilder::flushes) for it.
     ///
     /// # Errors
     ///
-    /// A device over which it came cannot flush; or [not now](CallError::NotNow).
+    /// A device over which the message arrived cannot flush; or [not now](CallError::NotNow).
     pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
         self.receiver.as_mut().ok_or(CallError::OneWay)?.flush(received)
     }
 
-    /// Whether a flush is done.
+    /// Whether a flush is complete.
     ///
     /// # Errors
     ///
-    /// A device failed before it had read.
+    /// A device failed before the flush was complete.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         self.receiver.as_ref().ok_or(CallError::OneWay)?.test_flush(handle)
     }
 
-    /// The oldest event of a queue pair that was not taken yet: of which end, and its place there. Of more than 256
-    /// the oldest are forgotten. None of an endpoint whose rails are not re-routed.
+    /// Returns the oldest unread event of a queue pair, with its end and its index there. At most
+    /// 256 are kept; the oldest are dropped. There are none unless rails are re-routed.
     pub fn take_event(&mut self) -> Option<(End, usize, RailEvent)> {
         self.log_events();
         self.healer.as_mut()?.events.pop_front()
     }
 
-    /// Messages of either direction that are not done, or whose callers were not told: sent, received.
+    /// Returns the numbers of sent and received messages that are incomplete, or whose completion
+    /// was not returned to the caller yet.
     pub fn unfinished(&self) -> (usize, usize) {
         let Self { sender, receiver, .. } = self;
         let sent = sender.as_ref().map_or(0, |sender| sender.unfinished());
         (sent, receiver.as_ref().map_or(0, |receiver| receiver.unfinished()))
     }
 
-    /// Why sending failed, if it did.
+    /// Returns why sending failed, if it did.
     pub fn send_failure(&self) -> Option<&Failure> {
         self.sender.as_ref()?.failure()
     }
 
-    /// Why receiving failed, if it did.
+    /// Returns why receiving failed, if it did.
     pub fn recv_failure(&self) -> Option<&Failure> {
         self.receiver.as_ref()?.failure()
     }
 
-    /// The queue pairs of one end; none, if that is not here.
+    /// Iterates over the queue pairs of one end; there are none if the member lacks the end.
     pub fn queue_pairs(&self, end: End) -> impl Iterator<Item = &D::Qp> {
         let Self { sender, receiver, .. } = self;
         let sender = sender.iter().filter(move |_| end == End::Sender);
@@ -172,8 +176,8 @@ impl<D: Domain> P2pMember<D> {
         sending.chain(receiver.flat_map(|receiver| receiver.queue_pairs()))
     }
 
-    /// Where a queue pair of one end stands between failure and return, and which one in its place it is: 0 for the first.
-    /// `None`: it is not here; or `place` is behind the last one.
+    /// Returns the state of a queue pair of one end, and its generation: 0 for the first in its
+    /// place. `None` if the member lacks the end, or `place` is out of range.
     pub fn queue_pair_state(&self, end: End, place: usize) -> Option<(RailState, u16)> {
         match end {
             End::Sender => self.sender.as_ref()?.queue_pair_state(place),
@@ -181,33 +185,36 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// What each queue pair did: those that send, then those that receive.
+    /// Iterates over the counters of each queue pair: first those of the sender, then those of the
+    /// receiver.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
         let Self { sender, receiver, .. } = self;
         let sent = (0..).map_while(|at| sender.as_ref()?.counters(at));
         sent.chain((0..).map_while(|at| receiver.as_ref()?.counters(at)))
     }
 
-    /// Gives the connection up: what is not done fails, once it is [drained](Self::is_drained).
+    /// Fails the connection: incomplete messages fail, once it is [drained](Self::is_drained).
     pub fn fail(&mut self) {
         let Self { sender, receiver, .. } = self;
         sender.iter_mut().for_each(|sender| sender.fail());
         receiver.iter_mut().for_each(|receiver| receiver.fail());
     }
 
-    /// Whether, after a failure of both directions, no device accesses any buffer any more.
+    /// Whether both directions have failed, and no device accesses any buffer any more.
     pub fn is_drained(&self) -> bool {
         let Self { sender, receiver, .. } = self;
         sender.as_ref().is_none_or(|sender| sender.is_drained())
             && receiver.as_ref().is_none_or(|receiver| receiver.is_drained())
     }
 
-    /// The engine's sender, for what this type does not offer; `None` if it [only](super::P2pBuilder::only) receives.
+    /// Returns the engine's sender, for operations that this type does not have; `None` if the
+    /// member [only](super::P2pBuilder::only) receives.
     pub fn sender(&self) -> Option<&EngineSender<D::Qp>> {
         self.sender.as_deref()
     }
 
-    /// The engine's receiver, for what this type does not offer; `None` if it [only](super::P2pBuilder::only) sends.
+    /// Returns the engine's receiver, for operations that this type does not have; `None` if the
+    /// member [only](super::P2pBuilder::only) sends.
     pub fn receiver(&self) -> Option<&EngineReceiver<D::Qp, D::Srq>> {
         self.receiver.as_deref()
     }

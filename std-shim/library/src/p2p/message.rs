@@ -1,4 +1,4 @@
-//! What two endpoints whose rails are re-routed tell each other.
+//! Messages between two endpoints that re-route rails.
 
 use super::address::QueuePairAddress;
 use crate::json;
@@ -7,17 +7,17 @@ use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write};
 
-/// Bytes of the longest text that is read as a [`P2pMessage`]. One of ours has about 250.
+/// Length limit in bytes of text that is parsed as a [`P2pMessage`]. Valid messages have about 250.
 pub const MAX_P2P_MESSAGE_BYTES: usize = 1024;
 
-/// An end of a pair: an endpoint has both, or [only](super::P2pBuilder::only) one, and a sending end talks with the
-/// receiving end of the other endpoint.
+/// An end of a pair. An endpoint has both, or [only](super::P2pBuilder::only) one; a sending end is
+/// connected with the receiving end of the other endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum End {
-    /// The one that sends.
+    /// The sending end.
     Sender,
-    /// The one that receives.
+    /// The receiving end.
     Receiver,
 }
 
@@ -30,8 +30,8 @@ impl fmt::Display for End {
     }
 }
 
-/// What two endpoints whose [rails are re-routed](super::P2pBuilder::reroutes) tell each other, as plain data that
-/// travels:
+/// A message between two endpoints that [re-route rails](super::P2pBuilder::reroutes), as plain
+/// data:
 ///
 /// ```json
 /// {"control":{"from":"sender","bytes":"50520102010000000000002a00000000"}}
@@ -41,79 +41,82 @@ impl fmt::Display for End {
 /// {"wanted":{"place":1}}
 /// ```
 ///
-/// Reading is strict, so both ends have to know the same messages: the
-/// [version](crate::exchange::VERSION) of the handshake is another one when there are others.
+/// Parsing is strict, so both ends must use the same messages: every change of the messages also
+/// changes the [version](crate::exchange::VERSION) of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum P2pMessage {
-    /// What the engine of one end tells that of the other.
+    /// A control message of the engine.
     #[serde(rename_all = "camelCase")]
     Control {
-        /// The end that tells.
+        /// The end that sends it.
         from: End,
-        /// What, in hexadecimal.
+        /// The message, in hexadecimal.
         #[serde(rename = "bytes", serialize_with = "hex", deserialize_with = "from_hex")]
         control: Control,
     },
-    /// A new queue pair of a sender, for a place whose queue pair is Down: the receiver is to make the other end.
+    /// A new queue pair of a sender, for a place whose queue pair is Down. The receiver is to
+    /// create the other end.
     #[serde(rename_all = "camelCase")]
     Offer {
-        /// The place.
+        /// Index of the place.
         place: u8,
-        /// Which queue pair in that place.
+        /// Generation of the queue pair in that place.
         generation: u16,
         /// The queue pair.
         with: QueuePairAddress,
     },
-    /// A receiver's queue pair that goes with an offered one, and is in its place.
+    /// A receiver's queue pair that matches an offered one, and is in its place.
     #[serde(rename_all = "camelCase")]
     Answer {
-        /// Number of the queue pair that was offered.
+        /// Number of the offered queue pair.
         to: u32,
-        /// The place.
+        /// Index of the place.
         place: u8,
-        /// Which queue pair in that place.
+        /// Generation of the queue pair in that place.
         generation: u16,
         /// The queue pair.
         with: QueuePairAddress,
     },
-    /// There is no queue pair here that goes with the peer's, and there will be none: it has no other end.
+    /// This endpoint has no queue pair that matches the peer's, and will not create one, so the
+    /// peer's has no other end.
     #[serde(rename_all = "camelCase")]
     Refused {
         /// The end that refuses.
         from: End,
-        /// The place.
+        /// Index of the place.
         place: u8,
-        /// Which queue pair in that place.
+        /// Generation of the queue pair in that place.
         generation: u16,
     },
-    /// A receiver's port is up again, so the sender is to offer a queue pair now, and not at its next interval.
+    /// A port of the receiver is up again, so the sender should offer a queue pair now, instead of
+    /// after its interval.
     #[serde(rename_all = "camelCase")]
     Wanted {
-        /// The place.
+        /// Index of the place.
         place: u8,
     },
 }
 
-/// Text that is no message of an endpoint for messages.
+/// Text that is not a message of an endpoint that re-routes rails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of an endpoint whose rails are re-routed: {reason}")]
+#[error("not a message of an endpoint that re-routes rails: {reason}")]
 pub struct P2pMessageError {
-    /// The reader's message, with the position; printable, and cut off if it is long.
+    /// The parser's message, with the position; printable and of limited length.
     reason: String,
 }
 
 impl P2pMessage {
-    /// Reads one, strictly.
+    /// Parses a message, strictly.
     ///
     /// # Errors
     ///
-    /// The text is something else.
+    /// The text is not a message.
     pub fn from_json(text: &[u8]) -> Result<Self, P2pMessageError> {
         json::read(text, MAX_P2P_MESSAGE_BYTES).map_err(|reason| P2pMessageError { reason })
     }
 
-    /// Writes it.
+    /// Writes the message as JSON.
     pub fn to_json(&self) -> String {
         // Numbers and strings: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()

@@ -1,19 +1,23 @@
-//! Messages between two processes, receiver driven: the receiver offers buffers, the sender sends to them, over one or
-//! many rails.
+//! Messages between two processes, driven by the receiver: the receiver offers buffers, and the
+//! sender writes to them, over one or many rails.
 //!
-//! What the engine's [`Sender`](polyrail_core::p2p::Sender) and [`Receiver`](polyrail_core::p2p::Receiver) need
-//! is made here: devices, queue pairs, shared receive queues with their pools, registered memory. A
-//! [`P2pEndpoint`] has both directions of a pair, or [only](P2pBuilder::only) one.
+//! This module creates everything that the engine's [`Sender`](polyrail_core::p2p::Sender) and
+//! [`Receiver`](polyrail_core::p2p::Receiver) need: devices, queue pairs, shared receive queues
+//! with their pools, registered memory. A [`P2pEndpoint`] has both directions of a pair, or
+//! [only](P2pBuilder::only) one.
 //!
-//! 1. [`P2pBuilder::build`] makes it, its [`address`](P2pMember::address) is for the peer as text or plain data, and
-//!    [`connect`](P2pMember::connect) takes the peer's.
-//! 2. [`irecv`](P2pMember::irecv) offers up to 8 buffers; [`isend`](P2pMember::isend) sends one to a buffer that
-//!    the peer has offered, in the order of its offers, and finds it by its tag there.
+//! 1. [`P2pBuilder::build`] builds it. Its [`address`](P2pMember::address) is sent to the peer as
+//!    text or plain data, and [`connect`](P2pMember::connect) takes the peer's address.
+//! 2. [`irecv`](P2pMember::irecv) offers up to 8 buffers. [`isend`](P2pMember::isend) sends to a
+//!    buffer that the peer has offered: offers are used in order, and buffers of an offer are
+//!    selected by tag.
 //! 3. [`poll`](P2pEndpoint::poll) drives everything; [`test_send`](P2pMember::test_send) and
-//!    [`test_recv`](P2pMember::test_recv) tell what is done. A buffer is the endpoint's until they say so.
+//!    [`test_recv`](P2pMember::test_recv) return whether a message is complete. Until then its
+//!    buffer belongs to the endpoint.
 //!
-//! Back-pressure is a value, [`CallError::NotNow`]: nothing changed, poll and try again. With a
-//! [`P2pThread`](crate::progress::messages::P2pThread), many threads send and receive, and nobody has to.
+//! Backpressure is the error [`CallError::NotNow`]: nothing changed; poll and try again. With a
+//! [`P2pThread`](crate::progress::messages::P2pThread), many threads send and receive without
+//! polling.
 //!
 //! ```
 //! use polyrail::memory::RegisteredBuffer;
@@ -45,7 +49,7 @@
 //!         Err(error) if error.is_not_now() => {}
 //!         sent => break sent?,
 //!     }
-//!     // The offer is on its way, or its endpoint has failed.
+//!     // The offer has not arrived yet, or its endpoint has failed.
 //!     far.poll(16)?;
 //!     assert!(far.test_recv(receive)?.is_none(), "nothing was sent");
 //! };
@@ -69,26 +73,28 @@
 //!
 //! # Many peers
 //!
-//! A [`P2pEndpointSet`] has many members, each for one peer, on the same devices: they share a completion queue and a pool
-//! of receives for each device, and one poll serves all. Members come and go, and one that fails costs the
-//! others nothing.
+//! A [`P2pEndpointSet`] has many members, each for one peer, on the same devices. They share a
+//! completion queue and a pool of receives per device, and one poll serves all. Members can be
+//! added and removed, and the failure of one does not affect the others.
 //!
 //! # Rails that fail
 //!
-//! With [`P2pBuilder::reroutes`], chosen at both ends, a rail that fails costs no message: what it had not brought is
-//! sent again by others, once it is certain that the lost rail does nothing more. Endpoints learn of failures by
-//! completions, by events of their devices and by silence, and make new queue pairs in the places of the old ones at growing
-//! intervals. What they have to tell each other of that ([`P2pMessage`]) their owners carry, over any link that
-//! keeps the order: [`next_message`](P2pMember::next_message) of one to [`hear`](P2pEndpoint::hear) of the other, after
-//! every poll. [`take_event`](P2pMember::take_event) says what happened.
+//! With [`P2pBuilder::reroutes`], chosen at both ends, no message is lost when a rail fails: other
+//! rails send again what the failed rail had not delivered, once it is certain that the failed rail
+//! transfers nothing more. Endpoints detect failures by completions, device events and timeouts,
+//! and create new queue pairs at growing intervals. The owners carry the messages between the
+//! endpoints ([`P2pMessage`]) over any channel that keeps their order: after every poll, from
+//! [`next_message`](P2pMember::next_message) of one end to [`hear`](P2pEndpoint::hear) of the
+//! other. [`take_event`](P2pMember::take_event) returns the events.
 //!
 //! # Files
 //!
-//! `sizes` and `words` are what the engine's types are made with; `builder` has the options, and `make` makes members of
-//! them, of queue pairs from `queue_pair`, and what they share (`shared`, with its `pools`); `address` is what travels,
-//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that
-//! fail, with what is told in `message` and remembered in `healer`; `new_queue_pairs` brings them back, and
-//! `patience` is about those that come back in vain. What happens is told in `tracing`.
+//! `sizes` and `words` are parameters of the engine's types. `builder` has the options; `make`
+//! builds members from them, with queue pairs from `queue_pair`, and the resources that they share
+//! (`shared`, with its `pools`). `address` is the data for the peer, and `connect` connects two
+//! endpoints. `member` has the operations of an `endpoint` or a `set`. `healing` handles failed
+//! rails, with the messages in `message` and the state in `healer`; `new_queue_pairs` replaces
+//! queue pairs, and `patience` detects queue pairs that return but transfer nothing. `tracing` and `tell` emit events.
 
 mod address;
 mod builder;

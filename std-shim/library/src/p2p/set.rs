@@ -17,20 +17,21 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Messages with many peers: [members](P2pMember) on the same devices, which share a completion queue and a pool of
-/// receives for each, so that one poll serves all.
+/// Messages with many peers: [members](P2pMember) on the same devices, which share a completion
+/// queue and a pool of receives per device, so that one poll serves all.
 ///
-/// A member is named by its number, from 0 on; that of one that was removed is given to the next. Each is connected,
-/// called and watched by itself, with what it has from [`member_mut`](Self::member_mut), and one that fails costs
-/// the others nothing.
+/// A member is identified by its number, from 0; numbers of removed members are reused. Each is
+/// connected, called and monitored separately, by [`member_mut`](Self::member_mut), and the failure
+/// of one does not affect the others.
 ///
 /// # Capacities
 ///
-/// Each member has those of an endpoint. The completion queues are made for the most members that there may be at a time, and
-/// a device with a lower limit refuses. `ROUTES`, a power of two, is the size of the routing table, of which
-/// three quarters can be used, two routes for each queue pair of a direction and one for each that flushes: the
-/// default of 256 serves 48 members of two rails. Members that go [one way](P2pBuilder::only) take half of that;
-/// there are at most `ROUTES / 2` members, whatever they take.
+/// Each member has the capacities of an endpoint. The completion queues are sized for the maximum
+/// number of members; a device with a lower limit refuses. `ROUTES`, a power of two, is the size of
+/// the routing table. Three quarters of it can be used, two routes for each queue pair of a
+/// direction, and one for each flushing queue pair: the default of 256 is enough for 48 members of
+/// two rails. Members with [one direction](P2pBuilder::only) take half of that. There are at most
+/// `ROUTES / 2` members in any case.
 ///
 /// # Example
 ///
@@ -70,7 +71,7 @@ use std::time::{Duration, Instant};
 ///     let from = RegisteredBuffer::new(1, AccessFlags::empty(), &[domain])?;
 ///     let send = loop {
 ///         set.poll(16)?;
-///         // Then its offer would never come.
+///         // After a failure its offer would never arrive.
 ///         assert!(set.member(*number).is_some_and(|member| member.recv_failure().is_none()));
 ///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
 ///             Err(error) if error.is_not_now() => peer.poll(16)?,
@@ -122,25 +123,26 @@ impl<D: Domain> TargetSet for Members<D> {
     }
 }
 
-/// A member cannot be removed.
+/// Why a member was not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum P2pRemoveError {
-    /// There is no member of this number.
-    #[error("there is no member {number}")]
+    /// There is no member with this number.
+    #[error("the set has no member {number}")]
     NoMember {
         /// The number.
         number: usize,
     },
-    /// Devices may still access buffers of its messages: [give it up](P2pEndpointSet::give_up), and poll.
-    #[error("member {number} is not drained")]
+    /// Devices may still access buffers of its messages: [fail](P2pEndpointSet::give_up) it, and
+    /// poll.
+    #[error("member {number} is not drained: give it up, then poll until it is")]
     NotDrained {
         /// The number.
         number: usize,
     },
 }
 
-/// A single endpoint is a set of one member, number 0.
+/// Converts an endpoint to a set with one member, number 0.
 impl<D: Domain> From<P2pEndpoint<D>> for P2pEndpointSet<D, P2P_ROUTES> {
     fn from(endpoint: P2pEndpoint<D>) -> Self {
         let P2pEndpoint { member, shared } = endpoint;
@@ -149,12 +151,12 @@ impl<D: Domain> From<P2pEndpoint<D>> for P2pEndpointSet<D, P2P_ROUTES> {
 }
 
 impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
-    /// Makes a set without members, which will be as `builder` describes, up to `most` at a time: one completion queue
-    /// for each device, and if they receive, one shared receive queue with its pool.
+    /// Builds a set without members, for up to `most` members as `builder` describes: one
+    /// completion queue per device, and if they receive, one shared receive queue with its pool.
     ///
     /// # Errors
     ///
-    /// What the devices or the engine refuse.
+    /// A device or the engine refuses.
     pub fn build(builder: &P2pBuilder, domains: &[&D], most: u16) -> Result<Self, P2pBuildError> {
         let shared = Shared::new(*builder, domains, most.into())?;
         Ok(Self { members: Members(Vec::new()), most, shared })
@@ -164,8 +166,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     ///
     /// # Errors
     ///
-    /// There are as many as there may be, or the routing table is full; or what the devices or the engine refuse.
-    /// Nothing changed.
+    /// The set or the routing table is full, or a device or the engine refuses. Nothing changed.
     pub fn add(&mut self) -> Result<usize, P2pBuildError> {
         let members = &self.members.0;
         let free = members.iter().position(Option::is_none).unwrap_or(members.len());
@@ -180,8 +181,8 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         Ok(free)
     }
 
-    /// Destroys a member, which was [given up](Self::give_up) and is drained. The receives that it leaves in the pools
-    /// are the others'.
+    /// Destroys a member that was [failed](Self::give_up) and is drained. The other members use the
+    /// receives that it leaves in the pools.
     ///
     /// # Errors
     ///
@@ -199,12 +200,12 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         }
     }
 
-    /// [Fails](P2pMember::fail) a member, and then polls until no device accesses any buffer of its messages, or
-    /// patience ends. The others go on.
+    /// [Fails](P2pMember::fail) a member, then polls until no device accesses any buffer of its
+    /// messages, or `patience` has passed. The others keep working.
     ///
     /// # Errors
     ///
-    /// The first completion queue that could not be polled.
+    /// The error of the first completion queue that could not be polled.
     pub fn give_up(&mut self, number: usize, patience: Duration) -> Result<(), CqError> {
         const BUDGET: usize = 64;
         let begin = Instant::now();
@@ -246,28 +247,29 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         self.shared.completion_fd()
     }
 
-    /// The numbers of the members, rising.
+    /// Iterates over the numbers of the members, in ascending order.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         self.members.0.iter().enumerate().filter_map(|(at, member)| member.as_ref().map(|_| at))
     }
 
-    /// A member.
+    /// Returns a member.
     pub fn member(&self, number: usize) -> Option<&P2pMember<D>> {
         self.members.0.get(number)?.as_ref()
     }
 
-    /// A member, to be connected and called. One that is moved away takes its routes with it: its
-    /// completions are lost.
+    /// Returns a member, to connect and call it. Moving a member out of the set moves its routes as
+    /// well, so its completions are lost.
     pub fn member_mut(&mut self, number: usize) -> Option<&mut P2pMember<D>> {
         self.members.0.get_mut(number)?.as_mut()
     }
 
-    /// Drives everything of all members that waits for completions: takes up to `budget` of them together. Members
-    /// that had to wait are served first next time, so none starves another. Allocates nothing.
+    /// Drives everything of all members that waits for completions: takes at most `budget` of them
+    /// together. Members that had to wait are served first next time, so none starves another. Does
+    /// not allocate.
     ///
     /// # Errors
     ///
-    /// The first completion queue that could not be polled; the others were.
+    /// The error of the first completion queue that could not be polled; the others were polled.
     #[inline]
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
         let polled = self.shared.poll(&mut self.members, budget);
@@ -277,7 +279,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         polled
     }
 
-    /// Takes a message of a member's peer; of a member that is not there any more, it does not matter.
+    /// Handles a message of a member's peer. Ignored if the member does not exist any more.
     ///
     /// # Errors
     ///
@@ -287,8 +289,8 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         member.map_or(Ok(()), |member| member.hear(&mut self.shared, message))
     }
 
-    /// Looks for failures of rails of all members, and makes new queue pairs, at once instead of in one of the next
-    /// polls.
+    /// Detects failures of all members' rails and creates new queue pairs immediately, instead of
+    /// in one of the next polls.
     #[cold]
     pub fn heal(&mut self) {
         for member in self.members.0.iter_mut().flatten() {
