@@ -271,7 +271,7 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     let peer = ImmOrder::LittleEndian;
     let orders = error(&mut four, &swapped);
     assert_eq!(orders, ConnectError::ImmOrder { here, peer });
-    let text = "immediates travel big endian from here, little endian from the peer";
+    let text = "the byte order of immediates is big endian here, little endian at the peer";
     assert_eq!(orders.to_string(), text);
     let rerouted = host(2, new().rail_failure(RailFailure::Reroute));
     let here = RailFailure::Fatal;

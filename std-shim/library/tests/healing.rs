@@ -90,7 +90,7 @@ fn a_rail_that_falls_silent_is_given_up_after_its_time() {
         device.inject(When::AfterBytes(50_000), Fault::Silent(true));
         ends.finish(|_| sleep(Duration::from_micros(20)));
         let silent = |told: &String| {
-            told == "rail 1 (device near1) failed: it made no headway for 40ms, while others did"
+            told == "rail 1 (device near1) failed: no progress for 40ms, while other rails progressed"
         };
         let told: Vec<String> = ends.near.told().into_iter().chain(ends.far.told()).collect();
         assert!(told.iter().any(|told| silent(&told.replace("far1", "near1"))), "{told:?}");
@@ -235,8 +235,8 @@ fn requests_do_not_wait_for_rails_for_ever() {
         let error = EndpointError::NotHealed { out_of_service: rails, waited, unfenced };
         assert_eq!(
             error.to_string(),
-            "requests made no headway for 400ms with rail 0, rail 1, rail 2, rail 3 out of service; the \
-             peer's memory is written no more"
+            "requests made no progress for 400ms with rail 0, rail 1, rail 2, rail 3 out of service; the \
+             peer's memory is no longer written"
         );
     }
 }
@@ -258,7 +258,7 @@ fn nobody_waits_for_ever_for_what_the_peer_does_not_tell() {
     let error = EndpointError::NoFence { rail, device, waited, unfenced };
     assert_eq!(
         Chain(&error).to_string(),
-        "rail 1 (device near1) failed, and the peer has not said for 60ms what arrived; the peer's \
+        "rail 1 (device near1) failed, and the peer has not reported for 60ms what arrived; the peer's \
          memory may still be written through rail 1"
     );
 }
@@ -273,7 +273,10 @@ fn a_link_takes_so_much_and_no_more() {
     assert_eq!(taken, 256);
     let refused = link.hear(message).unwrap_err();
     assert_eq!(refused.0, message);
-    assert_eq!(refused.to_string(), "256 messages wait for the endpoint to be polled");
+    assert_eq!(
+        refused.to_string(),
+        "256 messages already wait for the endpoint: poll it, then try again"
+    );
 }
 
 /// Whatever a peer says of queue pairs changes nothing that it may not change.

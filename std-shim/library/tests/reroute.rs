@@ -100,7 +100,7 @@ fn too_few_rails_end_both_ends_and_each_knows_why() {
     assert_eq!(near.state(), QpState::Error);
     let few = EndpointError::TooFewRails { in_service: 2, min_rails: 3, first: None };
     assert_eq!(end_of(fabric, near, far), few);
-    assert_eq!(few.to_string(), "2 rails are in service, of 3 at least");
+    assert_eq!(few.to_string(), "only 2 rails are in service, but min_rails is 3");
     assert_eq!(end_of(fabric, far, near), EndpointError::Peer);
 }
 

@@ -224,6 +224,6 @@ fn a_copy_waits_for_a_rail_when_there_is_none() {
     let (rest, _) = split_faults(&output);
     let last = rest.lines().last().unwrap_or_default();
     assert_eq!(output.status.code(), Some(6), "{rest}");
-    assert!(last.contains("requests made no headway for 300ms with rail 0, rail 1"), "{rest}");
+    assert!(last.contains("requests made no progress for 300ms with rail 0, rail 1"), "{rest}");
     assert_eq!(place.files(), ["src"]);
 }

@@ -1,48 +1,47 @@
-//! What two endpoints have to know of each other, as plain data that travels.
+//! The data that a peer needs to connect to an endpoint.
 
 use crate::backend::{ConnectOptions, Gid, Mtu, Port};
 use crate::card::ConnectionCard;
 use polyrail_core::virtual_qp::{RailId, Scheme};
 use serde::{Serialize, Serializer};
 
-/// What a peer has to know to connect: the card, where its queue pairs live, and what both sides
-/// have to have in common.
+/// The data that a peer needs to connect: the connection card, the addresses of the queue pairs,
+/// and the options that both ends must share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
     /// The queue pairs.
     pub card: ConnectionCard,
-    /// How receivers are notified; the same on both sides.
+    /// How receivers are notified; equal at both ends.
     #[serde(serialize_with = "scheme_name")]
     pub scheme: Scheme,
-    /// Bytes of the longest fragment; over several rails both sides take the lesser one.
+    /// Length of the longest fragment in bytes; over several rails, both ends use the smaller one.
     pub max_msg_size: u32,
-    /// Where the rails' queue pairs live, in the order of the card.
+    /// Addresses of the rails' queue pairs, in the order of the card.
     pub rails: Vec<RailAddress>,
-    /// Where the notify queue pair lives, if there is one.
+    /// Address of the notify queue pair, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<RailAddress>,
 }
 
-/// Where one physical queue pair lives, and how a connection with it begins. Its number is on the
-/// card.
+/// Address of a physical queue pair, and the parameters with which a connection starts. Its number
+/// is on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailAddress {
-    /// Place of its device among the endpoint's, and so of the keys that open memory to it.
+    /// Index of its device in the endpoint. Requests select the device's keys by it.
     pub device: u8,
-    /// Address of its port.
+    /// GID of its port.
     #[serde(serialize_with = "as_shown")]
     pub gid: Gid,
-    /// Local identifier of its port; 0 where there is none (RoCE).
+    /// LID of its port; 0 on RoCE.
     pub lid: u16,
-    /// Payload bytes of the longest packet that its port takes. The smaller of the two ends'
-    /// becomes the path's.
+    /// MTU of its port. The smaller MTU of the two ends becomes the path MTU.
     #[serde(serialize_with = "in_bytes")]
     pub mtu: Mtu,
-    /// The packet sequence number that it starts with, 24 bits.
+    /// Its first packet sequence number, 24 bits.
     pub psn: u32,
-    /// READs and atomics that it takes from the peer at a time.
+    /// Maximum READs and atomics that the peer may have outstanding to it.
     pub rd_atomic: u8,
 }
 

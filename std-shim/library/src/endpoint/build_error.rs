@@ -1,47 +1,47 @@
-//! What can go wrong when endpoints are made.
+//! Errors of building endpoints.
 
 use super::sizes::MAX_DEVICES;
 use crate::backend::{ConnectOptionError, DeviceError};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 use polyrail_core::virtual_qp::{self, PostRecvError};
 
-/// An endpoint, or a set, could not be made; nothing of it is left.
+/// An endpoint or a set could not be built; everything created for it was destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// No device, or more than an endpoint takes.
+    /// No device, or more than an endpoint supports.
     #[error(
         "an endpoint of {rails} rails on {devices} devices, but 1 to {MAX_DEVICES} devices are allowed"
     )]
     Devices {
-        /// Protection domains given.
+        /// Number of protection domains.
         devices: usize,
-        /// Rails asked for.
+        /// Number of rails.
         rails: usize,
     },
-    /// More rails than a virtual queue pair has room for, or none.
+    /// No rails, or more than a virtual queue pair supports.
     #[error("{rails} rails, but 1 to {max} are allowed")]
     Rails {
-        /// What was asked for.
+        /// The requested number.
         rails: usize,
-        /// How many there can be.
+        /// The maximum number.
         max: usize,
     },
-    /// More queue pairs than a set has routes for.
+    /// The routing table of the set is too small.
     #[error(
         "{needed} queue pairs, but a set with ROUTES = {routes} has room for {max}: with ROUTES = {enough} \
          there is enough",
         enough = routes_for(*needed)
     )]
     QueuePairs {
-        /// Rails and notify queue pairs, of all virtual queue pairs together.
+        /// Rails and notify queue pairs of all virtual queue pairs.
         needed: usize,
-        /// How many there can be: three quarters of `routes`.
+        /// The maximum number: three quarters of `routes`.
         max: usize,
         /// The const parameter `ROUTES` of the [`EndpointSet`](super::EndpointSet).
         routes: usize,
     },
-    /// A queue pair cannot hold so many requests.
+    /// The requested queue depth is over the limit.
     #[error(
         "a queue of {asked} requests on device {device}, but with {rails} rail{} it holds {most} at most",
         if *.rails == 1 { "" } else { "s" }
@@ -49,22 +49,22 @@ pub enum BuildError {
     QueueDepth {
         /// The device's name.
         device: String,
-        /// Rails of the virtual queue pair.
+        /// Number of rails of the virtual queue pair.
         rails: usize,
-        /// What was asked for.
+        /// The requested depth.
         asked: u32,
-        /// How many there can be.
+        /// The maximum depth.
         most: u32,
     },
-    /// There is no virtual queue pair of this number in the set.
-    #[error("there is no virtual queue pair {number} among the {count} of the set")]
+    /// The set has no virtual queue pair with this number.
+    #[error("the set has no virtual queue pair {number}: it has {count}")]
     NoMember {
-        /// What was asked for.
+        /// The requested number.
         number: usize,
-        /// How many there are.
+        /// Number of virtual queue pairs in the set.
         count: usize,
     },
-    /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
+    /// A value of [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field.
     #[error(transparent)]
     ConnectOption(#[from] ConnectOptionError),
     /// A device refused.
@@ -72,26 +72,26 @@ pub enum BuildError {
     Device {
         /// Its name.
         device: String,
-        /// Why.
+        /// The device's error.
         source: DeviceError,
     },
-    /// A device has no port that rails could take.
-    #[error("device {device} has no port")]
+    /// A device has no usable port.
+    #[error("device {device} has no usable port")]
     NoPort {
         /// The device's name.
         device: String,
     },
-    /// The system gives no file descriptor to wait on.
-    #[error("no file descriptor for completion channels: errno {errno}")]
+    /// The operating system has no file descriptor for waiting.
+    #[error("cannot create a file descriptor to wait for completion channels: errno {errno}")]
     NoChannel {
-        /// The system's code.
+        /// The operating system's error code.
         errno: i32,
     },
     /// The engine refused the configuration.
     #[error(transparent)]
     VirtualQp(#[from] virtual_qp::BuildError),
     /// DQPLB's receives could not be posted.
-    #[error("posting DQPLB's receives")]
+    #[error("cannot post DQPLB's receives")]
     Receives(#[source] PostRecvError),
     /// The engine refused the completion queues.
     #[error(transparent)]

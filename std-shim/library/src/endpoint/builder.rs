@@ -1,4 +1,4 @@
-//! The options of an endpoint.
+//! Options of an endpoint.
 
 use super::build_error::BuildError;
 use super::shape::Shape;
@@ -8,8 +8,8 @@ use crate::heal::Healing;
 use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 
-/// The options of an endpoint. [`build`](Self::build) makes one, and
-/// [`EndpointSet::build`](super::EndpointSet::build) makes many that share completion queues.
+/// Options of an endpoint. [`build`](Self::build) builds one;
+/// [`EndpointSet::build`](super::EndpointSet::build) builds many that share completion queues.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointBuilder {
     pub(super) rails: usize,
@@ -28,7 +28,7 @@ impl Default for EndpointBuilder {
 }
 
 impl EndpointBuilder {
-    /// Four rails, SPRAY, fragments of 64 KiB, 100 messages a queue pair.
+    /// The defaults: four rails, SPRAY, fragments of 64 KiB, 100 messages per queue pair.
     pub fn new() -> Self {
         Self {
             rails: 4,
@@ -41,33 +41,34 @@ impl EndpointBuilder {
         }
     }
 
-    /// Number of rails.
+    /// Sets the number of rails.
     #[must_use]
     pub fn rails(self, rails: usize) -> Self {
         Self { rails, ..self }
     }
 
-    /// How receivers are notified.
+    /// Sets how receivers are notified.
     #[must_use]
     pub fn scheme(self, scheme: Scheme) -> Self {
         self.config(Config { scheme, ..self.config })
     }
 
-    /// Bytes of the longest fragment, a multiple of 128. Of two ends that differ, both take the lesser one when they
-    /// connect.
+    /// Sets the length of the longest fragment in bytes, a multiple of 128. If the two ends differ,
+    /// both use the smaller one.
     #[must_use]
     pub fn max_msg_size(self, max_msg_size: u32) -> Self {
         self.config(Config { max_msg_size, ..self.config })
     }
 
-    /// All options of the engine, except the number, which [`build`](Self::build) assigns.
+    /// Sets all options of the engine, except the number, which [`build`](Self::build) assigns.
     #[must_use]
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
     }
 
-    /// Bytes that an inline request can have, 64 by default. A device that has less refuses to
-    /// [build](Self::build): [`DeviceError::InlineData`](crate::backend::DeviceError::InlineData).
+    /// Sets the maximum length of an inline request in bytes, 64 by default. If a device does not
+    /// support it, [`build`](Self::build) fails with
+    /// [`DeviceError::InlineData`](crate::backend::DeviceError::InlineData).
     ///
     /// ```
     /// use polyrail::chain::Chain;
@@ -78,7 +79,8 @@ impl EndpointBuilder {
     /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
     /// let endpoint = EndpointBuilder::new().max_inline_data(256).build(&[&domain])?;
     /// let error = EndpointBuilder::new().max_inline_data(4096).build(&[&domain]).unwrap_err();
-    /// assert!(Chain(&error).to_string().starts_with("device soft0: inline data of 4096 bytes is not supported"));
+    /// let text = Chain(&error).to_string();
+    /// assert!(text.starts_with("device soft0: inline data of 4096 bytes is not supported"));
     /// # Ok(())
     /// # }
     /// ```
@@ -87,10 +89,11 @@ impl EndpointBuilder {
         Self { shape: Shape { max_inline_data, ..self.shape }, ..self }
     }
 
-    /// Buffers that one fragment, SEND or receive can have: 4 by default, fewer on a device that takes fewer.
-    /// Queues take memory for all of them: of mlx5 each request takes 64 bytes more for 4 further buffers.
-    /// The engine makes use of [`MAX_SGE`](polyrail_core::hardware::MAX_SGE) at most, and of no more than all
-    /// rails take. 0 counts as 1.
+    /// Sets the maximum scatter/gather entries per fragment, SEND or receive: 4 by default, or the
+    /// device's limit if that is smaller. Queues allocate memory for all of them: on mlx5 each
+    /// request takes 64 bytes more for every 4 further entries. The engine uses at most
+    /// [`MAX_SGE`](polyrail_core::hardware::MAX_SGE), and at most the smallest limit of all rails.
+    /// 0 counts as 1.
     ///
     /// ```
     /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
@@ -110,10 +113,12 @@ impl EndpointBuilder {
         Self { shape: Shape { max_sge, ..self.shape }, ..self }
     }
 
-    /// Requests that each queue pair can hold each way, at least; by default [`DEPTH`](super::DEPTH), if the device
-    /// takes as many. Only a single rail can have more, which are the device's business alone: up to the largest
-    /// power of two that it takes ([`Domain::max_qp_wr`]). Of several rails the engine keeps the count, so with more
-    /// it is refused to [build](Self::build): [`BuildError::QueueDepth`].
+    /// Sets the minimum number of outstanding requests per queue; by default
+    /// [`DEPTH`](super::DEPTH), or the device's limit if that is smaller. Only an endpoint with a
+    /// single rail can have more, up to the largest power of two that the device supports
+    /// ([`Domain::max_qp_wr`]). With several rails the engine tracks the requests, with room for
+    /// [`DEPTH`](super::DEPTH) per rail and direction, so [`build`](Self::build) fails with
+    /// [`BuildError::QueueDepth`] for more.
     ///
     /// ```
     /// use polyrail::endpoint::EndpointBuilder;
@@ -130,7 +135,7 @@ impl EndpointBuilder {
         Self { shape: Shape { queue_depth, ..self.shape }, ..self }
     }
 
-    /// Packet size, timeouts and retries of the connections, and what tells their packets from others.
+    /// Sets MTU, timeouts, retries and packet fields of the connections.
     ///
     /// ```
     /// use polyrail::backend::ConnectOptions;
@@ -139,7 +144,7 @@ impl EndpointBuilder {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
-    /// // DSCP 26, as switches are often told to expect of RoCE, and ECN.
+    /// // DSCP 26, which switches often expect for RoCE, and ECN.
     /// let options = ConnectOptions { traffic_class: 26 << 2 | 2, ..ConnectOptions::default() };
     /// let builder = EndpointBuilder::new().connect_options(options);
     /// let endpoint = builder.build(&[&domain])?;
@@ -151,29 +156,29 @@ impl EndpointBuilder {
         Self { options, ..self }
     }
 
-    /// How users' immediates travel; the same at both ends. Toward a peer that runs the reference
-    /// implementation, [`ImmOrder::LittleEndian`].
+    /// Sets the byte order of users' immediates on the wire; equal at both ends. A peer that runs
+    /// the reference implementation needs [`ImmOrder::LittleEndian`].
     #[must_use]
     pub fn imm_order(self, imm_order: ImmOrder) -> Self {
         self.config(Config { imm_order, ..self.config })
     }
 
-    /// When requests over several rails are reported that do not choose
-    /// [themselves](polyrail_core::verbs::SendWr::reported): in order by default.
+    /// Sets when requests over several rails are reported, unless a request
+    /// [overrides](polyrail_core::verbs::SendWr::reported) it: in order by default.
     #[must_use]
     pub fn report_order(self, report_order: ReportOrder) -> Self {
         self.config(Config { report_order, ..self.config })
     }
 
-    /// What a rail's failure does; the same at both ends, and only over several rails can one be
-    /// re-routed. [`RailFailure::Fatal`] by default.
+    /// Sets what happens when a rail fails; equal at both ends. Requests are re-routed only if
+    /// there are several rails. [`RailFailure::Fatal`] by default.
     #[must_use]
     pub fn rail_failure(self, rail_failure: RailFailure) -> Self {
         self.config(Config { rail_failure, ..self.config })
     }
 
-    /// With [`RailFailure::Reroute`], how many data rails have to be in service at least: with fewer the
-    /// endpoint has failed. 1 by default; with 0, requests wait for as long as there is no rail.
+    /// Sets the minimum number of data rails in service, with [`RailFailure::Reroute`]: with fewer,
+    /// the endpoint fails. 1 by default; with 0, requests wait while no rail is in service.
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         self.config(Config { min_rails, ..self.config })
@@ -185,21 +190,21 @@ impl EndpointBuilder {
         Self { healing, ..self }
     }
 
-    /// Whether there is a notify queue pair even where none is needed: with DQPLB, or a single rail.
-    /// Not by default.
+    /// Sets whether there is always a notify queue pair, even if none is needed: with DQPLB, or
+    /// with a single rail. False by default.
     ///
-    /// For a peer that runs the reference implementation, which always has one and connects it to the
-    /// one on our card. It is with the first rail, takes one request at a time, and nothing is ever posted
-    /// to it; a peer without one may connect all the same.
+    /// It serves peers that run the reference implementation, which always has a notify queue pair
+    /// and connects it to the one on the card. It is on the first rail's device, holds one request,
+    /// and is never used. A peer without one can connect, too.
     #[must_use]
     pub fn always_notify_qp(self, always: bool) -> Self {
         Self { always_notify_qp: always, ..self }
     }
 
-    /// Whether completion queues tell a completion channel when they have something, so that their owner can
-    /// [wait](super::Endpoint::wait), and which interrupt of every device tells, modulo the number of those that
-    /// it has. By default they do not: they are only polled. In a set, the first virtual queue pair on a device
-    /// that says so decides for it.
+    /// Sets whether completion queues report to a completion channel, so that their owner can
+    /// [wait](super::Endpoint::wait), and selects the completion vector of every device, modulo the
+    /// number of its vectors. By default there is no channel, and the queues are only polled. In a
+    /// set, the first virtual queue pair on a device that sets this decides for the device.
     #[must_use]
     pub fn completion_channel(self, comp_vector: impl Into<Option<u32>>) -> Self {
         Self { comp_vector: comp_vector.into(), ..self }

@@ -1,4 +1,4 @@
-//! Bringing two endpoints together.
+//! Connects two endpoints.
 
 use super::address::{Address, RailAddress};
 use super::healing::HealingLink;
@@ -14,21 +14,23 @@ use polyrail_core::virtual_qp::{
     FragmentSizeError, PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme,
 };
 
-/// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
+/// Two endpoints do not match, or a queue pair refused. Queue pairs that changed state keep it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The i-th rail connects to the peer's i-th, so both sides need the same number.
-    #[error("{local} rails here, {peer} rails and {addresses} addresses at the peer")]
+    /// The i-th rail connects to the peer's i-th rail, so both ends need the same number.
+    #[error(
+        "{local} rails here, {peer} rails and {addresses} addresses at the peer: both ends need as many"
+    )]
     Rails {
         /// Rails here.
         local: usize,
         /// Rails on the peer's card.
         peer: usize,
-        /// Addresses that came with them.
+        /// Number of addresses that the peer sent.
         addresses: usize,
     },
-    /// Receivers are notified in different ways.
+    /// The two ends notify receivers in different ways.
     #[error("scheme {here:?} here, {peer:?} at the peer")]
     Scheme {
         /// The scheme here.
@@ -36,59 +38,59 @@ pub enum ConnectError {
         /// The peer's.
         peer: Scheme,
     },
-    /// Fragments cannot be as short as the peer's.
+    /// This end does not support fragments as short as the peer's.
     #[error(transparent)]
     FragmentSize(#[from] FragmentSizeError),
-    /// Immediates would arrive as other numbers than were sent. A peer whose card does not name the
-    /// order is assumed to have this side's.
-    #[error("immediates travel {here} from here, {peer} from the peer")]
+    /// The byte orders of immediates differ, so numbers would not arrive as sent. If the peer's
+    /// card does not contain the order, it is assumed to be this end's.
+    #[error("the byte order of immediates is {here} here, {peer} at the peer")]
     ImmOrder {
         /// The order here.
         here: ImmOrder,
         /// The peer's.
         peer: ImmOrder,
     },
-    /// One end would wait for what the other never tells.
+    /// Only one end re-routes requests, so it would wait for messages that the other never sends.
     #[error(
         "a rail that fails is {} here, {} at the peer",
         fate(*here),
         fate(*peer)
     )]
     RailFailure {
-        /// What a rail's failure does here.
+        /// The option here.
         here: RailFailure,
-        /// And at the peer.
+        /// The option of the peer.
         peer: RailFailure,
     },
-    /// What is to heal needs two ends, which tell each other apart.
-    #[error("the peer's address is this endpoint's own: queue pair {qp_num} at {gid}")]
+    /// The address is that of this endpoint itself. Repair needs two different ends.
+    #[error("the peer's address is that of this endpoint: queue pair {qp_num} at {gid}")]
     Itself {
         /// Number of the first rail's queue pair.
         qp_num: u32,
-        /// Address of its port.
+        /// GID of its port.
         gid: Gid,
     },
-    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or did
-    /// not send its address.
-    #[error("the peer names no notify queue pair, which SPRAY over several rails needs")]
+    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or
+    /// did not send its address.
+    #[error("the peer has no notify queue pair, which SPRAY over several rails needs")]
     NoNotify,
-    /// The queue pairs of a rail are not on devices, or ports, that go together.
+    /// The queue pairs of a rail are on devices or ports that do not match.
     #[error(transparent)]
     Ends(#[from] RailMismatch),
-    /// Requests were posted before it was known which devices meet.
+    /// Requests were posted before the devices of the two ends were paired.
     #[error(transparent)]
     Devices(#[from] PairDevicesError),
-    /// DQPLB cannot run in the peer's window.
+    /// DQPLB does not fit the peer's receive window.
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
     /// A queue pair could not change its state.
     #[error("{rail} (device {device})")]
     Modify {
-        /// Which.
+        /// The rail.
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// Why.
+        /// The device's error.
         source: DeviceError,
     },
 }
@@ -102,8 +104,8 @@ impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
-    /// The connection card: the numbers of the queue pairs, how immediates travel, what a rail's failure
-    /// does, and for DQPLB the receive window.
+    /// Returns the connection card: the numbers of the queue pairs, the byte order of immediates,
+    /// the option for failures of rails, and for DQPLB the receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
@@ -115,7 +117,7 @@ where
         }
     }
 
-    /// What the peer's [`connect`](Self::connect) needs.
+    /// Returns the address for the peer's [`connect`](Self::connect).
     pub fn address(&self) -> Address {
         let config = self.qp.config();
         let rails = self.qp.rails().len();
@@ -141,28 +143,29 @@ where
 
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
     ///
-    /// The two ends have as many rails, and may have different numbers of devices: rails take the devices of
-    /// each end in turn. Then each rail stays on the devices where it is, whatever fails. If their fragments are of
-    /// different lengths, both take the lesser one.
+    /// The two ends need the same number of rails, but may have different numbers of devices, which
+    /// rails use in turn. If the numbers differ, each rail stays on its devices, whatever fails. If
+    /// the lengths of fragments differ, both ends use the smaller one.
     ///
-    /// Both sides must have returned from here before either posts: a request to a queue pair that is
-    /// not ready is retried only a few times. Post receives for the peer's first requests with
-    /// [`connect_after`](Self::connect_after).
+    /// Both ends must have returned from this call before either posts: a request to a queue pair
+    /// that is not ready is retried only a few times. Use [`connect_after`](Self::connect_after) to
+    /// post receives for the peer's first requests.
     ///
     /// # Errors
     ///
-    /// The two do not match (nothing changed), or a queue pair refused.
+    /// The two ends do not match (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &Address) -> Result<(), ConnectError> {
         self.connect_after(peer, |_| Ok(()))
     }
 
-    /// Connects as [`connect`](Self::connect) does. Once it is known that the two match, and
-    /// before any queue pair can be reached (INIT), `post_receives` posts the receives that the
-    /// peer's first requests will need.
+    /// Connects as [`connect`](Self::connect) does. `post_receives` is called once the two ends are
+    /// known to match, and before the peer can reach any queue pair (INIT), to post the receives
+    /// for the peer's first requests.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and the error of `post_receives`: then no queue pair was moved.
+    /// As [`connect`](Self::connect); or the error of `post_receives`, in which case no queue pair
+    /// changed.
     pub fn connect_after<E: From<ConnectError>>(
         &mut self,
         peer: &Address,
@@ -300,8 +303,9 @@ pub(crate) fn join<Q: Connect>(
     qp.ready_to_send(own.psn, &sends)
 }
 
-/// Connects two endpoints of one process, or two queue pairs of sets. If both [heal](super::Healing) by
-/// themselves, what they tell each other goes its way without their owners.
+/// Connects two endpoints of one process, or two queue pairs of sets. If both
+/// [repair](super::Healing) their rails automatically, their repair messages are exchanged
+/// directly, without their owners.
 ///
 /// # Errors
 ///

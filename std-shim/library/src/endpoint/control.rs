@@ -15,9 +15,9 @@ impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// The next thing that happened to a rail, in its order for each rail. There is nothing to be told
-    /// unless rails are re-routed. Of an endpoint whose owner never asks, the oldest are forgotten. The same is
-    /// told by [`trace`]: failures as warnings.
+    /// Returns the next event of a rail; events of one rail are in order. There are none unless
+    /// rails are re-routed. If the owner does not read them, the oldest are dropped. [`trace`]
+    /// reports the same events, failures as warnings.
     pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
         // Most calls find nothing, and need no clock.
         if let Some(event) = self.qp.take_rail_event() {
@@ -59,9 +59,10 @@ impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
-    /// Moves one queue pair to ERR: a port went down, a rail makes no headway. With
-    /// [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute) other rails take over, and
-    /// true is returned; else the virtual queue pair fails when it sees a flushed request.
+    /// Moves one queue pair to ERR, for example because a port went down or a rail makes no
+    /// progress. With [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute)
+    /// other rails take over, and true is returned; otherwise the virtual queue pair fails at the
+    /// first flushed request.
     pub fn fail_rail(&mut self, rail: RailId) -> bool {
         let rerouted = self.qp.fail_rail(rail);
         if !rerouted {
@@ -70,8 +71,8 @@ where
         rerouted
     }
 
-    /// Whether the endpoint goes on although a completion queue broke: none of its queue pairs completes
-    /// there, or only those of rails that are out of service, and whose completions nobody waits for.
+    /// Whether the endpoint survives a broken completion queue: none of its queue pairs completes
+    /// there, or only those of rails that are out of service and whose completions are not awaited.
     pub fn survives(&mut self, error: &CqError) -> bool {
         if !self.reroutes() {
             return !self.completes_on(error.cq);
@@ -101,9 +102,9 @@ where
         any
     }
 
-    /// Moves every queue pair to ERR, so that all requests come back as flushed, and the peer is to be
-    /// told if rails are re-routed. Poll until none is unreported; then no device touches the buffers any
-    /// more.
+    /// Moves every queue pair to ERR, so that all requests complete as flushed. If rails are
+    /// re-routed, the peer is notified. Poll until no request is unreported; then no device
+    /// accesses the buffers any more.
     pub fn fail_all(&mut self) {
         if self.reroutes() {
             self.qp.fail();

@@ -1,4 +1,4 @@
-//! The state of an endpoint: what its rails did, and what failed, with names for people.
+//! The state of an endpoint: counters of its rails, and failures, with device names.
 
 use super::healing::GivenUp;
 use super::qp::EndpointQp;
@@ -16,34 +16,33 @@ use std::time::Duration;
 /// Name of the notify queue pair in a [`RailReport`].
 const NOTIFY: &str = "notify";
 
-/// What one rail, or the notify queue pair, did.
+/// Counters and state of one rail, or of the notify queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RailReport {
     /// `0` to `7`, or `notify`.
     pub rail: String,
     /// Its device's name.
     pub device: String,
-    /// Its queue pair.
+    /// Number of its queue pair.
     pub qp_num: u32,
-    /// Where it stands between failure and return.
+    /// State of the rail.
     #[serde(serialize_with = "as_named")]
     pub state: RailState,
-    /// Which queue pair in its place: 0 for the first one, counted up with each that failed and was
-    /// replaced.
+    /// Generation of its queue pair: 0 for the first, and one more for each replacement.
     pub generation: u16,
-    /// Payload bytes handed to the device.
+    /// Payload bytes posted to the device.
     pub bytes: u64,
-    /// Send requests handed to the device.
+    /// Send requests posted to the device.
     pub send_requests: u64,
     /// Batches of send requests.
     pub doorbells: u64,
-    /// Completions seen, of sends and receives.
+    /// Completions of sends and receives.
     pub completions: u64,
-    /// Failed ones among them.
+    /// Failed completions.
     pub errors: u64,
-    /// Times that the rail failed and others took over.
+    /// Number of failures after which other rails took over.
     pub failures: u64,
-    /// Physical requests that it had in flight then, and that were posted again.
+    /// Physical requests that were in flight at a failure and were posted again.
     pub posted_again: u64,
 }
 
@@ -116,54 +115,54 @@ pub(super) fn system_error(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
 }
 
-/// Why an endpoint cannot go on.
+/// Why an endpoint failed, or refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
     /// A rail failed.
     #[error(transparent)]
     Rail(NamedRailError),
-    /// Something arrived that no correct device or peer produces.
+    /// A message or completion arrived that correct devices and peers do not produce.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// Too many rails failed.
-    #[error("{in_service} rails are in service, of {min_rails} at least")]
+    #[error("only {in_service} rails are in service, but min_rails is {min_rails}")]
     TooFewRails {
         /// Data rails in service.
         in_service: u8,
-        /// What was [chosen](super::EndpointBuilder::min_rails).
+        /// The [chosen](super::EndpointBuilder::min_rails) minimum.
         min_rails: u8,
-        /// The first failure of a rail, if its completions told of one.
+        /// The first failure of a rail, if a completion reported one.
         #[source]
         first: Option<NamedRailError>,
     },
     /// The peer's endpoint failed.
-    #[error("the peer gave the connection up")]
+    #[error("the peer's endpoint failed")]
     Peer,
-    /// The peer told what no correct peer tells.
+    /// The peer sent an invalid control message.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Requests were acknowledged whose completions the peer never saw.
+    /// Requests were acknowledged, but the peer never polled their completions.
     #[error(
-        "the peer took {arrived} completions of what arrived on {rail} (device {device}), {acknowledged} are acknowledged"
+        "the peer lost completions on {rail} (device {device}): it polled {arrived}, but {acknowledged} are acknowledged"
     )]
     CompletionsLost {
-        /// Which.
+        /// The rail.
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// What the peer said, modulo 2^32.
+        /// Number of arrived requests that the peer reported, modulo 2^32.
         arrived: u32,
-        /// What its queue pair acknowledged, modulo 2^32.
+        /// Number of acknowledged requests, modulo 2^32.
         acknowledged: u32,
     },
-    /// Its owner [gave it up](super::EndpointQp::fail_all).
-    #[error("the endpoint was given up")]
+    /// Its owner called [`fail_all`](super::EndpointQp::fail_all).
+    #[error("the endpoint was given up by its owner")]
     GivenUp,
-    /// It was not known in time what arrived of what was in flight on a rail that failed: the peer did not say
-    /// it, or messages were not [carried](super::HealingLink).
+    /// The peer did not report in time which requests in flight on a failed rail arrived, or its
+    /// messages were not [carried](super::HealingLink).
     #[error(
-        "{rail} (device {device}) failed, and the peer has not said for {waited:?} what arrived; {}",
+        "{rail} (device {device}) failed, and the peer has not reported for {waited:?} what arrived; {}",
         StillWritten(*unfenced)
     )]
     NoFence {
@@ -171,35 +170,35 @@ pub enum EndpointError {
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// How long was waited.
+        /// Time waited.
         waited: Duration,
         /// Rails through which the peer's memory may still be written.
         unfenced: RailSet,
     },
-    /// Requests waited, without any headway, for rails that were not brought back in time.
+    /// Requests waited too long, without progress, for rails that are out of service.
     #[error(
-        "requests made no headway for {waited:?} with {out_of_service} out of service; {}",
+        "requests made no progress for {waited:?} with {out_of_service} out of service; {}",
         StillWritten(*unfenced)
     )]
     NotHealed {
         /// The rails that were out of service.
         out_of_service: RailSet,
-        /// How long was waited.
+        /// Time waited.
         waited: Duration,
         /// Rails through which the peer's memory may still be written.
         unfenced: RailSet,
     },
-    /// A request ended badly, though no rail is known to have failed.
+    /// A request failed, but no rail is known to have failed.
     #[error("a request failed: {0:?}: {0}")]
     Request(WcStatus),
-    /// A rail neither completed its requests nor failed; its queue pair was moved to ERR.
+    /// A rail neither completed its requests nor failed, so its queue pair was moved to ERR.
     #[error("{rail} (device {device}) fell silent: no progress for {waited:?}")]
     Silent {
-        /// Which.
+        /// The rail.
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// How long it was silent, at least.
+        /// Minimum time without progress.
         waited: Duration,
     },
     /// A request was posted before the endpoint was connected.
@@ -220,7 +219,7 @@ pub enum EndpointError {
         /// The error.
         errno: i32,
     },
-    /// A request has no keys for a device that it needs.
+    /// The request has no keys for a device that it needs.
     #[error(
         "the request has no keys for device {device}: register its buffer with every device that rails are on"
     )]
@@ -231,10 +230,10 @@ pub enum EndpointError {
     /// A request was refused.
     #[error(transparent)]
     Refused(PostError),
-    /// A completion queue broke.
+    /// A completion queue cannot be polled.
     #[error("completion queue of device {device}: polling failed: {}", system_error(error.errno))]
     Queue {
-        /// What happened.
+        /// The error of the poll.
         error: CqError,
         /// The device's name.
         device: String,
@@ -247,7 +246,7 @@ struct StillWritten(RailSet);
 impl fmt::Display for StillWritten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.is_empty() {
-            true => f.write_str("the peer's memory is written no more"),
+            true => f.write_str("the peer's memory is no longer written"),
             false => write!(f, "the peer's memory may still be written through {}", self.0),
         }
     }
@@ -257,20 +256,20 @@ impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// The state of the virtual queue pair.
+    /// Returns the state of the virtual queue pair.
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
-    /// The first failure of a rail; later ones do not replace it. If rails are re-routed, the endpoint may
-    /// have survived it.
+    /// Returns the first failure of a rail; later failures do not replace it. If rails are
+    /// re-routed, the endpoint may have survived it.
     pub fn first_error(&self) -> Option<NamedRailError> {
         self.qp.first_error().map(|error| self.named(error))
     }
 
-    /// Why a request that completed with `status` did: the rail's failure or the peer's
-    /// misbehaviour that put the endpoint into the error state, or else the status itself. The first call after
-    /// the end [tells](crate::trace) of it.
+    /// Returns why a request completed with `status`: the failure of a rail or the protocol error
+    /// that moved the endpoint to the error state, or else the status. The first call after a
+    /// failure also [emits](crate::trace) it.
     pub fn explain(&mut self, status: WcStatus) -> EndpointError {
         let protocol = self.qp.take_protocol_error().map(EndpointError::from);
         let failure = || self.qp.failure().map(|failure| self.named_failure(failure));
@@ -319,13 +318,13 @@ where
         NamedRailError { error, device: self.device_name(error.device) }
     }
 
-    /// The error of a poll, with its device's name.
+    /// Adds the device's name to the error of a poll.
     pub fn queue_error(&self, error: CqError) -> EndpointError {
         EndpointError::Queue { error, device: self.device_name(error.device) }
     }
 
-    /// Why a post was refused, with the names of devices, and whether the reason is that the endpoint
-    /// is not connected.
+    /// Explains a refused post, with the names of devices. Reports an endpoint that is not
+    /// connected as such.
     pub fn post_error(&self, error: impl Into<PostError>) -> EndpointError {
         let error = error.into();
         if let Some((rail, errno)) = error.driver_refusal() {
@@ -342,19 +341,19 @@ where
         }
     }
 
-    /// The rails whose oldest batch is the same as at the previous call; see
+    /// Returns the rails whose oldest batch is the same as at the previous call; see
     /// [`VirtualQp::check_stalled`](polyrail_core::virtual_qp::VirtualQp::check_stalled).
     pub fn check_stalled(&mut self) -> RailSet {
         self.qp.check_stalled()
     }
 
-    /// Requests that were accepted and not reported, sends and notification receives. With one
-    /// rail the device keeps the count, and this is 0.
+    /// Returns the number of accepted but unreported requests: sends and notification receives.
+    /// With one rail only the device counts them, and this is 0.
     pub fn unreported(&self) -> usize {
         self.qp.unreported_sends() + self.qp.unreported_recvs()
     }
 
-    /// What every rail did so far, the notify queue pair last.
+    /// Returns the report of every rail, with the notify queue pair last.
     pub fn rail_reports(&self) -> Vec<RailReport> {
         let rails = (0..).zip(self.qp.rails()).map(|(rail, qp)| (RailId::Data(rail), qp));
         let notify = self.qp.notify_qp().map(|qp| (RailId::Notify, qp));
@@ -387,7 +386,7 @@ where
         }
     }
 
-    /// Name of a rail's device; empty if there is no such rail.
+    /// Returns the name of a rail's device; empty if there is no such rail.
     pub fn device_of(&self, rail: RailId) -> String {
         let qp = match rail {
             RailId::Data(rail) => self.qp.rails().nth(rail.into()),

@@ -1,4 +1,4 @@
-//! How virtual queue pairs come to a set, and leave it.
+//! Adds virtual queue pairs to a set, and removes them.
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
@@ -13,11 +13,11 @@ where
     Q: Connect,
     C: Notify,
 {
-    /// Makes another virtual queue pair, as [`EndpointBuilder::build`] does, and returns its number: the lowest
-    /// that is free. The others go on meanwhile.
+    /// Builds another virtual queue pair, as [`EndpointBuilder::build`] does, and returns its
+    /// number: the lowest free one. The others keep working.
     ///
-    /// The completion queues of its devices are made longer if there is no room for all that can be in flight;
-    /// a device that the set has not had yet gets one.
+    /// The completion queues of its devices are enlarged if they lack room for everything that can
+    /// be in flight. A device that is new to the set gets a completion queue.
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
@@ -35,7 +35,7 @@ where
     /// let added = set.get_mut(number).expect("it was added");
     /// connect_endpoints(added, &mut peer)?;
     ///
-    /// // It leaves: first everything comes back, then it is taken out.
+    /// // Remove it: first complete all its requests, then take it out.
     /// added.fail_all();
     /// let mut back = Vec::new();
     /// while set.get(number).is_some_and(|qp| qp.unreported() > 0) {
@@ -52,7 +52,8 @@ where
     ///
     /// # Errors
     ///
-    /// As [`build`](EndpointSet::build). No virtual queue pair was added, but completion queues may be longer.
+    /// As [`build`](EndpointSet::build). No virtual queue pair was added, but completion queues may
+    /// have been enlarged.
     pub fn add<D>(&mut self, builder: EndpointBuilder, domains: &[&D]) -> Result<usize, BuildError>
     where
         D: Domain<Qp = Q, Cq = C>,
@@ -66,26 +67,27 @@ where
         Ok(number)
     }
 
-    /// Takes a virtual queue pair out of the set, and gives it to the caller; its number is free. `None` if there
-    /// is none of this number.
+    /// Removes a virtual queue pair from the set and returns it; its number becomes free. Returns
+    /// `None` if there is none with this number.
     ///
-    /// What completes there from now on is [foreign](polyrail_core::virtual_cq::Event::Foreign), and what was
-    /// not reported never will be: who wants to know of it calls [`fail_all`](EndpointQp::fail_all) before, and
-    /// polls until everything came back.
+    /// Its later completions are [foreign](polyrail_core::virtual_cq::Event::Foreign), and its
+    /// unreported requests are never reported. To complete them first, call
+    /// [`fail_all`](EndpointQp::fail_all) and poll until all are reported.
     ///
     /// # Buffer ownership
     ///
-    /// Once it is dropped, and its queue pairs are destroyed, its devices access no buffer any more, reported or
-    /// not.
+    /// Once the returned queue pair is dropped, its physical queue pairs are destroyed, and its
+    /// devices access no buffer any more, reported or not.
     pub fn remove(&mut self, number: usize) -> Option<EndpointQp<Q>> {
         let member = self.members.take(number)?;
         self.common.cq.detach(number as u16);
         Some(member)
     }
 
-    /// Makes a new virtual queue pair in the place of one, such as one that is in the error state, under the same
-    /// number; it is to be connected. The old one is given back, as [`remove`](Self::remove) does, and
-    /// is destroyed after the new one was made: no completion of it is taken for one of the new one.
+    /// Builds a new virtual queue pair to replace one, such as a failed one, under the same number;
+    /// it must then be connected. Returns the old one, as [`remove`](Self::remove) does. The old
+    /// one still exists while the new one is built, so none of its completions can be taken for one
+    /// of the new.
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, EndpointSet};
@@ -109,7 +111,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add), or there is none of this number; the old one stays where it is.
+    /// As [`add`](Self::add); or there is none with this number. The old one stays.
     pub fn rebuild<D>(
         &mut self,
         number: usize,

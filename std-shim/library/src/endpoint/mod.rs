@@ -1,40 +1,41 @@
-//! Endpoints: virtual queue pairs with their completion queues, made and connected in a few calls.
+//! Endpoints: virtual queue pairs with their completion queues, built and connected in a few calls.
 //!
-//! An [`Endpoint`] is one virtual queue pair with completion queues of its own; an [`EndpointSet`] is
-//! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
-//! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
-//! `connect` brings two together, `rail_mismatch` is about rails whose two ends do not go together, `health`
-//! about counters and failures, `stall` finds rails that fall silent; `control`, `rail_log` and `rail_event`
-//! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices` and `replace` about their
-//! return, and `healing` drives all of it;
-//! `wait` is waiting instead of polling, on `channels`; `members` are those of a set, `membership` is how they come and go, `needs` what they take;
-//! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
-//! `shape` how large they are made, `sizes` has the sizes.
+//! An [`Endpoint`] is one virtual queue pair with its own completion queues; an [`EndpointSet`] has
+//! many, which share completion queues; an [`EndpointQp`] is the part that both have in common.
+//!
+//! `builder` has the options, and `make` builds an endpoint on any [backend](crate::backend).
+//! `address` is the data for the peer, `connect` connects two endpoints, and `rail_mismatch`
+//! describes rails whose ends do not match. `health` has counters and failures, and `stall` detects
+//! silent rails. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
+//! goes on; `replacement`, `joining`, `devices` and `replace` bring them back, driven by `healing`. `wait` waits for completions, on `channels`. `members` holds
+//! the virtual queue pairs of a set, `membership` adds and removes them, and `needs` counts their
+//! shared resources. `qp`, `single` and `set` are the data path, which works on any hardware.
+//! `place` assigns queue pairs to devices, `shape` and `sizes` have their sizes.
 //!
 //! # Lists and batches
 //!
 //! | | how |
 //! |---|---|
-//! | one request from, or into, several buffers | [`post_list`](EndpointQp::post_list): fragments pass the borders of buffers, and have up to [`max_sge`](EndpointBuilder::max_sge) of them |
+//! | one request from, or into, several buffers | [`post_list`](EndpointQp::post_list): fragments may cross buffers, with up to [`max_sge`](EndpointBuilder::max_sge) entries each |
 //! | one receive into several buffers | [`post_recv_list`](EndpointQp::post_recv_list) |
-//! | several requests with one call | [`post_many`](EndpointQp::post_many): each rail's doorbell rings once |
+//! | several requests with one call | [`post_many`](EndpointQp::post_many): rings the doorbell of each rail once |
 //!
-//! Members of a set have them too.
+//! Virtual queue pairs of a set have the same methods.
 //!
 //! # Rails that fail
 //!
 //! With [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), chosen at both
-//! [ends](EndpointBuilder::rail_failure), an endpoint goes on as long as
-//! [enough rails](EndpointBuilder::min_rails) are left, and [heals](Healing) by itself: some of its polls look
-//! for rails that are out of order, give those that failed new queue pairs, and bring them back. Its owner
-//! carries what it tells the other end ([`HealingLink`]); between endpoints of one process that
-//! [`connect_endpoints`] has connected, nothing is to be carried, and over TCP
-//! [`exchange`](crate::exchange) has a message for it. What happened can be
-//! [read](EndpointQp::take_rail_event), and is told by [`trace`](crate::trace) too.
+//! [ends](EndpointBuilder::rail_failure), an endpoint works as long as [enough
+//! rails](EndpointBuilder::min_rails) are in service, and [repairs](Healing) rails automatically:
+//! some of its polls detect failed rails, give them new queue pairs, and bring them back. If the
+//! two ends are in different processes, the program carries the repair messages between them
+//! ([`HealingLink`]); over TCP, [`exchange`](crate::exchange) has a message for them. Nothing has
+//! to be carried between endpoints of one process that [`connect_endpoints`] connected. Events can
+//! be [read](EndpointQp::take_rail_event), and are also reported by [`trace`](crate::trace).
 //!
 //! # Peers of another implementation
 //!
-//! [`card`](crate::card) tells what to choose for a peer that runs the reference implementation.
+//! [`card`](crate::card) describes the options for a peer that runs the reference implementation.
 
 mod address;
 mod build_error;

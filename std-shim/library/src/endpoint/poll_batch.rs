@@ -1,18 +1,19 @@
-//! What a poll brings, in vectors.
+//! Results of a poll, in vectors.
 
 use polyrail_core::hardware::CqError;
 use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualWc};
 
-/// What one [`Endpoint::poll`](super::Endpoint::poll) or [`EndpointSet::poll`](super::EndpointSet::poll) brought.
+/// Results of one [`Endpoint::poll`](super::Endpoint::poll) or
+/// [`EndpointSet::poll`](super::EndpointSet::poll).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a completion queue may have failed"]
 pub struct PollBatch {
-    /// Completions of requests, in the order they are to be seen.
+    /// Completions of requests, in the order in which they are reported.
     pub completions: Vec<VirtualWc>,
-    /// Completions of queue pairs that the endpoint does not know.
+    /// Completions of unknown queue pairs.
     pub foreign: Vec<(DeviceId, Completion)>,
-    /// The first completion queue that could not be polled; the others were.
+    /// The error of the first completion queue that could not be polled; the others were polled.
     pub error: Option<CqError>,
 }
 

@@ -1,5 +1,5 @@
-//! A virtual queue pair and what is known of the physical ones: all of an endpoint but its
-//! completion queues. The data path of posts is here.
+//! A virtual queue pair and its physical ones: an endpoint without its completion queues. Contains
+//! the data path of posts.
 
 use super::healing::{GivenUp, Healer};
 use super::needs::Needs;
@@ -14,12 +14,12 @@ use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, Rai
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 
-/// A virtual queue pair that can be connected, watched and failed; its completions come out of the
-/// [`Endpoint`](super::Endpoint) or the [`EndpointSet`](super::EndpointSet) that it belongs to.
+/// A virtual queue pair that can be connected, posted to, and failed. Its completions are returned
+/// by the [`Endpoint`](super::Endpoint) or [`EndpointSet`](super::EndpointSet) that it belongs to.
 ///
-/// The capacities suit nearly every program: 8 rails, 128 requests in flight on each ([`DEPTH`]), 256
-/// unreported virtual requests each way ([`WRS`]). [`virtual_qp`](Self::virtual_qp) gives access to the
-/// engine.
+/// The capacities suit nearly every program: 8 rails, 128 requests in flight on each ([`DEPTH`]),
+/// 256 unreported virtual requests in each direction ([`WRS`]). [`virtual_qp`](Self::virtual_qp)
+/// gives access to the engine.
 ///
 /// [`DEPTH`]: super::DEPTH
 /// [`WRS`]: super::WRS
@@ -67,12 +67,14 @@ impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// Posts a send request; see [`VirtualQp::post_send`](polyrail_core::virtual_qp::VirtualQp::post_send).
+    /// Posts a send request; see
+    /// [`VirtualQp::post_send`](polyrail_core::virtual_qp::VirtualQp::post_send).
     ///
     /// # Errors
     ///
-    /// The request is refused and forgotten. [`PostSendError::Full`] and [`PostSendError::QueueFull`] ask
-    /// for a poll, the others for another request; [`post_error`](Self::post_error) explains them with names.
+    /// The request is refused. After [`PostSendError::Full`] and [`PostSendError::QueueFull`], poll
+    /// and try again; other errors are in the request. [`post_error`](Self::post_error) explains
+    /// them with device names.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.qp.post_send(wr)
@@ -113,8 +115,8 @@ where
     ///
     /// # Errors
     ///
-    /// The first that is refused, as by [`post_send`](Self::post_send), and those behind it are forgotten; the
-    /// error tells how many were posted before.
+    /// The first refused request and those behind it are not posted, as with
+    /// [`post_send`](Self::post_send); the error contains the number of requests posted before it.
     #[inline]
     pub fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError> {
         self.qp.post_many(wrs)
@@ -140,7 +142,7 @@ where
     /// let body = RegisteredBuffer::new(4096, AccessFlags::LOCAL_WRITE, &[&here])?;
     /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     /// let target = RegisteredBuffer::new(8192, writable, &[&there])?;
-    /// // The keys of the target are those of the request, and each buffer has its own.
+    /// // The request has the target's keys, and each buffer has its own.
     /// let keys = body.toward(&target.remote())?;
     /// let (header_keys, body_keys) = (header.local_keys(), body.local_keys());
     /// let parts = [
@@ -161,8 +163,8 @@ where
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send), and what can be wrong with a list: one of no buffers, or of too many,
-    /// or a buffer that is not registered with all devices.
+    /// As [`post_send`](Self::post_send); or the list is invalid: no buffers, too many buffers, or
+    /// a buffer that is not registered with all devices.
     pub fn post_list(
         &mut self,
         wr: &SendWr<'_>,
@@ -171,7 +173,8 @@ where
         self.qp.post_list(wr, buffers)
     }
 
-    /// Posts a receive; see [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).
+    /// Posts a receive; see
+    /// [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).
     ///
     /// # Errors
     ///
@@ -186,7 +189,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`post_recv`](Self::post_recv), and as [`post_list`](Self::post_list) says of lists.
+    /// As [`post_recv`](Self::post_recv), and for lists as [`post_list`](Self::post_list).
     pub fn post_recv_list(
         &mut self,
         wr_id: u64,
@@ -195,13 +198,13 @@ where
         self.qp.post_recv_list(wr_id, buffers)
     }
 
-    /// The virtual queue pair.
+    /// Returns the virtual queue pair.
     pub fn virtual_qp(&self) -> &EngineQp<Q> {
         &self.qp
     }
 
-    /// The virtual queue pair, for what this type does not offer. Completions keep coming where
-    /// they came.
+    /// Returns the virtual queue pair, for operations that this type does not have. Completions are
+    /// still returned by the endpoint or set.
     pub fn virtual_qp_mut(&mut self) -> &mut EngineQp<Q> {
         &mut self.qp
     }
@@ -217,7 +220,7 @@ where
         self.qp.physical(rail).or(idle)
     }
 
-    /// Whether any of its physical queue pairs completes on this queue.
+    /// Whether any of its physical queue pairs completes on this completion queue.
     pub fn completes_on(&self, cq: CqId) -> bool {
         self.qp.rails().chain(self.qp.notify_qp()).any(|qp| qp.cq() == cq)
     }

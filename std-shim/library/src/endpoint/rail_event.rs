@@ -1,4 +1,4 @@
-//! What happened to rails, with the names of devices, for people.
+//! Events of rails, with device names.
 
 use super::health::{NamedRailError, system_error};
 use super::rail_log::{LoggedEvent, Noticed};
@@ -7,9 +7,9 @@ use polyrail_core::virtual_qp::{FailedBecause, RailEvent, RailEventKind};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A rail failed, was fenced, or is back; with its device's name.
+/// An event of a rail, with its device's name: the rail failed, was drained, or returned.
 ///
-/// Of one failure there are two events at each end, and a third one if the rail returns. Shown, such as:
+/// Each failure has two events at each end, and a third if the rail returns. For example:
 ///
 /// ```text
 /// rail 2 (device mlx5_2, queue pair 291) failed: RETRY_EXC_ERR: ..., vendor code 0x81
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRailEvent {
-    /// What happened.
+    /// The event.
     pub event: RailEvent,
-    /// Name of the device of the queue pair in the rail's place.
+    /// Name of the device of the rail's queue pair.
     pub device: String,
-    /// What the endpoint itself saw of a rail that it [took out of service](super::Healing).
+    /// What the endpoint detected about a rail that it [took out of service](super::Healing).
     pub noticed: Option<Noticed>,
-    /// When the endpoint learned of it.
+    /// Time at which the endpoint detected the event.
     pub at: Instant,
-    /// How long the rail had been out of service by then; zero when it failed.
+    /// How long the rail had been out of service then; zero when it failed.
     pub out_for: Duration,
 }
 
@@ -43,10 +43,12 @@ impl fmt::Display for Noticed {
             Self::PortDown => f.write_str("failed: its port is down"),
             Self::DeviceGone => f.write_str("failed: its device is gone"),
             Self::Silent(waited) => {
-                write!(f, "failed: it made no headway for {waited:?}, while others did")
+                write!(f, "failed: no progress for {waited:?}, while other rails progressed")
             }
             Self::Home => f.write_str("goes back to its own device"),
-            Self::NoOtherEnd => f.write_str("failed: the peer has no queue pair for the new one"),
+            Self::NoOtherEnd => {
+                f.write_str("failed: the peer has no queue pair to connect to the new one")
+            }
         }
     }
 }
@@ -114,7 +116,7 @@ struct StillThere(Option<Refusal>);
 impl fmt::Display for StillThere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(refusal) = self.0 else { return Ok(()) };
-        f.write_str("; it cannot be drained, the driver did not move it to ERR")?;
+        f.write_str("; it cannot be drained, because the driver did not move it to ERR")?;
         refusal.errno().map_or(Ok(()), |errno| write!(f, ": {}", system_error(errno)))
     }
 }

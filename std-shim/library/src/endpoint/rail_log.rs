@@ -1,23 +1,23 @@
-//! What happened to the rails of an endpoint, with times.
+//! The events of an endpoint's rails, with times.
 
 use super::place::{RAIL_IDS, rail_index};
 use polyrail_core::virtual_qp::{RailEvent, RailEventKind, RailId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What an endpoint that heals by itself saw of a rail, before any of its requests failed.
+/// What an endpoint with automatic repair detected about a rail before any of its requests failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Noticed {
-    /// Its port carries no data any more.
+    /// Its port is down.
     PortDown,
-    /// Its device was removed, or is beyond repair.
+    /// Its device failed or was removed.
     DeviceGone,
-    /// It made no headway for so long, while others did or had nothing to do.
+    /// It made no progress for this long, while others did, or were idle.
     Silent(Duration),
-    /// Its own device is well again, and it goes back there from another one.
+    /// Its own device works again, so it is moved back from another device.
     Home,
-    /// The new queue pair in its place has no other end.
+    /// The peer has no queue pair to connect to its new one.
     NoOtherEnd,
 }
 

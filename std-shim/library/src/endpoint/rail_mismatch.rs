@@ -1,26 +1,27 @@
-//! Queue pairs of the two ends that cannot be the two ends of one rail.
+//! Queue pairs that cannot be the two ends of one rail.
 
 use super::address::RailAddress;
 use super::qp::EndpointQp;
 use crate::backend::{Connect, Gid};
 use polyrail_core::virtual_qp::RailId;
 
-/// A queue pair of either end, and the two cannot be the ends of one rail.
+/// The queue pairs of the two ends cannot be connected as one rail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RailMismatch {
-    /// Keys are found by the places of the devices, so both ends of a rail must be on devices in the same
-    /// place; or, with different numbers of them, each on the one whose turn it is.
+    /// The devices do not correspond. Keys are found by the indices of devices, so the two ends of
+    /// a rail must be on devices with the same index; if the numbers of devices differ, each rail
+    /// must be on the next device in turn.
     #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
     Devices {
         /// The rail.
         rail: RailId,
-        /// Place of its device here.
+        /// Index of its device here.
         here: u8,
-        /// Place of its device at the peer.
+        /// Index of its device at the peer.
         peer: u8,
     },
-    /// The two ports of a rail have addresses of different versions of IP, and cannot reach each other.
+    /// The two ports have addresses of different IP versions, so they cannot reach each other.
     #[error(
         "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
         here.kind(),
@@ -31,9 +32,9 @@ pub enum RailMismatch {
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// Address of its port here.
+        /// GID of its port here.
         here: Gid,
-        /// Address of its port at the peer.
+        /// GID of its port at the peer.
         peer: Gid,
     },
 }

@@ -1,14 +1,14 @@
-//! Why a rail was not given a new queue pair.
+//! Errors of replacing queue pairs.
 
 use super::rail_mismatch::RailMismatch;
 use crate::backend::DeviceError;
 use polyrail_core::virtual_qp::{self, RailId};
 
-/// A rail was not given a new queue pair. It is as it was, Down if it was; what was made is destroyed.
+/// A rail was not given a new queue pair. Its state is unchanged; the new queue pair was destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReplaceError {
-    /// The engine refuses: the rail is not Down, or the queue pair was made for another generation than is
-    /// the next now.
+    /// The engine refuses: the rail is not Down, or the queue pair was created for another
+    /// generation.
     #[error(transparent)]
     Engine(#[from] virtual_qp::ReplaceError),
     /// The peer's queue pair is for another rail.
@@ -16,30 +16,30 @@ pub(super) enum ReplaceError {
     Rails {
         /// The rail of the queue pair here.
         here: RailId,
-        /// The rail of the peer's.
+        /// The rail of the peer's queue pair.
         peer: RailId,
     },
-    /// The peer's queue pair was made for another failure of this rail.
-    #[error("the queue pair for {rail} is of generation {here} here, of {peer} at the peer")]
+    /// The peer's queue pair was created for another failure of this rail.
+    #[error("the queue pair for {rail} has generation {here} here, {peer} at the peer")]
     Generation {
         /// The rail.
         rail: RailId,
         /// The generation here.
         here: u16,
-        /// The peer's.
+        /// The peer's generation.
         peer: u16,
     },
-    /// The two queue pairs are not on devices, or ports, that go together.
+    /// The queue pairs are on devices or ports that do not match.
     #[error(transparent)]
     Ends(#[from] RailMismatch),
-    /// A device has no queue pair to give, or cannot connect it.
+    /// A device cannot create or connect a queue pair.
     #[error("{rail} (device {device})")]
     Device {
         /// The rail.
         rail: RailId,
         /// The device's name.
         device: String,
-        /// Why.
+        /// The device's error.
         source: DeviceError,
     },
 }

@@ -1,4 +1,4 @@
-//! A queue pair that is to take the place of one that failed, and what the peer has to know of it.
+//! Queue pairs that replace failed ones, and their addresses.
 
 use super::address::RailAddress;
 use super::place::Place;
@@ -8,8 +8,8 @@ use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 
-/// A queue pair in INIT that no peer can reach yet, for one generation of one rail. Dropped, it is
-/// destroyed, and nothing has changed.
+/// A queue pair in INIT for one generation of one rail, which no peer can reach yet. Dropping it
+/// destroys it without other effects.
 #[derive(Debug)]
 #[must_use = "a replacement does nothing until it is in the rail's place"]
 pub(super) struct Replacement<Q> {
@@ -19,14 +19,14 @@ pub(super) struct Replacement<Q> {
 }
 
 impl<Q> Replacement<Q> {
-    /// What the peer has to know.
+    /// Returns the address for the peer.
     pub(super) const fn address(&self) -> &ReplacementAddress {
         &self.address
     }
 }
 
-/// What the peer has to know of a queue pair that is to take the place of one that failed, as it travels in a
-/// [`HealingMessage`](super::HealingMessage):
+/// The data that a peer needs to connect to a queue pair that replaces a failed one, as it travels
+/// in a [`HealingMessage`](super::HealingMessage):
 ///
 /// ```json
 /// {"rail":"2","generation":1,"qpNum":291,
@@ -38,11 +38,11 @@ pub struct ReplacementAddress {
     /// The rail; `"0"` to `"7"`, or `"notify"`.
     #[serde(serialize_with = "rail_name", deserialize_with = "rail_named")]
     pub rail: RailId,
-    /// Which queue pair in the rail's place: 0 was the first one.
+    /// Generation of the queue pair in the rail's place; the first was 0.
     pub generation: u16,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// Where it lives.
+    /// Its address.
     #[serde(deserialize_with = "rail_address")]
     pub address: RailAddress,
 }

@@ -16,31 +16,31 @@ use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_software_nic as nic;
 use std::time::Instant;
 
-/// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
-/// for each device: a poll serves all of them.
+/// Virtual queue pairs that share one virtual completion queue, and so one physical completion
+/// queue per device: a poll serves all of them.
 ///
-/// They have numbers, from 0 on in the order of [`build`](EndpointSet::build), and each is connected, posted
-/// to and watched by itself, as an [`Endpoint`] is. A completion names its virtual queue pair in
-/// [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see [`number_of`](Self::number_of). One
-/// that fails costs the others nothing. A completion queue that breaks concerns those that [complete on
-/// it](EndpointQp::completes_on).
+/// They are numbered from 0, in the order of [`build`](EndpointSet::build). Each is connected,
+/// posted to and monitored separately, like an [`Endpoint`]. A completion names its virtual queue
+/// pair in [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see
+/// [`number_of`](Self::number_of). The failure of one does not affect the others. A broken
+/// completion queue affects those that [complete on it](EndpointQp::completes_on).
 ///
 /// # Capacities
 ///
-/// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the size of the
-/// routing table, of which three quarters can be used, one route for each rail and notify queue pair.
-/// [`build`](EndpointSet::build) takes [`SET_ROUTES`], which serves more than a thousand virtual queue pairs of four
-/// rails; who needs more, or wants to save memory, names another number
-/// ([`with_routes`](Self::with_routes)). A completion queue has room for [`DEPTH`](super::DEPTH) requests each
-/// way on each queue pair of its device, and of a virtual queue pair of a single rail for drivers that grant
-/// twice as many; a device with a lower limit refuses.
+/// Each virtual queue pair has the capacities of an [`EndpointQp`]. `ROUTES`, a power of two, is
+/// the size of the routing table. Three quarters of it can be used, one route for each rail and
+/// notify queue pair. [`build`](EndpointSet::build) uses [`SET_ROUTES`], enough for more than a
+/// thousand virtual queue pairs of four rails; [`with_routes`](Self::with_routes) takes another
+/// size. A completion queue has room for [`DEPTH`](super::DEPTH) requests per direction on each
+/// queue pair of its device, and for twice as many on virtual queue pairs with a single rail, since
+/// drivers may grant more than requested; a device with a lower limit refuses.
 ///
-/// A thousand virtual queue pairs of four rails and a notify queue pair, over two devices, take 105 MB of engine
-/// state, and completion queues of 640,000 entries on each device. On the software NIC they are made in 0.1 s
-/// and take 400 MB in all (`set_of_1000` of `benches/docs/figures.md`).
+/// A thousand virtual queue pairs with four rails and a notify queue pair, over two devices, take
+/// 105 MB of engine state, and completion queues of 640,000 entries on each device. On the software
+/// NIC they are built in 0.1 s and take 400 MB in all (`set_of_1000` of `benches/docs/figures.md`).
 ///
-/// They [come](Self::add) and [go](Self::remove) while the others work, and one that failed can be [made
-/// anew](Self::rebuild).
+/// They can be [added](Self::add) and [removed](Self::remove) while the others work, and a failed
+/// one can be [rebuilt](Self::rebuild).
 ///
 /// # Example
 ///
@@ -53,7 +53,7 @@ use std::time::Instant;
 /// let fabric = Fabric::threaded();
 /// let a = fabric.create_device(DeviceConfig::named("a")).alloc_pd()?;
 /// let b = fabric.create_device(DeviceConfig::named("b")).alloc_pd()?;
-/// // Four rails over both devices, and two times a single one.
+/// // Four rails over both devices, and two virtual queue pairs with a single rail.
 /// let four = EndpointBuilder::new();
 /// let one = EndpointBuilder::new().rails(1);
 /// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
@@ -61,7 +61,7 @@ use std::time::Instant;
 /// let [near, far] = set.get_disjoint_mut([1, 2]).expect("there are three");
 /// connect_endpoints(near, far)?;
 ///
-/// // Registered with all devices, it serves all: keys are found by device.
+/// // Registered with all devices, so any rail can use it: keys are found by device.
 /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 /// let buffer = RegisteredBuffer::new(4096, writable, &[&a, &b])?;
 /// let keys = buffer.toward(&buffer.remote())?;
@@ -72,7 +72,7 @@ use std::time::Instant;
 /// while completed.len() < 2 {
 ///     let polled = set.poll_with(16, |event| completed.extend(event.completion()));
 ///     assert_eq!(polled.error, None);
-///     // A write that fails notifies nobody.
+///     // A failed write sends no notification.
 ///     assert!(completed.iter().all(|wc| wc.status.is_success()), "{completed:?}");
 /// }
 /// completed.sort_by_key(|wc| wc.wr_id);
@@ -97,15 +97,15 @@ where
     Q: Connect,
     C: Notify,
 {
-    /// Makes one virtual queue pair for each builder, on the devices that come with it, as
-    /// [`EndpointBuilder::build`] does, and one completion queue for each device, deep enough for
-    /// all that can be in flight there.
+    /// Builds one virtual queue pair for each builder, on the devices given with it, as
+    /// [`EndpointBuilder::build`] does, and one completion queue per device, deep enough for
+    /// everything that can be in flight there.
     ///
     /// # Errors
     ///
-    /// [`BuildError::QueuePairs`]: the routing table has no room for that many, and nothing was made.
-    /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Otherwise what the devices or the engine
-    /// refuse.
+    /// [`BuildError::QueuePairs`]: the routing table is too small; nothing was built.
+    /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Otherwise a device or the engine
+    /// refuses.
     pub fn build<'d, D, S>(
         members: impl IntoIterator<Item = (EndpointBuilder, S)>,
     ) -> Result<Self, BuildError>
@@ -122,7 +122,7 @@ where
     Q: Connect,
     C: Notify,
 {
-    /// [`build`](EndpointSet::build) with a routing table of `ROUTES` places.
+    /// [`build`](EndpointSet::build) with a routing table of `ROUTES` entries.
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, EndpointSet};
@@ -130,7 +130,7 @@ where
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
-    /// // Three quarters of the places: room for two of four rails and a notify queue pair.
+    /// // Three quarters of the entries: room for two with four rails and a notify queue pair each.
     /// let members = [(EndpointBuilder::new(), [&domain]); 2];
     /// let set = EndpointSet::<_, _, 16>::with_routes(members)?;
     /// # Ok(())
@@ -139,7 +139,7 @@ where
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`build`](EndpointSet::build).
     pub fn with_routes<'d, D, S>(
         members: impl IntoIterator<Item = (EndpointBuilder, S)>,
     ) -> Result<Self, BuildError>
@@ -172,40 +172,40 @@ where
         self.members.iter_mut()
     }
 
-    /// How many virtual queue pairs there are.
+    /// Returns the number of virtual queue pairs.
     pub fn len(&self) -> usize {
         self.members.iter().count()
     }
 
-    /// Whether there is none.
+    /// Whether the set has no virtual queue pairs.
     pub fn is_empty(&self) -> bool {
         self.members.iter().next().is_none()
     }
 
-    /// The virtual queue pairs, in the order of their numbers.
+    /// Iterates over the virtual queue pairs, in the order of their numbers.
     pub fn qps(&self) -> impl Iterator<Item = &EndpointQp<Q>> {
         self.members.iter().map(|(_, qp)| qp)
     }
 
-    /// The virtual queue pairs, to be connected, posted to, failed. One that is swapped with one of another set
-    /// takes its routes with it: its completions are foreign.
+    /// Iterates over the virtual queue pairs, to connect, post to or fail them. Swapping one with a
+    /// queue pair of another set moves its routes as well, so its completions become foreign.
     pub fn qps_mut(&mut self) -> impl Iterator<Item = &mut EndpointQp<Q>> {
         self.members.iter_mut().map(|(_, qp)| qp)
     }
 
-    /// The virtual queue pair with this number.
+    /// Returns the virtual queue pair with this number.
     #[inline]
     pub fn get(&self, number: usize) -> Option<&EndpointQp<Q>> {
         self.members.get(number)
     }
 
-    /// The virtual queue pair with this number, to be posted to.
+    /// Returns the virtual queue pair with this number, to post to it.
     #[inline]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut EndpointQp<Q>> {
         self.members.get_mut(number)
     }
 
-    /// Several at once; `None` if one of them is not there, or named twice.
+    /// Returns several virtual queue pairs; `None` if one does not exist, or a number is repeated.
     pub fn get_disjoint_mut<const N: usize>(
         &mut self,
         numbers: [usize; N],
@@ -213,15 +213,15 @@ where
         self.members.get_disjoint_mut(numbers)
     }
 
-    /// The number in this set of the virtual queue pair that a completion names.
+    /// Returns the number in this set of the virtual queue pair that a completion names.
     pub fn number_of(&self, virtual_qp_num: u32) -> Option<usize> {
         self.members.number_of(virtual_qp_num)
     }
 
-    /// Hands at most `budget` events of all virtual queue pairs together to `sink`, and drives
+    /// Passes at most `budget` events of all virtual queue pairs together to `sink`, and drives
     /// everything that waits for completions. Virtual queue pairs that had to wait are served first
-    /// next time, so none starves another. Some polls [heal](super::Healing) those whose rails are re-routed, too.
-    /// Apart from new queue pairs, allocates nothing.
+    /// next time, so none starves another. If rails are re-routed, some polls also
+    /// [repair](super::Healing) them. Allocates only for new queue pairs.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
         let polled = self.common.cq.poll(&mut self.members, budget, sink);
@@ -236,8 +236,8 @@ where
         }
     }
 
-    /// Does at once what some of the polls do, for all that [heal](super::Healing) by themselves. For owners that
-    /// poll seldom.
+    /// Runs the [repair](super::Healing) step of polls immediately, for all virtual queue pairs
+    /// that repair their rails. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         let mut now = None;
@@ -250,18 +250,18 @@ where
         }
     }
 
-    /// [`poll_with`](Self::poll_with) into vectors.
+    /// Like [`poll_with`](Self::poll_with), with the results in vectors.
     pub fn poll(&mut self, budget: usize) -> PollBatch {
         PollBatch::collect(|sink| self.poll_with(budget, sink))
     }
 
-    /// The completion queues, one for each device.
+    /// Returns the completion queues, one per device.
     pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ROUTES> {
         &self.common.cq
     }
 }
 
-/// A set of one.
+/// Converts an endpoint to a set of one.
 impl<Q: QueuePair, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
     fn from(Endpoint { qp, cq, devices, channels, polls }: Endpoint<Q, C>) -> Self {
         let common = Common { cq: Box::new(cq), devices, channels };

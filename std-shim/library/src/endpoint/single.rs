@@ -1,4 +1,4 @@
-//! A virtual queue pair with completion queues of its own.
+//! A virtual queue pair with its own completion queues.
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
@@ -20,9 +20,7 @@ use polyrail_software_nic as nic;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// A virtual queue pair with the completion queues that belong to it.
-///
-/// It is an [`EndpointQp`], to be connected, posted to and watched, that can be polled.
+/// A virtual queue pair with its completion queues: an [`EndpointQp`] that can be polled.
 #[derive(Debug)]
 pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
     pub(super) qp: EndpointQp<Q>,
@@ -49,15 +47,16 @@ impl<Q, C> DerefMut for Endpoint<Q, C> {
 }
 
 impl EndpointBuilder {
-    /// Makes the endpoint: one completion queue for each device, deep enough for all that can be
-    /// in flight; rails on the devices in turn, and on the ports of a device in turn; the notify
-    /// queue pair on the first; all queue pairs in INIT, with the receives posted that DQPLB needs.
+    /// Builds the endpoint: a completion queue on each device, deep enough for everything that can
+    /// be in flight; rails on the devices in turn, and on the ports of each device in turn; the
+    /// notify queue pair on the first device; all queue pairs in INIT, with the receives posted
+    /// that DQPLB needs.
     ///
-    /// With more devices than rails, the last devices stay idle.
+    /// With more devices than rails, the last devices are not used.
     ///
     /// # Errors
     ///
-    /// What the devices or the engine refuse.
+    /// A device or the engine refuses.
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
         let Made { mut qps, common } = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
@@ -71,9 +70,9 @@ where
     Q: Connect,
     C: CompletionQueue,
 {
-    /// Hands at most `budget` events to `sink`, and drives everything that waits for completions.
-    /// Some polls [heal](super::Healing) the endpoint too, if its rails are re-routed. Apart from new queue pairs,
-    /// allocates nothing.
+    /// Passes at most `budget` events to `sink`, and drives everything that waits for completions.
+    /// If rails are re-routed, some polls also [repair](super::Healing) them. Allocates only for
+    /// new queue pairs.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
         let polled = self.cq.poll(&mut *self.qp.qp, budget, sink);
@@ -88,22 +87,22 @@ where
         }
     }
 
-    /// Does at once what some of the polls do, if it [heals](super::Healing) by itself. For owners that poll seldom,
-    /// or by [parts](Self::parts_mut).
+    /// Runs the [repair](super::Healing) step of polls immediately, if the endpoint repairs its
+    /// rails. For owners that poll seldom, or by [parts](Self::parts_mut).
     #[cold]
     pub fn heal(&mut self) {
         let owner = Owner { cq: &mut self.cq, index: 0, devices: &self.devices };
         self.qp.heal(owner, Instant::now());
     }
 
-    /// [`poll_with`](Self::poll_with) into vectors.
+    /// Like [`poll_with`](Self::poll_with), with the results in vectors.
     pub fn poll(&mut self, budget: usize) -> PollBatch {
         PollBatch::collect(|sink| self.poll_with(budget, sink))
     }
 
-    /// Why a post was refused, if something failed before it: then the refusal only follows from that.
-    /// Over a single rail only the device knows of the failure, so its completions are polled for a
-    /// moment, and dropped.
+    /// Returns the failure that caused a post to be refused, if there is one. With a single rail
+    /// only the device knows of the failure, so completions are polled for up to a second, and
+    /// dropped.
     pub fn explain_refusal(&mut self, refusal: PostError) -> Option<EndpointError> {
         /// How long the completions of a queue pair that failed may take to show.
         const PATIENCE: Duration = Duration::from_secs(1);
@@ -129,21 +128,22 @@ where
         failed.then(|| self.qp.explain(WcStatus::WR_FLUSH_ERR))
     }
 
-    /// The completion queues, one for each device.
+    /// Returns the completion queues, one per device.
     pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES> {
         &self.cq
     }
 
-    /// Both halves, for what this type does not offer.
+    /// Returns both parts, for operations that this type does not have.
     pub fn parts_mut(
         &mut self,
     ) -> (&mut EngineQp<Q>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>) {
         (&mut self.qp.qp, &mut self.cq)
     }
 
-    /// [`fail_all`](EndpointQp::fail_all), and then polls until no request is left with the devices, or
-    /// patience ends. What comes back is dropped. If the endpoint [heals](super::Healing) by itself, what the
-    /// peer is to be told of that is in its [link](EndpointQp::healing_link) afterwards.
+    /// Calls [`fail_all`](EndpointQp::fail_all), then polls until no request is left on the
+    /// devices, or `patience` has passed. Completions are dropped. If the endpoint
+    /// [repairs](super::Healing) its rails, its last messages for the peer are in its
+    /// [link](EndpointQp::healing_link) afterwards.
     pub fn flush(&mut self, patience: Duration) {
         const BUDGET: usize = 64;
         self.fail_all();

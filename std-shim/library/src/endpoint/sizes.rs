@@ -1,26 +1,26 @@
-//! The sizes of endpoints. Programs that need other sizes use the engine itself, whose types have
-//! them as parameters.
+//! Sizes of endpoints. Programs that need other sizes use the engine, whose types have them as
+//! parameters.
 
 use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 
-/// Devices, and so completion queues, of one endpoint or one set: no more than rails.
+/// Maximum devices, and so completion queues, of one endpoint or set: one per rail.
 pub const MAX_DEVICES: usize = MAX_RAILS;
 
-/// Requests that one rail may have in flight each way: enough to keep NICs busy, and few enough that
+/// Maximum requests in flight per rail and direction: enough to keep NICs busy, and few enough that
 /// a completion queue has room for all of them.
 pub const DEPTH: usize = 128;
 
-/// Virtual requests that may be unreported each way.
+/// Maximum unreported virtual requests per direction.
 pub const WRS: usize = 256;
 
-/// Places in an endpoint's routing table: three quarters hold the rails and the notify queue pair.
+/// Size of an endpoint's routing table: three quarters hold the rails and the notify queue pair.
 pub const ENDPOINT_ROUTES: usize = 16;
 
-/// Places in the routing table of a set that does not choose another number: 6144 of them hold rails and
-/// notify queue pairs, such as those of 1228 virtual queue pairs of four rails each. They take about 300 KB.
+/// Default size of a set's routing table: 6144 entries hold rails and notify queue pairs, for
+/// example those of 1228 virtual queue pairs with four rails each. It takes about 300 KB.
 pub const SET_ROUTES: usize = 8192;
 
-/// The engine's virtual queue pair, in the sizes of an endpoint.
+/// The engine's virtual queue pair with the sizes of an endpoint.
 pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;
 
 /// Requests that one queue of a queue pair is asked to hold, on a device that takes `max_qp_wr`.

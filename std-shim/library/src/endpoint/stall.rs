@@ -1,5 +1,5 @@
-//! Rails that fall silent: a driver that never completes a request whose peer is gone reports nothing,
-//! so only a clock can tell.
+//! Detects silent rails: if a driver never completes a request whose peer is gone, and reports
+//! nothing, only a timeout detects it.
 
 use super::health::EndpointError;
 use super::place::{RAIL_IDS, rail_ids};
@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 /// Watches an endpoint for rails whose oldest request makes no progress.
 ///
-/// Endpoints that [heal](super::Healing) by themselves have a watch of their own, and nothing is found here.
+/// Endpoints with automatic [repair](super::Healing) have their own watch, and this one finds
+/// nothing.
 ///
-/// Use it in the loop that polls, after the poll: a request counts as stalled if it is still
-/// not complete although its completion would have been seen.
+/// Call it in the polling loop, after the poll: a request counts as stalled if it is still
+/// incomplete although the poll would have found its completion.
 #[derive(Clone, Debug)]
 pub struct StallWatch {
     timeout: Duration,
@@ -24,7 +25,7 @@ pub struct StallWatch {
 }
 
 impl StallWatch {
-    /// A rail may make no progress for `timeout`, and up to an eighth of it more.
+    /// Creates a watch that permits `timeout` without progress, plus up to an eighth of it.
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, watch: SilenceWatch::new(), reported: None }
     }
@@ -34,14 +35,14 @@ impl StallWatch {
         SilenceWatch::<RAIL_IDS>::interval(self.timeout)
     }
 
-    /// Checks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
-    /// single rail, which the engine does not track, only they show progress.
+    /// Checks the rails, if a check is due. `posted` and `reported` count the caller's send
+    /// requests; with a single rail, which the engine does not track, only they show progress.
     ///
     /// # Errors
     ///
     /// [`EndpointError::Silent`]: a rail made no progress for the timeout. Its queue pair was moved
-    /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails, unless
-    /// rails are re-routed.
+    /// to ERR, so later polls return its requests as flushed, and the virtual queue pair fails
+    /// unless rails are re-routed.
     pub fn check<Q>(
         &mut self,
         endpoint: &mut EndpointQp<Q>,

@@ -157,12 +157,12 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROU
 }
 
 impl<Q: Connect, C: Notify> Endpoint<Q, C> {
-    /// Polls for all that there is; if there is nothing, sleeps until there is, or until the timeout, with none
-    /// for ever. Its completion queues have to have been made
-    /// [to tell](super::EndpointBuilder::completion_channel).
+    /// Polls all available events. If there are none, sleeps until there are, or until the timeout;
+    /// without a timeout, there is no limit. The completion queues must have been built [with a
+    /// channel](super::EndpointBuilder::completion_channel).
     ///
-    /// Returns without events only if the time is over. Where the driver carries out requests itself, as the
-    /// software NIC does, it goes on polling while there are some.
+    /// Returns without events only after the timeout. If the driver executes requests on the
+    /// calling thread, as the software NIC may do, it keeps polling while there are any.
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
@@ -203,11 +203,11 @@ impl<Q: Connect, C: Notify> Endpoint<Q, C> {
         self.wait_all(timeout, &mut sink)
     }
 
-    /// Has the completion queues tell of what comes from now on, and polls for all that there is. If that is
-    /// nothing, and no error, the owner may wait until [`completion_fd`](Self::completion_fd) can be read,
-    /// together with others of its own; and then begins anew. If it [heals](super::Healing), it does not wait
-    /// for longer than it may take to heal, and calls [`heal`](Self::heal). If it
-    /// [needs a poll](Self::needs_poll), it does not wait for long either.
+    /// Arms the completion queues, and polls all available events. If there are none, and no error,
+    /// the owner may wait until [`completion_fd`](Self::completion_fd) is readable, together with
+    /// its other file descriptors, and must then repeat this. If the endpoint
+    /// [repairs](super::Healing) its rails, limit the wait to the acceptable delay of repairs, and
+    /// call [`heal`](Self::heal). If it [needs a poll](Self::needs_poll), keep the wait short, too.
     ///
     /// # Errors
     ///
@@ -216,15 +216,16 @@ impl<Q: Connect, C: Notify> Endpoint<Q, C> {
         self.poll_armed_all(&mut sink)
     }
 
-    /// Whether a poll has something to do that no completion brings: a driver refused requests, or a rail that failed is
-    /// Draining and completes nothing more. An owner that would wait polls again instead, after a pause of some
-    /// milliseconds if it likes; [`wait`](Self::wait) does.
+    /// Whether a poll has work that no completion announces: a driver refused requests, or a failed
+    /// rail is Draining and completes nothing more. Instead of waiting for completions, the owner
+    /// polls again, after a pause of a few milliseconds if it likes; [`wait`](Self::wait) does so.
     pub fn needs_poll(&self) -> bool {
         self.cq.needs_poll()
     }
 
-    /// Can be read when a completion queue has told something since [`poll_armed`](Self::poll_armed); for
-    /// `epoll` and event loops. `None` if the completion queues are only polled.
+    /// Returns a file descriptor that is readable when a completion queue has reported completions
+    /// since [`poll_armed`](Self::poll_armed); for `epoll` and event loops. `None` if the
+    /// completion queues are only polled.
     pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.channels.fd()
     }

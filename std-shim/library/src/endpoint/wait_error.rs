@@ -1,22 +1,22 @@
-//! What can go wrong when completions are waited for.
+//! Errors of waiting for completions.
 
 use crate::backend::DeviceError;
 
-/// Completions could not be waited for. They can be polled for all the same.
+/// Waiting for completions failed. Polling still works.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// A completion queue is polled only: see
+    /// A completion queue has no channel: see
     /// [`completion_channel`](super::EndpointBuilder::completion_channel).
-    #[error("a completion queue has no completion channel")]
+    #[error("a completion queue has no completion channel: build with completion_channel")]
     NoChannel,
-    /// A completion queue cannot be asked to tell.
-    #[error("asking a completion queue to tell when it has something")]
+    /// A completion queue cannot be armed.
+    #[error("cannot arm a completion queue")]
     Device(#[from] DeviceError),
-    /// The file descriptor cannot be waited on.
-    #[error("waiting on the completion channels: errno {errno}")]
+    /// The file descriptor cannot be polled.
+    #[error("cannot wait for completion channels: errno {errno}")]
     System {
-        /// The system's code.
+        /// The operating system's error code.
         errno: i32,
     },
 }

@@ -30,7 +30,7 @@ use std::ops::{Deref, Range};
 /// let mut to = vec![0u8; 100_000];
 ///
 /// let start = from.as_ptr().cast_mut();
-/// // SAFETY: `from` is freed after `source` is closed, and nobody writes it.
+/// // SAFETY: `from` is freed after `source` is closed, and is not written.
 /// let source = unsafe { ForeignBuffer::new(start, from.len(), AccessFlags::empty(), &[&here]) }?;
 /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 /// // SAFETY: `to` is touched again after `target` is closed.

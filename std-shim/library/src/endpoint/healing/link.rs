@@ -1,4 +1,4 @@
-//! The way between two endpoints that heal.
+//! The channel of repair messages between two endpoints.
 
 use super::message::HealingMessage;
 use std::collections::VecDeque;
@@ -74,17 +74,18 @@ const MOST_UNANSWERED: usize = 64;
 /// Most messages of the peer's that wait for a poll. A correct peer has a few of each rail.
 const MOST_UNHEARD: usize = 256;
 
-/// An endpoint was not polled for long, or its peer sends without end: the message was not taken.
+/// The endpoint was not polled for long, or the peer sends too many messages; the message was not
+/// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{MOST_UNHEARD} messages wait for the endpoint to be polled")]
+#[error("{MOST_UNHEARD} messages already wait for the endpoint: poll it, then try again")]
 pub struct NotHeard(pub HealingMessage);
 
-/// The messages of one endpoint that [heals by itself](super::Healing), for its owner to carry to the peer's
-/// and back, over any channel that keeps their order. A handle: clones mean the same endpoint, and any
-/// thread may use them, wherever the endpoint is.
+/// The repair messages of an endpoint that [repairs its rails](super::Healing) automatically. The
+/// owner carries them to the peer and back, over any channel that keeps their order. Clones are
+/// handles of the same endpoint, and any thread may use them.
 ///
-/// Of endpoints of one process that [`connect_endpoints`](crate::endpoint::connect_endpoints) has connected,
-/// nothing is to be carried.
+/// Nothing has to be carried between endpoints of one process that
+/// [`connect_endpoints`](crate::endpoint::connect_endpoints) connected.
 ///
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
@@ -159,23 +160,24 @@ impl HealingLink {
         (one, Self(Arc::new(other)))
     }
 
-    /// The next message for the peer, if there is one.
+    /// Returns the next message for the peer, if there is one.
     pub fn next_message(&self) -> Option<HealingMessage> {
         self.0.to_peer.pop()
     }
 
-    /// Takes a message of the peer's. One of the next polls heeds it.
+    /// Takes a message of the peer, which one of the next polls handles.
     ///
     /// # Errors
     ///
-    /// Too many are not heeded yet. This one was not taken: try again after a poll.
+    /// Too many messages are not handled yet. This one was not taken: try again after a poll.
     pub fn hear(&self, message: HealingMessage) -> Result<(), NotHeard> {
         let taken = self.0.from_peer.push(message, MOST_UNHEARD);
         taken.then_some(()).ok_or(NotHeard(message))
     }
 
-    /// What carried the messages broke, and both ends have a new way: everything that may have been lost is
-    /// told again. The owners of **both** ends call it, each before it carries anything over the new way.
+    /// Call this when the channel of the messages was replaced: all state that may have been lost
+    /// is sent again. The owners of **both** ends call it, each before it carries anything over the
+    /// new channel.
     pub fn restored(&self) {
         let Ways { to_peer, from_peer, broke } = &*self.0;
         from_peer.clear();

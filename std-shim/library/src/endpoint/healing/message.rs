@@ -1,4 +1,4 @@
-//! What two ends that heal tell each other.
+//! Repair messages between two endpoints.
 
 use crate::endpoint::replacement::ReplacementAddress;
 use crate::endpoint::replacement::{rail_name, rail_named};
@@ -8,10 +8,12 @@ use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 use std::fmt::Write;
 
-/// Bytes of the longest text that is read as a [`HealingMessage`]. One of ours has about 200.
+/// Length limit in bytes of text that is parsed as a [`HealingMessage`]. Valid messages have about
+/// 200.
 pub const MAX_HEALING_BYTES: usize = 1024;
 
-/// What two endpoints that [heal by themselves](super::Healing) tell each other, as plain data that travels:
+/// A repair message between two endpoints that [repair their rails](super::Healing) automatically,
+/// as plain data:
 ///
 /// ```json
 /// {"control":"50520102010000000000002a00000000"}
@@ -23,29 +25,31 @@ pub const MAX_HEALING_BYTES: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum HealingMessage {
-    /// What the engine of one end tells that of the other, in hexadecimal.
+    /// A control message of the engine, in hexadecimal.
     #[serde(serialize_with = "hex", deserialize_with = "from_hex")]
     Control(ControlMessage),
-    /// A queue pair for a rail that is Down, which one end has made: the other is to make one that goes with
-    /// it.
+    /// The sender created a queue pair for a rail that is Down. The receiver is to create a
+    /// matching one.
     Offer(ReplacementAddress),
-    /// The queue pair that goes with an offered one, and is in the rail's place.
+    /// The sender created a queue pair that matches an offered one, and put it in the rail's place.
     Answer {
-        /// Number of the queue pair that was offered: there may have been an earlier one, of the same generation,
-        /// before the link broke.
+        /// Number of the offered queue pair. It distinguishes offers of the same generation, since
+        /// the channel may have lost an earlier one.
         to: u32,
-        /// The one that goes with it.
+        /// The matching queue pair.
         with: ReplacementAddress,
     },
-    /// There is no queue pair here that goes with the peer's, and there will be none: it has no other end.
+    /// The sender has no queue pair that matches the receiver's, and will not create one, so the
+    /// receiver's has no other end.
     Refused {
         /// The rail; `"0"` to `"7"`, or `"notify"`.
         #[serde(serialize_with = "rail_name", deserialize_with = "rail_named")]
         rail: RailId,
-        /// Which queue pair in the rail's place.
+        /// Generation of the queue pair in the rail's place.
         generation: u16,
     },
-    /// A port is up again here, so the one that offers is to try now, and not at its next interval.
+    /// A port of the sender is up again, so the offering end should try now, instead of after its
+    /// interval.
     Wanted {
         /// The rail; `"0"` to `"7"`, or `"notify"`.
         #[serde(serialize_with = "rail_name", deserialize_with = "rail_named")]
@@ -53,25 +57,25 @@ pub enum HealingMessage {
     },
 }
 
-/// Text that is no message of an endpoint that heals.
+/// Text that is not a repair message of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of an endpoint that heals: {reason}")]
+#[error("not a repair message of an endpoint: {reason}")]
 pub struct HealingMessageError {
-    /// The reader's message, with the position; printable, and cut off if it is long.
+    /// The parser's message, with the position; printable and of limited length.
     reason: String,
 }
 
 impl HealingMessage {
-    /// Reads one, strictly.
+    /// Parses a message, strictly.
     ///
     /// # Errors
     ///
-    /// The text is something else.
+    /// The text is not a message.
     pub fn from_json(text: &[u8]) -> Result<Self, HealingMessageError> {
         json::read(text, MAX_HEALING_BYTES).map_err(|reason| HealingMessageError { reason })
     }
 
-    /// Writes it.
+    /// Writes the message as JSON.
     pub fn to_json(&self) -> String {
         // Numbers and strings: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
