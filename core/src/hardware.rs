@@ -43,6 +43,7 @@ impl Refusal {
 
     /// Returns the driver's error code; ENOMEM for a full queue.
     pub(crate) fn errno_or_full(self) -> i32 {
+        // As in `asm-generic/errno-base.h`; this crate has no dependency on libc.
         const ENOMEM: i32 = 12;
         self.errno().unwrap_or(ENOMEM)
     }

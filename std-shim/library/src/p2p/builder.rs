@@ -161,5 +161,5 @@ impl P2pBuilder {
     }
 }
 
-/// The code of retries without end.
+/// The value of `rnr_retry` that retries without limit (`ibv_modify_qp`).
 const FOREVER: u8 = 7;
