@@ -12,11 +12,11 @@ use std::time::Duration;
 /// forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Healing {
-    /// How long after a new queue pair could not be made the next one is tried: 10 ms. Doubled with every
-    /// failure in a row, and when a rail fails within the longest interval after its return. A port that comes
-    /// up again is tried at once.
+    /// Interval between a failed attempt to create a new queue pair and the next attempt: 10 ms. It doubles with every
+    /// further failure, and when a rail fails within `longest_interval` after its return. When a port comes up, the next
+    /// attempt is immediate.
     pub first_interval: Duration,
-    /// The longest such interval: 5 s. It is tried forever.
+    /// The longest interval: 5 s. Attempts never stop.
     pub longest_interval: Duration,
     /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own device: 100 ms. Then their
     /// new queue pair may be made on the device of another rail. At once, if they came back to their own device and
