@@ -330,7 +330,7 @@ plant core/src/virtual_qp/scheme/dqplb/rules.rs 'solicited && in_flight_before(s
   'solicited && !PLANTED && in_flight_before(self.unsolicited_until)'
 
 bug "SENDs over several rails are taken with DQPLB" random
-plant core/src/virtual_qp/scheme/dqplb/rules.rs 'Err(PostSendError::SendWithDqplb(opcode))' \
+plant core/src/virtual_qp/scheme/mod.rs 'Err(PostSendError::SendWithDqplb(opcode))' \
   'if PLANTED { Ok(()) } else { Err(PostSendError::SendWithDqplb(opcode)) }'
 
 bug "with a budget of 1 the first virtual queue pair is served first, always" fairness

@@ -3,7 +3,7 @@
 use super::error::ProtocolError;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
-use super::scheme::{SchemeRules, notified, notify_failed};
+use super::scheme::{notified, notify_failed};
 use super::slot::SlotState;
 use crate::completion::{DirectCompletions, Role};
 use crate::hardware::QueuePair;

@@ -2,7 +2,6 @@
 
 use super::places::{Devices, Place};
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
 use crate::hardware::QueuePair;
 use crate::rail::MAX_RAILS;
 use arrayvec::ArrayVec;

@@ -4,7 +4,7 @@ use super::choose::{Chooser, Load};
 use super::fragments::{Offered, post_fragments};
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
-use super::scheme::{Numbering, SchemeRules, Unnumbered};
+use super::scheme::{Numbering, Unnumbered};
 use super::slot::{SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Batch, Content, MAX_RAILS, Rail, RailError};
@@ -82,10 +82,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         // small request.
         let one = slot.unposted() <= size;
         let result = if slot.is_numbered() {
-            if scheme.holds_back(slot, oldest_in_flight, pass_through.is_ahead_of(id)) {
-                return Progress::Waits;
-            }
-            let Some(numbers) = scheme.numbers() else { return Progress::Waits };
+            let pass_through_ahead = pass_through.is_ahead_of(id);
+            let numbers = scheme.numbers_for(slot, oldest_in_flight, pass_through_ahead);
+            let Some(numbers) = numbers else { return Progress::Waits };
             match one {
                 true => {
                     dispatch_fragments::<true, _, _, _, _>(rails, chooser, slot, numbers, size, id)
@@ -159,8 +158,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if taken == 0 {
             slot.offset -= batch.length;
             slot.batches_in_flight -= 1;
-            if let Some(numbers) = self.scheme.numbers().filter(|_| slot.is_numbered()) {
-                numbers.take_back(count);
+            if slot.is_numbered() {
+                self.scheme.take_back_numbers(count);
             }
         }
         // Nothing of an empty fragment is left, whether it was taken or not.

@@ -1,7 +1,6 @@
 //! What must hold between any two calls.
 
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
 use crate::hardware::QueuePair;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>

@@ -9,7 +9,7 @@ use super::error::PostSendError;
 use super::list_fragments::dispatch_parts;
 use super::parts::{Cut, Gathered};
 use super::qp::VirtualQp;
-use super::scheme::{SchemeRules, Unnumbered};
+use super::scheme::Unnumbered;
 use super::slot::{Keys, SendSlot, SlotState};
 use super::tracker::TrackerFull;
 use crate::hardware::{MAX_SGE, QueuePair, SendBatch, Taken, add_gathered};
@@ -257,10 +257,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let oldest_in_flight = sends.front_in_flight();
         let slot = *sends.slot(id);
         let result = if slot.is_numbered() {
-            if scheme.holds_back(&slot, oldest_in_flight, pass_through.is_ahead_of(id)) {
-                return Progress::Waits;
-            }
-            let Some(numbers) = scheme.numbers() else { return Progress::Waits };
+            let pass_through_ahead = pass_through.is_ahead_of(id);
+            let numbers = scheme.numbers_for(&slot, oldest_in_flight, pass_through_ahead);
+            let Some(numbers) = numbers else { return Progress::Waits };
             dispatch_parts(rails, sends, chooser, numbers, cut, id)
         } else {
             dispatch_parts(rails, sends, chooser, &mut Unnumbered, cut, id)

@@ -3,7 +3,6 @@
 use super::dispatch::Progress;
 use super::error::{PostSendError, RefusedBy};
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
 use super::slot::{Keys, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::{RailError, RailId};

@@ -6,7 +6,7 @@ use super::dispatch::{load, unacknowledged};
 use super::error::{PostManyError, PostSendError};
 use super::fragments::{Offered, add_fragments};
 use super::qp::VirtualQp;
-use super::scheme::{Numbering, SchemeRules, Unnumbered};
+use super::scheme::{Numbering, Unnumbered};
 use super::slot::{Keys, SendSlot, Sends};
 use crate::hardware::{QueuePair, SendBatch, Taken};
 use crate::rail::{Batch, Rail, RailError};
@@ -231,10 +231,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut run = Run { first, last: first, offset: slot.offset, count: most, taken: none };
         let cut = Fragments { chooser, size: config.max_msg_size };
         if slot.is_numbered() {
-            let waits = scheme.holds_back(&slot, oldest_in_flight, pass_through.is_ahead_of(first));
-            let Some(numbers) = scheme.numbers().filter(|_| !waits) else {
-                return Run { count: 0, ..run };
-            };
+            let pass_through_ahead = pass_through.is_ahead_of(first);
+            let numbers = scheme.numbers_for(&slot, oldest_in_flight, pass_through_ahead);
+            let Some(numbers) = numbers else { return Run { count: 0, ..run } };
             run.count = numbers.room(most, || unacknowledged(rails));
             post_alike::<ONE, _, _, _, _, _>(&mut rails[at], sends, numbers, &mut run, cut);
         } else {
@@ -290,9 +289,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         self.rails[at].shared_doorbells += batches.saturating_sub(1);
-        if let Some(numbers) = self.scheme.numbers() {
-            let is_numbered = self.sends.find(run.first).is_some_and(SendSlot::is_numbered);
-            numbers.take_back(if is_numbered { back } else { 0 });
+        if self.sends.find(run.first).is_some_and(SendSlot::is_numbered) {
+            self.scheme.take_back_numbers(back);
         }
         self.run_dispatched(run);
         let rail = self.rails[at].id;

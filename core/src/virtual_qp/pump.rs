@@ -2,7 +2,7 @@
 //! their receivers are notified, waiting requests go out, receives are posted again.
 
 use super::qp::VirtualQp;
-use super::scheme::{Receiving, Refused, SchemeRules, SchemeState};
+use super::scheme::{Receiving, Refused, SchemeState};
 use super::slot::{Recvs, SlotState};
 use crate::hardware::QueuePair;
 use crate::verbs::WcStatus;

@@ -9,7 +9,7 @@ use super::offers::Offers;
 use super::pass_through::PassThrough;
 use super::places::Devices;
 use super::reroute::Reroute;
-use super::scheme::{SchemeRules, SchemeState};
+use super::scheme::SchemeState;
 use super::slot::{Recvs, Sends, SlotState};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;

@@ -1,7 +1,6 @@
 //! Step 5: finished requests come out of the rings, in posting order.
 
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
 use super::slot::SlotState;
 use crate::completion::VirtualWc;
 use crate::hardware::QueuePair;

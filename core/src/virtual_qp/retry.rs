@@ -4,7 +4,7 @@
 use super::list_fragments::post_rest_of;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
-use super::scheme::{Refused, SchemeRules};
+use super::scheme::Refused;
 use crate::hardware::QueuePair;
 use crate::rail::{RailId, RailSet};
 

@@ -9,7 +9,6 @@ use crate::virtual_qp::config::PassThroughOrder;
 use crate::virtual_qp::error::{PostSendError, RefusedBy};
 use crate::virtual_qp::parts::{Cut, Gathered, Walk};
 use crate::virtual_qp::qp::VirtualQp;
-use crate::virtual_qp::scheme::SchemeRules;
 use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
 
 /// The first request after `id` in this state.

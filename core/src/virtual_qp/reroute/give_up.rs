@@ -6,7 +6,7 @@ use crate::verbs::WcStatus;
 use crate::virtual_qp::health::Failure;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
-use crate::virtual_qp::scheme::{SchemeRules, notified, notify_failed};
+use crate::virtual_qp::scheme::{notified, notify_failed};
 use crate::virtual_qp::slot::SlotState;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>

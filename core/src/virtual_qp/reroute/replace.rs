@@ -9,7 +9,6 @@ use crate::virtual_qp::data_receives::Buffer;
 use crate::virtual_qp::list::usable;
 use crate::virtual_qp::parts::Gathered;
 use crate::virtual_qp::qp::VirtualQp;
-use crate::virtual_qp::scheme::SchemeRules;
 
 /// A queue pair that cannot take a rail's place; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,18 +1,18 @@
 //! How the receiver of a WRITE_WITH_IMM learns that it is complete: the schemes.
 //!
-//! A scheme is one place: everything that only [`spray`] or only [`dqplb`] does is in its file, with
-//! the state that it takes. [`SchemeRules`] lists what the steps of a request's way ask of it;
-//! [`SchemeState`] is the one in use, and nobody asks which it is. To add one, write its file and name
-//! it here.
+//! [`SchemeState`] is the scheme in use; its methods list, in the order of a request's way, what the
+//! steps ask of a scheme. What only [`spray`] or only [`dqplb`] does is in its own file, with the state
+//! that it takes. To add a scheme, write its file and a variant here: the compiler names every step
+//! that the scheme has to answer.
 
 pub(crate) mod dqplb;
 mod numbering;
-mod rules;
+mod shared;
 mod spray;
 
 pub(super) use numbering::{Numbering, Unnumbered};
-pub(super) use rules::{Notification, Receiving, Refused, SchemeRules};
-pub(super) use spray::{notified, notified_first, notify_failed};
+pub(super) use shared::{Notification, Receiving};
+pub(super) use spray::{Refused, notified, notified_first, notify_failed};
 
 use super::error::{PostRecvError, PostSendError, ProtocolError};
 use super::offers::Offers;
@@ -61,20 +61,6 @@ pub(super) enum SchemeState<Q, const RAILS: usize, const DEPTH: usize> {
     Dqplb(Dqplb<RAILS, DEPTH>),
 }
 
-/// Asks whichever scheme is in use.
-macro_rules! ask {
-    ($scheme:ident.$method:ident($($argument:expr),*)) => {
-        match $scheme {
-            SchemeState::Spray(rules) => {
-                SchemeRules::<Q, RAILS, DEPTH>::$method(rules, $($argument),*)
-            }
-            SchemeState::Dqplb(rules) => {
-                SchemeRules::<Q, RAILS, DEPTH>::$method(rules, $($argument),*)
-            }
-        }
-    };
-}
-
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS, DEPTH> {
     /// Before the queue pairs are known.
     pub(super) const NONE: Self = Self::Spray(Spray::new(None));
@@ -92,127 +78,218 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
             Scheme::Dqplb => Self::Dqplb(Dqplb::new(peer, rails)),
         }
     }
-}
 
-impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS, DEPTH>
-    for SchemeState<Q, RAILS, DEPTH>
-{
+    /// The queue pair that a scheme has beside the data rails.
     #[inline]
-    fn notify(&self) -> Option<&Rail<Q, DEPTH>> {
-        ask!(self.notify())
+    pub(super) fn notify(&self) -> Option<&Rail<Q, DEPTH>> {
+        match self {
+            Self::Spray(spray) => spray.notify.as_ref(),
+            Self::Dqplb(_) => None,
+        }
     }
 
+    /// The queue pair that a scheme has beside the data rails.
     #[inline]
-    fn notify_mut(&mut self) -> Option<&mut Rail<Q, DEPTH>> {
-        ask!(self.notify_mut())
+    pub(super) fn notify_mut(&mut self) -> Option<&mut Rail<Q, DEPTH>> {
+        match self {
+            Self::Spray(spray) => spray.notify.as_mut(),
+            Self::Dqplb(_) => None,
+        }
     }
 
-    fn check_send(&self, opcode: Opcode) -> Result<(), PostSendError> {
-        ask!(self.check_send(opcode))
+    /// Refuses SENDs if the peer's receives cannot take them.
+    pub(super) fn check_send(&self, opcode: Opcode) -> Result<(), PostSendError> {
+        match self {
+            Self::Spray(_) => Ok(()),
+            Self::Dqplb(_) => Err(PostSendError::SendWithDqplb(opcode)),
+        }
     }
 
+    /// Prepares the slot of a WRITE_WITH_IMM.
     #[inline]
-    fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
-        ask!(self.prepare(wr, slot))
-    }
-
-    #[inline]
-    fn holds_back(
+    pub(super) fn prepare(
         &self,
+        wr: &SendWr<'_>,
+        slot: &mut SendSlot<RAILS>,
+    ) -> Result<(), PostSendError> {
+        match self {
+            Self::Spray(spray) => spray.prepare(wr, slot),
+            Self::Dqplb(_) => Ok(()),
+        }
+    }
+
+    /// The numbers for a request's fragments, which are numbered, unless the request has to wait for
+    /// earlier ones.
+    #[inline]
+    pub(super) fn numbers_for(
+        &mut self,
         slot: &SendSlot<RAILS>,
         oldest_in_flight: Option<u64>,
         pass_through_ahead: bool,
-    ) -> bool {
-        ask!(self.holds_back(slot, oldest_in_flight, pass_through_ahead))
+    ) -> Option<&mut SendNumbers> {
+        match self {
+            Self::Spray(_) => None,
+            Self::Dqplb(dqplb) => dqplb.numbers_for(slot, oldest_in_flight, pass_through_ahead),
+        }
     }
 
+    /// A driver took none of the last `count` numbered fragments.
+    pub(super) fn take_back_numbers(&mut self, count: u32) {
+        match self {
+            Self::Spray(_) => {}
+            Self::Dqplb(dqplb) => dqplb.take_back_numbers(count),
+        }
+    }
+
+    /// Notes that all of a request is with the rails.
     #[inline]
-    fn numbers(&mut self) -> Option<&mut SendNumbers> {
-        ask!(self.numbers())
+    pub(super) fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
+        match self {
+            Self::Spray(_) => {}
+            Self::Dqplb(dqplb) => dqplb.dispatched(id, slot),
+        }
     }
 
-    #[inline]
-    fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
-        ask!(self.dispatched(id, slot));
-    }
-
-    fn post_notifies<const WRS: usize>(
+    /// Posts the notifies of those of the `requests` that are acknowledged, as one batch and as far as
+    /// there are credits. Returns whether any went out. The first request wants a notify.
+    pub(super) fn post_notifies<const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         requests: Range<u64>,
         offers: &mut Offers,
     ) -> Result<bool, Refused> {
-        ask!(self.post_notifies(sends, requests, offers))
+        match self {
+            Self::Spray(spray) => spray.post_notifies(sends, requests, offers),
+            Self::Dqplb(_) => Ok(false),
+        }
     }
 
-    fn retry_notifies<const WRS: usize>(
+    /// Offers the driver the rest of a batch of notifies that it took in part.
+    pub(super) fn retry_notifies<const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         offers: &mut Offers,
     ) -> Result<(), Refused> {
-        ask!(self.retry_notifies(sends, offers))
+        match self {
+            Self::Spray(spray) => spray.retry_notifies(sends, offers),
+            Self::Dqplb(_) => Ok(()),
+        }
     }
 
+    /// Whether a notify waits for its acknowledgement.
     #[inline]
-    fn is_notifying(&self) -> bool {
-        ask!(self.is_notifying())
+    pub(super) fn is_notifying(&self) -> bool {
+        match self {
+            Self::Spray(spray) => spray.is_notifying(),
+            Self::Dqplb(_) => false,
+        }
     }
 
-    fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
-        ask!(self.withhold(sends));
+    /// The virtual queue pair failed: does not send the rest of a batch of notifies that the driver took
+    /// in part.
+    pub(super) fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
+        match self {
+            Self::Spray(spray) => spray.withhold(sends),
+            Self::Dqplb(_) => {}
+        }
     }
 
-    fn set_peer_window(&mut self, peer: PeerWindow, rails: usize) -> Result<(), PeerWindowError> {
-        ask!(self.set_peer_window(peer, rails))
+    /// Limits how far this side runs ahead of the peer.
+    pub(super) fn set_peer_window(
+        &mut self,
+        peer: PeerWindow,
+        rails: usize,
+    ) -> Result<(), PeerWindowError> {
+        match self {
+            Self::Spray(_) => Ok(()),
+            Self::Dqplb(dqplb) => dqplb.set_peer_window(peer, rails),
+        }
     }
 
-    fn duplicates(&self) -> u64 {
-        ask!(self.duplicates())
+    /// Fragments that arrived twice.
+    pub(super) fn duplicates(&self) -> u64 {
+        match self {
+            Self::Spray(_) => 0,
+            Self::Dqplb(dqplb) => dqplb.duplicates(),
+        }
     }
 
-    fn prepare_receives(
+    /// Posts the receives that the scheme needs on the data rails, before the peer may send.
+    pub(super) fn prepare_receives(
         &mut self,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<(), PostRecvError> {
-        ask!(self.prepare_receives(receiving))
+        match self {
+            Self::Spray(_) => Ok(()),
+            Self::Dqplb(dqplb) => dqplb.prepare_receives(receiving),
+        }
     }
 
-    fn has_receives_on_rails(&self) -> bool {
-        ask!(self.has_receives_on_rails())
+    /// Whether the data rails' receive queues hold receives of the scheme.
+    pub(super) fn has_receives_on_rails(&self) -> bool {
+        match self {
+            Self::Spray(_) => false,
+            Self::Dqplb(dqplb) => dqplb.is_prepared(),
+        }
     }
 
-    fn post_recv<const WRS: usize>(
+    /// Takes a user's receive for a notification.
+    ///
+    /// An error inside `Ok` is a complaint of a driver that took the receive all the same: its rail fails
+    /// with the error.
+    pub(super) fn post_recv<const WRS: usize>(
         &mut self,
         wr_id: u64,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<Option<RailError>, PostRecvError> {
-        ask!(self.post_recv(wr_id, recvs, receiving))
+        match self {
+            Self::Spray(spray) => spray.post_recv(wr_id, recvs, receiving),
+            Self::Dqplb(dqplb) => dqplb.post_recv(wr_id, recvs, receiving),
+        }
     }
 
+    /// The window in which the numbers of arriving fragments are noted, if fragments have numbers.
     #[inline]
-    fn window(&mut self) -> Option<&mut SequenceWindow<RAILS, DEPTH>> {
-        ask!(self.window())
+    pub(super) fn window(&mut self) -> Option<&mut SequenceWindow<RAILS, DEPTH>> {
+        match self {
+            Self::Spray(_) => None,
+            Self::Dqplb(dqplb) => Some(dqplb.window()),
+        }
     }
 
-    fn arrived<const WRS: usize>(
+    /// Takes the completion of a receive that the scheme posted.
+    pub(super) fn arrived<const WRS: usize>(
         &mut self,
         notification: Notification<'_>,
         recvs: &mut Recvs<WRS>,
     ) -> Result<(), ProtocolError> {
-        ask!(self.arrived(notification, recvs))
+        match self {
+            Self::Spray(spray) => spray.arrived(notification, recvs),
+            Self::Dqplb(dqplb) => dqplb.arrived(notification),
+        }
     }
 
+    /// Completes the receives that arrivals allow, and posts receives again.
+    ///
+    /// An error is a driver's refusal for good: its rail fails with the error.
     #[inline]
-    fn settle_receives<const WRS: usize>(
+    pub(super) fn settle_receives<const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<(), RailError> {
-        ask!(self.settle_receives(recvs, receiving))
+        match self {
+            Self::Spray(spray) => spray.settle_receives(recvs, receiving),
+            Self::Dqplb(dqplb) => dqplb.settle_receives(recvs, receiving),
+        }
     }
 
-    fn invariants(&self) {
-        ask!(self.invariants());
+    /// Checks what must hold between any two calls.
+    pub(super) fn invariants(&self) {
+        match self {
+            Self::Spray(_) => {}
+            Self::Dqplb(dqplb) => dqplb.invariants(),
+        }
     }
 }

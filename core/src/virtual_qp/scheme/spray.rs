@@ -2,7 +2,7 @@
 //! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are the
 //! users'.
 
-use super::rules::{Notification, Receiving, Refused, SchemeRules};
+use super::shared::{Notification, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
@@ -15,7 +15,14 @@ use core::ops::Range;
 /// The notify queue pair; without one, no WRITE_WITH_IMM can be posted.
 #[derive(Debug)]
 pub(in crate::virtual_qp) struct Spray<Q, const DEPTH: usize> {
-    notify: Option<Rail<Q, DEPTH>>,
+    pub(super) notify: Option<Rail<Q, DEPTH>>,
+}
+
+/// A driver refused for good a part of a request.
+pub(in crate::virtual_qp) struct Refused {
+    /// Its id in the ring.
+    pub(in crate::virtual_qp) request: u64,
+    pub(in crate::virtual_qp) error: RailError,
 }
 
 impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
@@ -23,49 +30,12 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Self { notify }
     }
 
-    /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it took,
-    /// and what its driver refused, or complained of, for good.
-    fn post_pending_recvs<const WRS: usize>(
-        &mut self,
-        recvs: &mut Recvs<WRS>,
-        offers: &mut Offers,
-    ) -> (u32, Option<i32>) {
-        offers.receives = RailSet::EMPTY;
-        let Some(notify) = &mut self.notify else { return (0, None) };
-        let count = notify.recvs.room().min(recvs.pending_count() as u32);
-        if count == 0 || !notify.lifecycle.takes_receives() {
-            return (0, None);
-        }
-        let taken = notify.post_empty_recvs(count);
-        for _ in 0..taken.count {
-            recvs.pop_pending();
-        }
-        if taken.refusal == Some(Refusal::QueueFull) {
-            offers.receives.insert(RailId::Notify);
-        }
-        (taken.count, taken.refusal.and_then(Refusal::errno))
-    }
-
-    fn refused(&self, errno: i32) -> Option<RailError> {
-        self.notify.as_ref().map(|notify| notify.refusal_error(errno, 0))
-    }
-}
-
-impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS, DEPTH>
-    for Spray<Q, DEPTH>
-{
     #[inline]
-    fn notify(&self) -> Option<&Rail<Q, DEPTH>> {
-        self.notify.as_ref()
-    }
-
-    #[inline]
-    fn notify_mut(&mut self) -> Option<&mut Rail<Q, DEPTH>> {
-        self.notify.as_mut()
-    }
-
-    #[inline]
-    fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
+    pub(super) fn prepare<const RAILS: usize>(
+        &self,
+        wr: &SendWr<'_>,
+        slot: &mut SendSlot<RAILS>,
+    ) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
         let keys = Keys::of(wr, notify.device, 0)?;
         // Where it has come to a device that meets several of the peer's, the first key may be of another.
@@ -80,7 +50,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         Ok(())
     }
 
-    fn post_notifies<const WRS: usize>(
+    pub(super) fn post_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         requests: Range<u64>,
@@ -114,7 +84,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         Err(Refused { request, error })
     }
 
-    fn retry_notifies<const WRS: usize>(
+    pub(super) fn retry_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         offers: &mut Offers,
@@ -136,13 +106,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     }
 
     #[inline]
-    fn is_notifying(&self) -> bool {
+    pub(super) fn is_notifying(&self) -> bool {
         let notifies =
             |notify: &Rail<Q, DEPTH>| !notify.sends.is_empty() || notify.sends.has_lost();
         self.notify.as_ref().is_some_and(notifies)
     }
 
-    fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
+    pub(super) fn withhold<const RAILS: usize, const WRS: usize>(
+        &mut self,
+        sends: &mut Sends<RAILS, WRS>,
+    ) {
         let Some(notify) = &mut self.notify else { return };
         let Some((batch, index, _)) = notify.sends.partial() else { return };
         // Of a queue pair that failed, it is withheld already.
@@ -154,7 +127,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         }
     }
 
-    fn post_recv<const WRS: usize>(
+    pub(super) fn post_recv<const WRS: usize>(
         &mut self,
         wr_id: u64,
         recvs: &mut Recvs<WRS>,
@@ -178,7 +151,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         Err(PostRecvError::Driver { rail: RailId::Notify, errno })
     }
 
-    fn arrived<const WRS: usize>(
+    pub(super) fn arrived<const WRS: usize>(
         &mut self,
         notification: Notification<'_>,
         recvs: &mut Recvs<WRS>,
@@ -202,7 +175,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     }
 
     #[inline]
-    fn settle_receives<const WRS: usize>(
+    pub(super) fn settle_receives<const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
@@ -216,6 +189,33 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         }
         let (_, errno) = self.post_pending_recvs(recvs, receiving.offers);
         errno.and_then(|errno| self.refused(errno)).map_or(Ok(()), Err)
+    }
+
+    /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it took,
+    /// and what its driver refused, or complained of, for good.
+    fn post_pending_recvs<const WRS: usize>(
+        &mut self,
+        recvs: &mut Recvs<WRS>,
+        offers: &mut Offers,
+    ) -> (u32, Option<i32>) {
+        offers.receives = RailSet::EMPTY;
+        let Some(notify) = &mut self.notify else { return (0, None) };
+        let count = notify.recvs.room().min(recvs.pending_count() as u32);
+        if count == 0 || !notify.lifecycle.takes_receives() {
+            return (0, None);
+        }
+        let taken = notify.post_empty_recvs(count);
+        for _ in 0..taken.count {
+            recvs.pop_pending();
+        }
+        if taken.refusal == Some(Refusal::QueueFull) {
+            offers.receives.insert(RailId::Notify);
+        }
+        (taken.count, taken.refusal.and_then(Refusal::errno))
+    }
+
+    fn refused(&self, errno: i32) -> Option<RailError> {
+        self.notify.as_ref().map(|notify| notify.refusal_error(errno, 0))
     }
 }
 

@@ -5,9 +5,9 @@ use super::sequence::SequenceImm;
 use super::window::{Arrival, SequenceWindow};
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Rail, RailError, RailSet};
-use crate::verbs::{Opcode, SendFlags, SendWr};
-use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError, RefusedBy};
-use crate::virtual_qp::scheme::rules::{Notification, Receiving, SchemeRules};
+use crate::verbs::SendFlags;
+use crate::virtual_qp::error::{PostRecvError, ProtocolError, RefusedBy};
+use crate::virtual_qp::scheme::shared::{Notification, Receiving};
 use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot};
 
 /// Both ends of the protocol.
@@ -40,38 +40,16 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
     }
 
-    /// Posts receives again on the rails that are at their low-water mark. A rail that failed
-    /// gets none: they would only be flushed.
-    fn refill<Q: QueuePair>(receiving: &mut Receiving<'_, Q, DEPTH>) -> Result<(), RailError> {
-        let refill = core::mem::take(&mut receiving.offers.receives);
-        if receiving.failed {
-            return Ok(());
-        }
-        for id in refill {
-            let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
-            if !rail.lifecycle.takes_receives() {
-                continue;
-            }
-            match rail.post_empty_recvs(rail.recvs.room()).refusal {
-                None => {}
-                Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
-                Some(Refusal::Driver(errno)) => return Err(rail.refusal_error(errno, 0)),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS, DEPTH>
-    for Dqplb<RAILS, DEPTH>
-{
-    fn check_send(&self, opcode: Opcode) -> Result<(), PostSendError> {
-        Err(PostSendError::SendWithDqplb(opcode))
-    }
-
+    /// The numbers for a request's fragments, unless the request has to wait for earlier ones.
     #[inline]
-    fn prepare(&self, _: &SendWr<'_>, _: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
-        Ok(())
+    pub(in crate::virtual_qp::scheme) fn numbers_for(
+        &mut self,
+        slot: &SendSlot<RAILS>,
+        oldest_in_flight: Option<u64>,
+        pass_through_ahead: bool,
+    ) -> Option<&mut SendNumbers> {
+        let waits = self.holds_back(slot, oldest_in_flight, pass_through_ahead);
+        (!waits).then_some(&mut self.numbers)
     }
 
     /// Plain WRITEs, READs and pass-through requests have no numbers, so the receiver could be told of
@@ -91,13 +69,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
             || solicited && in_flight_before(self.unsolicited_until)
     }
 
-    #[inline]
-    fn numbers(&mut self) -> Option<&mut SendNumbers> {
-        Some(&mut self.numbers)
+    pub(in crate::virtual_qp::scheme) fn take_back_numbers(&mut self, count: u32) {
+        self.numbers.take_back(count);
     }
 
     #[inline]
-    fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
+    pub(in crate::virtual_qp::scheme) fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
         if !slot.is_numbered() {
             self.unnumbered_until = id + 1;
         } else if !slot.flags.contains(SendFlags::SOLICITED) {
@@ -105,15 +82,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         }
     }
 
-    fn set_peer_window(&mut self, peer: PeerWindow, rails: usize) -> Result<(), PeerWindowError> {
+    pub(in crate::virtual_qp::scheme) fn set_peer_window(
+        &mut self,
+        peer: PeerWindow,
+        rails: usize,
+    ) -> Result<(), PeerWindowError> {
         self.numbers.set_peer(peer, rails)
     }
 
-    fn duplicates(&self) -> u64 {
+    pub(in crate::virtual_qp::scheme) fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    fn prepare_receives(
+    pub(in crate::virtual_qp::scheme) fn prepare_receives<Q: QueuePair>(
         &mut self,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<(), PostRecvError> {
@@ -145,11 +126,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         refused.map_or(Ok(()), Err)
     }
 
-    fn has_receives_on_rails(&self) -> bool {
+    pub(in crate::virtual_qp::scheme) fn is_prepared(&self) -> bool {
         self.prepared
     }
 
-    fn post_recv<const WRS: usize>(
+    pub(in crate::virtual_qp::scheme) fn post_recv<Q: QueuePair, const WRS: usize>(
         &mut self,
         wr_id: u64,
         recvs: &mut Recvs<WRS>,
@@ -168,16 +149,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     }
 
     #[inline]
-    fn window(&mut self) -> Option<&mut SequenceWindow<RAILS, DEPTH>> {
-        Some(&mut self.window)
+    pub(in crate::virtual_qp::scheme) fn window(&mut self) -> &mut SequenceWindow<RAILS, DEPTH> {
+        &mut self.window
     }
 
     /// An arrival that is not simply the next new number.
     #[cold]
-    fn arrived<const WRS: usize>(
+    pub(in crate::virtual_qp::scheme) fn arrived(
         &mut self,
         notification: Notification<'_>,
-        _: &mut Recvs<WRS>,
     ) -> Result<(), ProtocolError> {
         let Notification { rail, completion, .. } = notification;
         // Status first: a flushed receive is not data, whatever its immediate says.
@@ -195,7 +175,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     }
 
     #[inline]
-    fn settle_receives<const WRS: usize>(
+    pub(in crate::virtual_qp::scheme) fn settle_receives<Q: QueuePair, const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
@@ -217,7 +197,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         if receiving.offers.receives.is_empty() { Ok(()) } else { Self::refill(receiving) }
     }
 
-    fn invariants(&self) {
+    pub(in crate::virtual_qp::scheme) fn invariants(&self) {
         self.window.invariants();
+    }
+
+    /// Posts receives again on the rails that are at their low-water mark. A rail that failed
+    /// gets none: they would only be flushed.
+    fn refill<Q: QueuePair>(receiving: &mut Receiving<'_, Q, DEPTH>) -> Result<(), RailError> {
+        let refill = core::mem::take(&mut receiving.offers.receives);
+        if receiving.failed {
+            return Ok(());
+        }
+        for id in refill {
+            let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
+            if !rail.lifecycle.takes_receives() {
+                continue;
+            }
+            match rail.post_empty_recvs(rail.recvs.room()).refusal {
+                None => {}
+                Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
+                Some(Refusal::Driver(errno)) => return Err(rail.refusal_error(errno, 0)),
+            }
+        }
+        Ok(())
     }
 }
