@@ -202,11 +202,11 @@ plant core/src/virtual_qp/pass_through/state.rs 'if ordered { self.oldest } else
   'if ordered && !PLANTED { self.oldest } else { NONE }'
 
 bug "numbers of DQPLB overtake a plain WRITE" simulate
-plant core/src/virtual_qp/scheme/dqplb/rules.rs 'in_flight_before(self.unnumbered_until)' \
+plant core/src/virtual_qp/scheme/dqplb/mod.rs 'in_flight_before(self.unnumbered_until)' \
   '(in_flight_before(self.unnumbered_until) && !PLANTED)'
 
 bug "numbers of DQPLB overtake an atomic that went straight to rail 0" simulate
-plant core/src/virtual_qp/scheme/dqplb/rules.rs '|| pass_through_ahead' \
+plant core/src/virtual_qp/scheme/dqplb/mod.rs '|| pass_through_ahead' \
   '|| (pass_through_ahead && !PLANTED)'
 
 bug "an inline request is compared with rail 0 only" simulate
@@ -326,7 +326,7 @@ plant core/src/virtual_qp/scheme/dqplb/numbers.rs \
   'if PLANTED { SendFlags::empty() } else { slot.last_flags.intersection(SendFlags::SOLICITED) }'
 
 bug "a solicited request of DQPLB overtakes one that wakes nobody" random
-plant core/src/virtual_qp/scheme/dqplb/rules.rs 'solicited && in_flight_before(self.unsolicited_until)' \
+plant core/src/virtual_qp/scheme/dqplb/mod.rs 'solicited && in_flight_before(self.unsolicited_until)' \
   'solicited && !PLANTED && in_flight_before(self.unsolicited_until)'
 
 bug "SENDs over several rails are taken with DQPLB" random

@@ -2,16 +2,234 @@
 //!
 //! - [`sequence`]: the numbers, and how they travel;
 //! - `numbers`: the sender, which gives them out and does not run too far ahead;
-//! - [`window`]: the receiver, which notes what arrives ahead of its turn;
-//! - `rules`: both as a scheme.
+//! - [`window`]: the receiver, which notes what arrives ahead of its turn.
+//!
+//! Here both are a scheme: what waits for what, the receives that fragments consume, and notifications.
 
 mod numbers;
-mod rules;
 pub(crate) mod sequence;
 pub(crate) mod window;
 
 pub(in crate::virtual_qp) use numbers::SendNumbers;
 pub use numbers::{PeerWindow, PeerWindowError};
-pub(in crate::virtual_qp) use rules::Dqplb;
 pub use window::OutsideWindow;
 pub(in crate::virtual_qp) use window::SequenceWindow;
+
+use super::shared::{Notification, Receiving};
+use crate::hardware::{QueuePair, Refusal};
+use crate::rail::{Rail, RailError, RailSet};
+use crate::verbs::SendFlags;
+use crate::virtual_qp::error::{PostRecvError, ProtocolError, RefusedBy};
+use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot};
+use sequence::SequenceImm;
+use window::Arrival;
+
+/// Both ends of the protocol.
+#[derive(Debug)]
+pub(in crate::virtual_qp) struct Dqplb<const RAILS: usize, const DEPTH: usize> {
+    numbers: SendNumbers,
+    /// The request after the newest one that rails were given and that has no numbers, though a
+    /// notification behind it tells of it.
+    unnumbered_until: u64,
+    /// The request after the newest one that has numbers and wakes nobody.
+    unsolicited_until: u64,
+    window: SequenceWindow<RAILS, DEPTH>,
+    /// Notifications that arrived before their receives were posted.
+    early_notifications: u64,
+    duplicates: u64,
+    /// The rails' receive queues hold receives of the scheme, or are about to.
+    prepared: bool,
+}
+
+impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
+    pub(super) fn new(peer: PeerWindow, rails: usize) -> Self {
+        Self {
+            numbers: SendNumbers::new(peer, rails),
+            unnumbered_until: 0,
+            unsolicited_until: 0,
+            window: SequenceWindow::new(),
+            early_notifications: 0,
+            duplicates: 0,
+            prepared: false,
+        }
+    }
+
+    /// The numbers for a request's fragments, unless the request has to wait for earlier ones.
+    #[inline]
+    pub(super) fn numbers_for(
+        &mut self,
+        slot: &SendSlot<RAILS>,
+        oldest_in_flight: Option<u64>,
+        pass_through_ahead: bool,
+    ) -> Option<&mut SendNumbers> {
+        let waits = self.holds_back(slot, oldest_in_flight, pass_through_ahead);
+        (!waits).then_some(&mut self.numbers)
+    }
+
+    /// Plain WRITEs, READs and pass-through requests have no numbers, so the receiver could be told of
+    /// what follows before they are in place, or before its memory was read. Of numbered fragments that
+    /// wake nobody, the last one to arrive could be what completes a solicited request behind them.
+    #[inline]
+    fn holds_back(
+        &self,
+        slot: &SendSlot<RAILS>,
+        oldest_in_flight: Option<u64>,
+        pass_through_ahead: bool,
+    ) -> bool {
+        let in_flight_before = |until| oldest_in_flight.is_some_and(|oldest| oldest < until);
+        let solicited = slot.flags.contains(SendFlags::SOLICITED);
+        in_flight_before(self.unnumbered_until)
+            || pass_through_ahead
+            || solicited && in_flight_before(self.unsolicited_until)
+    }
+
+    pub(super) fn take_back_numbers(&mut self, count: u32) {
+        self.numbers.take_back(count);
+    }
+
+    #[inline]
+    pub(super) fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
+        if !slot.is_numbered() {
+            self.unnumbered_until = id + 1;
+        } else if !slot.flags.contains(SendFlags::SOLICITED) {
+            self.unsolicited_until = id + 1;
+        }
+    }
+
+    pub(super) fn set_peer_window(
+        &mut self,
+        peer: PeerWindow,
+        rails: usize,
+    ) -> Result<(), PeerWindowError> {
+        self.numbers.set_peer(peer, rails)
+    }
+
+    pub(super) fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    pub(super) fn prepare_receives<Q: QueuePair>(
+        &mut self,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<(), PostRecvError> {
+        if receiving.failed {
+            return Err(PostRecvError::InErrorState);
+        }
+        if receiving.serves_data {
+            return Err(PostRecvError::MixedReceives { serves_data: true });
+        }
+        let mut posted = 0;
+        let mut refused = None;
+        let takes =
+            |rail: &&mut Rail<Q, DEPTH>| rail.recvs.room() > 0 && rail.lifecycle.takes_receives();
+        for rail in receiving.rails.iter_mut().filter(takes) {
+            let taken = rail.post_empty_recvs(rail.recvs.room());
+            posted += taken.count;
+            let Some(refusal) = taken.refusal else { continue };
+            receiving.offers.receives.insert(rail.id);
+            if refusal != Refusal::QueueFull {
+                refused = refused.or(Some(RefusedBy { rail: rail.id, refusal }.into()));
+            }
+        }
+        // From the first one posted on, the queues serve notifications; polls post what is missing.
+        if posted > 0 || refused.is_none() {
+            self.prepared = true;
+        } else if !self.prepared {
+            receiving.offers.receives = RailSet::EMPTY;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn is_prepared(&self) -> bool {
+        self.prepared
+    }
+
+    pub(super) fn post_recv<Q: QueuePair, const WRS: usize>(
+        &mut self,
+        wr_id: u64,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<Option<RailError>, PostRecvError> {
+        if !self.prepared {
+            self.prepare_receives(receiving)?;
+        }
+        recvs.add(RecvSlot::new(wr_id))?;
+        recvs.pop_pending();
+        if self.early_notifications > 0 {
+            self.early_notifications -= 1;
+            recvs.pop_in_flight();
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    pub(super) fn window(&mut self) -> &mut SequenceWindow<RAILS, DEPTH> {
+        &mut self.window
+    }
+
+    /// An arrival that is not simply the next new number.
+    #[cold]
+    pub(super) fn arrived(&mut self, notification: Notification<'_>) -> Result<(), ProtocolError> {
+        let Notification { rail, completion, .. } = notification;
+        // Status first: a flushed receive is not data, whatever its immediate says.
+        if !completion.status.is_success() {
+            return Ok(());
+        }
+        let imm = completion.imm().ok_or(ProtocolError::NoImm { rail })?;
+        let malformed = ProtocolError::MalformedImm { rail, imm: imm.wire() };
+        let fragment = SequenceImm::decode(imm).ok_or(malformed)?;
+        let outside = |source| ProtocolError::OutsideWindow { rail, source };
+        if self.window.insert(fragment).map_err(outside)? == Arrival::Duplicate {
+            self.duplicates += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn settle_receives<Q: QueuePair, const WRS: usize>(
+        &mut self,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<(), RailError> {
+        if !self.prepared {
+            return Ok(());
+        }
+        let mut ended = u64::from(self.window.advance());
+        while ended > 0 && recvs.front_in_flight().is_some() {
+            recvs.pop_in_flight();
+            ended -= 1;
+        }
+        self.early_notifications += ended;
+        for rail in &*receiving.rails {
+            if rail.recvs.is_low() {
+                receiving.offers.receives.insert(rail.id);
+            }
+        }
+        if receiving.offers.receives.is_empty() { Ok(()) } else { Self::refill(receiving) }
+    }
+
+    pub(super) fn invariants(&self) {
+        self.window.invariants();
+    }
+
+    /// Posts receives again on the rails that are at their low-water mark. A rail that failed
+    /// gets none: they would only be flushed.
+    fn refill<Q: QueuePair>(receiving: &mut Receiving<'_, Q, DEPTH>) -> Result<(), RailError> {
+        let refill = core::mem::take(&mut receiving.offers.receives);
+        if receiving.failed {
+            return Ok(());
+        }
+        for id in refill {
+            let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
+            if !rail.lifecycle.takes_receives() {
+                continue;
+            }
+            match rail.post_empty_recvs(rail.recvs.room()).refusal {
+                None => {}
+                Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
+                Some(Refusal::Driver(errno)) => return Err(rail.refusal_error(errno, 0)),
+            }
+        }
+        Ok(())
+    }
+}
