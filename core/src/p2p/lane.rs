@@ -311,7 +311,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     }
 
     /// Whether its driver must be asked again to go on.
-    pub(super) const fn wants_poll(&self) -> bool {
+    pub(super) const fn needs_poll(&self) -> bool {
         self.is_stopped && !self.is_drained
     }
 

@@ -82,7 +82,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut reserved = self.reserved;
         let mut multi = false;
         let mut result = Ok(());
-        qp.for_each_physical(&mut |physical, role, entries| {
+        qp.list_physical(&mut |physical, role, entries| {
             multi |= role != Role::Single;
             if result.is_ok() {
                 result =

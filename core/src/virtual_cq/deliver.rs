@@ -46,7 +46,8 @@ impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
                         touched.push(*index);
                     }
                     let qp = resolve(qps, *index, *virtual_qp_num);
-                    let taken = qp.map_or(0, |qp| qp.complete(device, *role, rest, &mut direct));
+                    let taken =
+                        qp.map_or(0, |qp| qp.take_completions(device, *role, rest, &mut direct));
                     if taken > 0 {
                         unrouted.rest = &rest[taken..];
                         if !direct.is_empty() {

@@ -381,12 +381,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
         let Some(qp) = qps.target(index) else { return };
-        qp.pump();
+        qp.pump_all();
         while budget.left > 0 {
-            let Some(wc) = qp.next_report() else { break };
+            let Some(wc) = qp.report() else { break };
             budget.give(Event::Completion(wc));
         }
-        if qp.wants_poll() && !(budget.left > 0 && self.hand_over_flushed(index, qps, budget)) {
+        if qp.needs_poll() && !(budget.left > 0 && self.hand_over_flushed(index, qps, budget)) {
             self.registry.enqueue(index);
         }
     }
@@ -410,11 +410,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             return false;
         }
         while budget.left > 0
-            && let Some(wc) = qp.next_flushed()
+            && let Some(wc) = qp.report_flushed()
         {
             budget.give(Event::Completion(wc));
         }
-        !qp.wants_poll()
+        !qp.needs_poll()
     }
 
     /// [`drain`](Self::drain), but not in line, where it is seldom needed.
@@ -454,7 +454,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             return;
         }
         self.registry.look(LOOKS, |index| {
-            if drained != Some(index) && qps.target(index).is_some_and(|qp| qp.wants_poll()) {
+            if drained != Some(index) && qps.target(index).is_some_and(|qp| qp.needs_poll()) {
                 touched.push(index);
             }
         });

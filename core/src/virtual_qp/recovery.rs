@@ -3,7 +3,6 @@
 use super::error::ProtocolError;
 use super::health::Failure;
 use super::qp::VirtualQp;
-use crate::completion::CompletionTarget;
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Rail, RailError, RailId, RailSet};
 use crate::verbs::Completion;
@@ -116,7 +115,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         chosen.is_wanted = in_service;
         self.update_rail(RailId::Data(rail));
         // Requests that found no rail may find this one.
-        self.pump();
+        self.pump_all();
         true
     }
 
@@ -128,7 +127,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         chosen.is_reserved = reserved;
         self.update_rail(RailId::Data(rail));
         // Requests that found no rail may find this one.
-        self.pump();
+        self.pump_all();
         true
     }
 

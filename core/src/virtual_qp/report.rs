@@ -157,7 +157,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Whether a poll has something to do here even without a completion.
     #[inline]
-    pub(super) fn has_something_to_do(&self) -> bool {
+    pub(super) fn needs_poll(&self) -> bool {
         let send_finished = || {
             let id = self.sends.front_finished();
             let slot = id.and_then(|id| self.sends.find(id));

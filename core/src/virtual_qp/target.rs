@@ -26,19 +26,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         self.header.imm_order
     }
 
-    fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        self.list_physical(each);
+    fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+        VirtualQp::list_physical(self, each);
     }
 
     #[inline]
-    fn complete(
+    fn take_completions(
         &mut self,
         device: DeviceId,
         role: Role,
         completions: &[Completion],
         direct: &mut DirectCompletions,
     ) -> usize {
-        self.take_completions(device, role, completions, direct)
+        VirtualQp::take_completions(self, device, role, completions, direct)
     }
 
     #[inline]
@@ -55,23 +55,23 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     }
 
     #[inline]
-    fn pump(&mut self) {
-        self.pump_all();
+    fn pump_all(&mut self) {
+        VirtualQp::pump_all(self);
     }
 
     // Always: it is called once for each report and once more, and out of line a third of its cost is the call.
     #[inline(always)]
-    fn next_report(&mut self) -> Option<VirtualWc> {
-        self.report()
+    fn report(&mut self) -> Option<VirtualWc> {
+        VirtualQp::report(self)
     }
 
-    fn next_flushed(&mut self) -> Option<VirtualWc> {
-        self.report_flushed()
+    fn report_flushed(&mut self) -> Option<VirtualWc> {
+        VirtualQp::report_flushed(self)
     }
 
     #[inline]
-    fn wants_poll(&self) -> bool {
-        self.has_something_to_do()
+    fn needs_poll(&self) -> bool {
+        VirtualQp::needs_poll(self)
     }
 }
 
@@ -84,5 +84,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Tar
     #[inline]
     fn target(&mut self, index: u16) -> Option<&mut Self> {
         (index == 0).then_some(self)
+    }
+}
+
+/// Equal virtual queue pairs, by their places in the slice.
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
+    for [VirtualQp<Q, RAILS, DEPTH, WRS>]
+{
+    type Target = VirtualQp<Q, RAILS, DEPTH, WRS>;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.get_mut(usize::from(index))
     }
 }

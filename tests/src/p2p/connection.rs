@@ -274,8 +274,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     }
 
     /// Whether the end at this host has something to do, even if nothing completes.
-    pub(super) fn wants_poll(&self, host: usize) -> bool {
-        if host == self.line.from { self.sender.wants_poll() } else { self.receiver.wants_poll() }
+    pub(super) fn needs_poll(&self, host: usize) -> bool {
+        if host == self.line.from { self.sender.needs_poll() } else { self.receiver.needs_poll() }
     }
 
     /// Every queue pair, those included that are not in their places yet.

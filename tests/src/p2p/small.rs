@@ -145,11 +145,11 @@ impl World<DEPTH, SLOTS> {
     fn add_polls(&self, host: usize, actions: &mut Vec<Action>) {
         let waiting = |device| self.nics.borrow().waiting(device_at(host, device)) > 0;
         let finds = (0..self.shape.devices[host]).any(waiting);
-        let wants = self.connections.iter().any(|connection| connection.wants_poll(host));
-        if finds || wants {
+        let needs_poll = self.connections.iter().any(|connection| connection.needs_poll(host));
+        if finds || needs_poll {
             actions.push(Action::Poll { host, budget: usize::MAX, most: usize::MAX });
         }
-        if finds && wants {
+        if finds && needs_poll {
             actions.push(Action::Poll { host, budget: usize::MAX, most: 0 });
         }
     }

@@ -49,7 +49,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         assert!(foreign == 0 || has_others, "completions that nobody knows");
         for connection in &self.connections {
-            let lacks = connection.lacks_receives(host) && !connection.wants_poll(host);
+            let lacks = connection.lacks_receives(host) && !connection.needs_poll(host);
             assert!(!lacks, "connection {} lacks receives, and does not say so", connection.id);
         }
         self.bury(host);
@@ -246,7 +246,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// The end at this host says that it has nothing to do: then it has not.
     fn check_idle(&mut self, nics: &Nics, host: usize) {
         let id = self.id;
-        if self.wants_poll(host) {
+        if self.needs_poll(host) {
             return assert!(self.is_busy(host), "connection {id} has nothing to do, and says so");
         }
         let states = |this: &Self| {
@@ -254,7 +254,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             places.map(|place| this.state(host, place)).collect::<Vec<_>>()
         };
         let before = (nics.borrow().posted, states(self));
-        self.target(host).pump();
+        self.target(host).pump_all();
         let after = (nics.borrow().posted, states(self));
         assert_eq!(before, after, "connection {id} has something to do, and does not say so");
     }

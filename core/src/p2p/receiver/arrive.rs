@@ -208,7 +208,7 @@ impl<
         ImmOrder::BigEndian
     }
 
-    fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+    fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
         list(&self.lanes, 0, each);
         for (at, flush) in self.flushes.iter().enumerate() {
             let first = self.lanes.len() + at;
@@ -216,7 +216,7 @@ impl<
         }
     }
 
-    fn complete(
+    fn take_completions(
         &mut self,
         device: DeviceId,
         role: Role,
@@ -251,7 +251,7 @@ impl<
 
     fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
 
-    fn pump(&mut self) {
+    fn pump_all(&mut self) {
         if self.lanes.failure.is_none() {
             self.refill();
         }
@@ -260,11 +260,11 @@ impl<
         }
     }
 
-    fn next_report(&mut self) -> Option<VirtualWc> {
+    fn report(&mut self) -> Option<VirtualWc> {
         None
     }
 
-    fn wants_poll(&self) -> bool {
+    fn needs_poll(&self) -> bool {
         self.lanes.needs_care && self.has_something_to_do()
     }
 
@@ -302,5 +302,22 @@ impl<
 
     fn target(&mut self, index: u16) -> Option<&mut Self> {
         (index == 0).then_some(self)
+    }
+}
+
+/// Equal receivers, by their places in the slice.
+impl<
+    Q: QueuePair,
+    S: ReceiveQueue,
+    M: Words,
+    const QPS: usize,
+    const DEPTH: usize,
+    const SLOTS: usize,
+> TargetSet for [Receiver<Q, S, M, QPS, DEPTH, SLOTS>]
+{
+    type Target = Receiver<Q, S, M, QPS, DEPTH, SLOTS>;
+
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.get_mut(usize::from(index))
     }
 }

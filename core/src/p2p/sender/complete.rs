@@ -67,11 +67,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         ImmOrder::BigEndian
     }
 
-    fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+    fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
         list(&self.lanes, 0, each);
     }
 
-    fn complete(
+    fn take_completions(
         &mut self,
         device: DeviceId,
         role: Role,
@@ -96,7 +96,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
 
-    fn pump(&mut self) {
+    fn pump_all(&mut self) {
         if self.owes {
             self.post_owed();
         }
@@ -105,11 +105,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    fn next_report(&mut self) -> Option<VirtualWc> {
+    fn report(&mut self) -> Option<VirtualWc> {
         None
     }
 
-    fn wants_poll(&self) -> bool {
+    fn needs_poll(&self) -> bool {
         (self.owes || self.lanes.needs_care) && self.has_something_to_do()
     }
 }
@@ -122,5 +122,16 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     fn target(&mut self, index: u16) -> Option<&mut Self> {
         (index == 0).then_some(self)
+    }
+}
+
+/// Equal senders, by their places in the slice.
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize> TargetSet
+    for [Sender<Q, M, QPS, DEPTH, SLOTS>]
+{
+    type Target = Sender<Q, M, QPS, DEPTH, SLOTS>;
+
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.get_mut(usize::from(index))
     }
 }

@@ -192,7 +192,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     #[cold]
     pub(super) fn has_something_to_do(&self) -> bool {
         if self.lanes.failure.is_some() {
-            return self.lanes.iter().any(Lane::wants_poll);
+            return self.lanes.iter().any(Lane::needs_poll);
         }
         // What waits for credits goes on with a completion.
         let takes_more = |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| {

@@ -141,11 +141,11 @@ fn a_receiver_that_holds_a_fence_back_wants_to_be_polled() {
     }
     assert_eq!(rig.receiver().queue_pair_state(0), DOWN);
     assert_eq!(rig.receiver().next_control(), None);
-    assert!(rig.receiver().wants_poll(), "its driver is to be asked again");
+    assert!(rig.receiver().needs_poll(), "its driver is to be asked again");
     for _ in 0..30 {
         rig.poll_far();
     }
-    assert!(rig.receiver().next_control().is_some() && !rig.receiver().wants_poll());
+    assert!(rig.receiver().next_control().is_some() && !rig.receiver().needs_poll());
 }
 
 /// Rule M: completions of a queue pair that is fenced lower the count, and do nothing else.
