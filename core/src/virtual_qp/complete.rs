@@ -1,23 +1,57 @@
-//! Step 3: physical completions retire batches and receives.
+//! Step 3: the virtual queue pair as a target of completions. Physical completions retire batches and
+//! receives.
 
 use super::error::ProtocolError;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{notified, notify_failed};
 use super::slot::SlotState;
-use crate::completion::{DirectCompletions, Role};
+use crate::completion::{
+    CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
+};
 use crate::hardware::QueuePair;
 use crate::rail::tag::{Tag, TagKind};
 use crate::rail::{Batch, Content, Rail, RailId, TagMatch, address};
-use crate::verbs::{Completion, DeviceId};
+use crate::verbs::{Completion, DeviceId, ImmOrder};
 
-impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    VirtualQp<Q, RAILS, DEPTH, WRS>
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> sealed::Sealed
+    for VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Takes completions from the front as far as they are this queue pair's: see
-    /// [`CompletionTarget`](crate::completion::CompletionTarget).
+}
+
+#[allow(private_interfaces, reason = "sealed: the methods are for VirtualCq only")]
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> CompletionTarget
+    for VirtualQp<Q, RAILS, DEPTH, WRS>
+{
     #[inline]
-    pub(super) fn take_completions(
+    fn virtual_qp_num(&self) -> u32 {
+        VirtualQp::virtual_qp_num(self)
+    }
+
+    #[inline]
+    fn imm_order(&self) -> ImmOrder {
+        self.header.imm_order
+    }
+
+    fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+        for rail in self.all_rails() {
+            let role = match rail.id {
+                RailId::Data(_) if !self.is_multi() => Role::Single,
+                RailId::Data(rail) => Role::Rail(rail),
+                RailId::Notify => Role::Notify,
+            };
+            let entries = if self.is_multi() {
+                rail.sends.limit() + rail.recvs.limit()
+            } else {
+                let limits = rail.qp.limits();
+                limits.max_send_wr.saturating_add(limits.max_recv_wr)
+            };
+            each(&rail.qp, role, entries);
+        }
+    }
+
+    #[inline]
+    fn take_completions(
         &mut self,
         device: DeviceId,
         role: Role,
@@ -49,6 +83,67 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         usize::from(self.complete_one(RailId::Data(at), device, first, direct))
     }
 
+    #[inline]
+    fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool {
+        !self.is_multi() && self.rails[0].is_at(device, qp_num)
+    }
+
+    #[inline]
+    fn count_passed(&mut self, completions: &[Completion], any_failed: bool) {
+        self.rails[0].completions += completions.len() as u64;
+        if any_failed {
+            self.note_passed_failures(completions);
+        }
+    }
+
+    #[inline]
+    fn pump_all(&mut self) {
+        VirtualQp::pump_all(self);
+    }
+
+    // Always: it is called once for each report and once more, and out of line a third of its cost is the call.
+    #[inline(always)]
+    fn report(&mut self) -> Option<VirtualWc> {
+        VirtualQp::report(self)
+    }
+
+    fn report_flushed(&mut self) -> Option<VirtualWc> {
+        VirtualQp::report_flushed(self)
+    }
+
+    #[inline]
+    fn needs_poll(&self) -> bool {
+        VirtualQp::needs_poll(self)
+    }
+}
+
+/// A set of one, at index 0.
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
+    for VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    type Target = Self;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self> {
+        (index == 0).then_some(self)
+    }
+}
+
+/// Equal virtual queue pairs, by their places in the slice.
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
+    for [VirtualQp<Q, RAILS, DEPTH, WRS>]
+{
+    type Target = VirtualQp<Q, RAILS, DEPTH, WRS>;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.get_mut(usize::from(index))
+    }
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
     /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be reported
     /// ahead of their turn.

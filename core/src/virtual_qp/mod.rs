@@ -25,8 +25,7 @@
 //! `when_done` are about requests that do not wait for their turn, `post_many` about several that are posted at once, `list` about those of several buffers, `parts` and
 //! `list_fragments` about how those are cut and posted. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
-//! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
-//! `target` is what a virtual completion queue sees.
+//! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
 
 mod ahead;
 mod build;
@@ -57,7 +56,6 @@ mod reroute;
 mod retry;
 pub(crate) mod scheme;
 mod slot;
-mod target;
 pub(crate) mod tracker;
 mod when_done;
 

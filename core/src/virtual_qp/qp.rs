@@ -11,7 +11,6 @@ use super::places::Devices;
 use super::reroute::Reroute;
 use super::scheme::SchemeState;
 use super::slot::{Recvs, Sends, SlotState};
-use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
 use crate::verbs::ImmOrder;
@@ -376,24 +375,5 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
         let Rail { lifecycle, sends, .. } = &self.rails[0];
         lifecycle.is_in_service() && !sends.has_lost() && !self.is_owed(0) && sends.credits() > 0
-    }
-
-    /// Calls `each` for every physical queue pair with its role and the completion queue entries
-    /// that it can need.
-    pub(super) fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        for rail in self.all_rails() {
-            let role = match rail.id {
-                RailId::Data(_) if !self.is_multi() => Role::Single,
-                RailId::Data(rail) => Role::Rail(rail),
-                RailId::Notify => Role::Notify,
-            };
-            let entries = if self.is_multi() {
-                rail.sends.limit() + rail.recvs.limit()
-            } else {
-                let limits = rail.qp.limits();
-                limits.max_send_wr.saturating_add(limits.max_recv_wr)
-            };
-            each(&rail.qp, role, entries);
-        }
     }
 }
