@@ -140,15 +140,15 @@ bug "an empty fragment that its driver did not take counts as posted" random
 plant core/src/virtual_qp/dispatch.rs 'let all = taken > 0 &&' 'let all = (PLANTED || taken > 0) &&'
 
 bug "a request that was reported ahead of its turn is reported in its turn again" simulate
-plant core/src/virtual_qp/ahead.rs 'slot.state.insert(SlotState::REPORTED);' \
+plant core/src/virtual_qp/slot.rs 'slot.state.insert(SlotState::REPORTED);' \
   'if !PLANTED { slot.state.insert(SlotState::REPORTED); }'
 
 bug "a request that is reported when it is done does not wait for fragments without a rail" simulate
-plant core/src/virtual_qp/ahead.rs 'let is_with_rails = self.unposted() == 0 ||' \
+plant core/src/virtual_qp/slot.rs 'let is_with_rails = self.unposted() == 0 ||' \
   'let is_with_rails = PLANTED || self.unposted() == 0 ||'
 
 bug "lost fragments may still be carried out when their request is reported ahead" simulate-ends
-plant core/src/virtual_qp/when_done.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
+plant core/src/virtual_qp/report.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
   'if slot.is_done_ahead() && (PLANTED || !reroute.awaits_fence)'
 
 bug "what a driver did not take of a run that shares a doorbell stays in flight" random
@@ -306,7 +306,7 @@ plant core/src/virtual_qp/receive.rs '        if !self.data_receives.used() {
             self.rails[0].recvs.set_kind(TagKind::NotifyRecv);'
 
 bug "a request that was refused chose for all that they may be reported when they are done" scenarios
-plant core/src/virtual_qp/when_done.rs 'any |= slot.state.contains(SlotState::WHEN_DONE);' \
+plant core/src/virtual_qp/post.rs 'any |= slot.state.contains(SlotState::WHEN_DONE);' \
   'any |= !PLANTED && slot.state.contains(SlotState::WHEN_DONE);'
 
 bug "FENCE waits for READs only" random

@@ -1,6 +1,5 @@
 //! Making a virtual queue pair: what cannot work is refused here.
 
-use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailFailure};
 use super::data_receives::DataReceives;
@@ -13,7 +12,7 @@ use super::qp::{Header, VirtualQp};
 use super::reroute::Reroute;
 use super::scheme::SchemeState;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
-use super::slot::{RecvSlot, Recvs, SendSlot, Sends, SlotState};
+use super::slot::{Ahead, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
@@ -67,7 +66,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             recvs: Recvs::new(RecvSlot::new(0)),
             pass_through: PassThrough::new(config.pass_through),
             offers: Offers::NONE,
-            ahead: Ahead::new(&config),
+            ahead: Ahead::new(virtual_qp_num, config.report_order),
             parts: 0,
             max_sge: 1,
             max_recv_sge: 1,

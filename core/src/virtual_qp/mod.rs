@@ -21,13 +21,12 @@
 //! # The other files
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `ahead` and
-//! `when_done` are about requests that do not wait for their turn, `post_many` about several that are posted at once, `list` about those of several buffers, `parts` and
+//! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `post_many`
+//! is about several that are posted at once, `list` about those of several buffers, `parts` and
 //! `list_fragments` about how those are cut and posted. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
 
-mod ahead;
 mod build;
 mod choose;
 mod complete;
@@ -57,7 +56,6 @@ mod retry;
 pub(crate) mod scheme;
 mod slot;
 pub(crate) mod tracker;
-mod when_done;
 
 pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,

@@ -186,6 +186,27 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Err(error)
     }
 
+    /// Forgets the pending requests from `id` on, of which nothing is posted. Returns how many there were, buffers of
+    /// lists included.
+    #[cold]
+    pub(super) fn take_back_from(&mut self, id: u64) -> usize {
+        let (mut count, mut any) = (0, false);
+        while self.sends.pending_ids().end > id
+            && let Some(slot) = self.sends.take_back()
+        {
+            self.parts -= usize::from(slot.state.contains(SlotState::PART));
+            any |= slot.state.contains(SlotState::WHEN_DONE);
+            count += 1;
+        }
+        if any {
+            let mut alive = self.sends.alive().filter_map(|id| self.sends.find(id));
+            let others = alive.any(|slot| slot.state.contains(SlotState::WHEN_DONE));
+            self.ahead
+                .note_others(others || self.header.first_state.contains(SlotState::WHEN_DONE));
+        }
+        count
+    }
+
     #[inline]
     pub(super) fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let length = wr.local.length();

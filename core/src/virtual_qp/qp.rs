@@ -1,6 +1,5 @@
 //! The virtual queue pair itself: its parts, and what its owner may look at.
 
-use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::Config;
 use super::data_receives::DataReceives;
@@ -10,7 +9,7 @@ use super::pass_through::PassThrough;
 use super::places::Devices;
 use super::reroute::Reroute;
 use super::scheme::SchemeState;
-use super::slot::{Recvs, Sends, SlotState};
+use super::slot::{Ahead, Recvs, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
 use crate::verbs::ImmOrder;

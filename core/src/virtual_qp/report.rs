@@ -1,8 +1,13 @@
-//! Step 5: finished requests come out of the rings, in posting order.
+//! Step 5: finished requests come out of the rings, in posting order; ahead of their turn, if they are
+//! to be reported when they are done.
+//!
+//! A request that is reported ahead of its turn is handed out with the completion that makes it so. It
+//! keeps its place in the ring until those before it are done: the ring's cursors pass it, and nothing
+//! else changes.
 
 use super::qp::VirtualQp;
-use super::slot::SlotState;
-use crate::completion::VirtualWc;
+use super::slot::{SendSlot, SlotState};
+use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::QueuePair;
 use crate::rail::RailState;
 use crate::verbs::{SendFlags, WcStatus};
@@ -167,5 +172,46 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || self.recvs.front_finished().is_some()
             || send_finished()
             || (self.health.needs_care && self.has_rest())
+    }
+
+    /// A batch of a request's fragments is retired. Reports the request, if it is done and need not wait for its
+    /// turn.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn batch_retired(&mut self, id: u64, direct: &mut DirectCompletions) {
+        let Self { ahead, sends, reroute, .. } = self;
+        let slot = sends.slot(id);
+        if slot.is_done_ahead() && !reroute.awaits_fence {
+            direct.push(ahead.report(slot));
+        }
+    }
+
+    /// The oldest request that is to be reported ahead of its turn and was not, since what made it so was no
+    /// completion: the peer's word of what arrived, or the end of all.
+    #[cold]
+    fn report_ahead(&mut self) -> Option<VirtualWc> {
+        let id = self.next_ahead()?;
+        let Self { ahead, sends, .. } = self;
+        Some(ahead.report(sends.slot(id)))
+    }
+
+    /// Whether a request is to be reported ahead of its turn, and was not.
+    pub(super) fn has_ahead(&self) -> bool {
+        self.next_ahead().is_some()
+    }
+
+    fn next_ahead(&self) -> Option<u64> {
+        if self.reroute.awaits_fence {
+            return None;
+        }
+        let is_due = |id: &u64| self.sends.find(*id).is_some_and(SendSlot::is_done_ahead);
+        self.sends.posted_ids().find(is_due)
+    }
+
+    /// Checks what must hold between the ring and the count of requests reported ahead of their turn.
+    pub(super) fn ahead_invariants(&self) {
+        let reported = self.sends.iter().filter(|slot| slot.state.contains(SlotState::REPORTED));
+        assert_eq!(reported.count(), self.ahead.count(), "reported, and still to be passed");
+        assert!(self.health.needs_care || !self.has_ahead(), "what is done is reported");
     }
 }
