@@ -5,13 +5,12 @@ use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailF
 use super::data_receives::DataReceives;
 use super::health::Health;
 use super::list::usable;
-use super::offers::Offers;
 use super::pass_through::PassThrough;
 use super::places::Devices;
 use super::qp::{Header, VirtualQp};
 use super::reroute::Reroute;
-use super::scheme::SchemeState;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
+use super::scheme::{Offers, SchemeState};
 use super::slot::{Ahead, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Rail, RailId};

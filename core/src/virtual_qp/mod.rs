@@ -24,7 +24,7 @@
 //! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `post_many`
 //! is about several that are posted at once, `list` about those of several buffers, `parts` and
 //! `list_fragments` about how those are cut and posted. `receive` is about receives, `data_receives` about those with buffers.
-//! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
+//! `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
 
 mod build;
@@ -40,7 +40,6 @@ mod health;
 mod invariants;
 mod list;
 mod list_fragments;
-mod offers;
 mod parts;
 mod pass_through;
 mod places;
@@ -52,7 +51,6 @@ mod receive;
 mod recovery;
 mod report;
 mod reroute;
-mod retry;
 pub(crate) mod scheme;
 mod slot;
 pub(crate) mod tracker;

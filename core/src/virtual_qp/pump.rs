@@ -1,10 +1,15 @@
 //! Step 4: what completions allow is done, once for a batch of them: acknowledged requests move on and
-//! their receivers are notified, waiting requests go out, receives are posted again.
+//! their receivers are notified, waiting requests go out, receives are posted again. What drivers refused
+//! is offered to them first: the rest of a batch that a driver took in part goes to its rail before
+//! anything else.
 
+use super::list_fragments::post_rest_of;
+use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{Receiving, Refused, SchemeState};
 use super::slot::{Recvs, SlotState};
 use crate::hardware::QueuePair;
+use crate::rail::{RailId, RailSet};
 use crate::verbs::WcStatus;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -114,5 +119,43 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Self { scheme, recvs, rails, offers, data_receives, health, .. } = self;
         let serves_data = data_receives.used();
         (scheme, recvs, Receiving { rails, offers, serves_data, failed: health.failed })
+    }
+
+    /// Offers every driver what it refused.
+    #[cold]
+    fn retry_refused(&mut self) {
+        let retry = core::mem::replace(&mut self.offers.sends, RailSet::EMPTY);
+        for id in retry {
+            if self.health.failed || self.is_losing(id) {
+                self.mark_end(id);
+            } else if let Err(Refused { request, error }) = self.retry(id) {
+                self.request_refused(request, error);
+            }
+            if let RailId::Data(rail) = id {
+                self.update_availability(rail as usize);
+            }
+        }
+    }
+
+    fn retry(&mut self, id: RailId) -> Result<(), Refused> {
+        match id {
+            RailId::Data(rail) => self.retry_fragments(rail as usize),
+            RailId::Notify => self.scheme.retry_notifies(&mut self.sends, &mut self.offers),
+        }
+    }
+
+    /// Offers the driver the rest of a batch of fragments that it took in part.
+    fn retry_fragments(&mut self, at: usize) -> Result<(), Refused> {
+        let cut = self.cut();
+        let rail = &mut self.rails[at];
+        let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
+        let taken = post_rest_of(rail, &mut self.sends, &batch, index, tag, cut);
+        rail.sends.accepted(taken.count);
+        rail.more_doorbells += u64::from(taken.count > 0);
+        let Some(refusal) = taken.refusal else { return Ok(()) };
+        self.offers.sends.insert(rail.id);
+        let Some(errno) = refusal.errno() else { return Ok(()) };
+        let offset = batch.offset + front_bytes(&self.sends, &batch, index + taken.count, cut);
+        Err(Refused { request: batch.wr, error: rail.refusal_error(errno, offset) })
     }
 }

@@ -11,11 +11,10 @@ mod shared;
 mod spray;
 
 pub(super) use numbering::{Numbering, Unnumbered};
-pub(super) use shared::{Notification, Receiving};
+pub(super) use shared::{Notification, Offers, Receiving};
 pub(super) use spray::{Refused, notified, notified_first, notify_failed};
 
 use super::error::{PostRecvError, PostSendError, ProtocolError};
-use super::offers::Offers;
 use super::slot::{Recvs, SendSlot, Sends};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailError};

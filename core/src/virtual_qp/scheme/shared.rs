@@ -1,8 +1,27 @@
-//! What the schemes need of their virtual queue pair, and what they learn from it.
+//! What the schemes share with their virtual queue pair.
 
-use crate::rail::{Rail, RailId};
+use crate::rail::{Rail, RailId, RailSet};
 use crate::verbs::{Completion, ImmOrder};
-use crate::virtual_qp::offers::Offers;
+
+/// The rails whose drivers are to be offered something.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::virtual_qp) struct Offers {
+    /// Their drivers refused send requests, or the rest of a batch of them.
+    pub(in crate::virtual_qp) sends: RailSet,
+    /// Their posted receives have sunk to the low-water mark, or their drivers refused receives.
+    pub(in crate::virtual_qp) receives: RailSet,
+}
+
+impl Offers {
+    pub(in crate::virtual_qp) const NONE: Self =
+        Self { sends: RailSet::EMPTY, receives: RailSet::EMPTY };
+
+    /// Whether a poll has something to offer.
+    #[inline]
+    pub(in crate::virtual_qp) const fn any(&self) -> bool {
+        !self.sends.is_empty() || !self.receives.is_empty()
+    }
+}
 
 /// What a scheme needs of its virtual queue pair to post receives.
 pub(in crate::virtual_qp) struct Receiving<'q, Q, const DEPTH: usize> {

@@ -2,13 +2,12 @@
 //! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are the
 //! users'.
 
-use super::shared::{Notification, Receiving};
+use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendRequest, SendWr, Sge, WcStatus};
 use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
-use crate::virtual_qp::offers::Offers;
 use crate::virtual_qp::slot::{Keys, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use core::ops::Range;
 
