@@ -173,7 +173,7 @@ plant core/src/virtual_qp/post_many.rs 'let before = if id == run.first { run.of
   'let before = if PLANTED || id == run.first { run.offset } else { 0 };'
 
 bug "what is posted again of a list of buffers is of the first one" simulate-ends
-plant core/src/virtual_qp/list_fragments.rs 'let mut from = Walk::at(sends, batch.wr, batch.offset);' \
+plant core/src/virtual_qp/list.rs 'let mut from = Walk::at(sends, batch.wr, batch.offset);' \
   'let mut from = Walk::at(sends, batch.wr, if PLANTED { 0 } else { batch.offset });'
 
 bug "a fragment that ends at the border of a buffer takes the next one from its second byte" simulate

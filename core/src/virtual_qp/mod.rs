@@ -7,7 +7,7 @@
 //! 1. `post`: checked; takes a slot of the ring (`tracker`), which remembers it with its keys (`slot`);
 //!    the scheme (`scheme::spray`) notes that the receiver is to be notified.
 //! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is noted as a batch on its
-//!    rail (`rail::in_flight`) and posted as one chain of fragments (`fragments`).
+//!    rail (`rail::in_flight`) and posted as one chain of fragments.
 //! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue, `virtual_cq::deliver`
 //!    looks their route up and hands them to `complete`, which retires their batches.
 //! 4. `pump`, once for all that came: the request's data is acknowledged, and so is everything before it,
@@ -22,8 +22,7 @@
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
 //! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `post_many`
-//! is about several that are posted at once, `list` about those of several buffers, `parts` and
-//! `list_fragments` about how those are cut and posted. `receive` is about receives, `data_receives` about those with buffers.
+//! is about several that are posted at once, `list` about those of several buffers, `parts` about how those are cut. `receive` is about receives, `data_receives` about those with buffers.
 //! `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
 
@@ -35,11 +34,9 @@ mod data_receives;
 mod devices;
 mod dispatch;
 mod error;
-mod fragments;
 mod health;
 mod invariants;
 mod list;
-mod list_fragments;
 mod parts;
 mod pass_through;
 mod places;

@@ -2,9 +2,8 @@
 //! shared out to the rails like the fragments of a single one.
 
 use super::choose::{Chooser, MOST_SHARED};
-use super::dispatch::{load, unacknowledged};
+use super::dispatch::{Offered, add_fragments, load, unacknowledged};
 use super::error::{PostManyError, PostSendError};
-use super::fragments::{Offered, add_fragments};
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, Unnumbered};
 use super::slot::{Keys, SendSlot, Sends};

@@ -3,7 +3,7 @@
 //! is offered to them first: the rest of a batch that a driver took in part goes to its rail before
 //! anything else.
 
-use super::list_fragments::post_rest_of;
+use super::list::post_rest_of;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{Receiving, Refused, SchemeState};

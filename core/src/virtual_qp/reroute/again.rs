@@ -3,7 +3,7 @@
 use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailId};
 use crate::virtual_qp::dispatch::load;
-use crate::virtual_qp::list_fragments::post_rest_of;
+use crate::virtual_qp::list::post_rest_of;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::Numbering;
