@@ -550,7 +550,7 @@ plant core/src/virtual_qp/post_many.rs \
   'let all = if ONE { 1 } else { chooser.fragments_in(unposted).min(if PLANTED { 8 } else { u32::MAX }) };'
 
 bug "the last rail in service can be taken out of service" simulate-ends
-plant core/src/virtual_qp/recovery.rs 'if !in_service && !others {' \
+plant core/src/virtual_qp/state.rs 'if !in_service && !others {' \
   'if !in_service && !others && !PLANTED {'
 
 bug "SENDs are accepted while rail 0 is out of service" simulate-ends

@@ -3,7 +3,7 @@
 use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailFailure};
 use super::data_receives::DataReceives;
-use super::health::Health;
+use super::error::Health;
 use super::list::usable;
 use super::pass_through::PassThrough;
 use super::places::Devices;

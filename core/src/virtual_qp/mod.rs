@@ -23,7 +23,7 @@
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
 //! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `post_many`
 //! is about several that are posted at once, `list` about those of several buffers, `parts` about how those are cut. `receive` is about receives, `data_receives` about those with buffers.
-//! `health` and `recovery` are about failures,
+//! `state` is about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
 
 mod build;
@@ -34,7 +34,6 @@ mod data_receives;
 mod devices;
 mod dispatch;
 mod error;
-mod health;
 mod invariants;
 mod list;
 mod parts;
@@ -45,11 +44,11 @@ mod post_many;
 mod pump;
 mod qp;
 mod receive;
-mod recovery;
 mod report;
 mod reroute;
 pub(crate) mod scheme;
 mod slot;
+mod state;
 pub(crate) mod tracker;
 
 pub use crate::rail::{
@@ -61,11 +60,10 @@ pub use config::{
     RailFailure,
 };
 pub use devices::PairDevicesError;
-pub use error::{PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
-pub use health::Failure;
+pub use error::{Failure, PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
 pub use qp::VirtualQp;
-pub use recovery::QpState;
 pub use reroute::{Rejected, ReplaceError};
 pub use scheme::Scheme;
 pub use scheme::dqplb::{OutsideWindow, PeerWindow, PeerWindowError};
+pub use state::QpState;
 pub use tracker::TrackerFull;

@@ -3,7 +3,7 @@
 use super::choose::Chooser;
 use super::config::Config;
 use super::data_receives::DataReceives;
-use super::health::Health;
+use super::error::Health;
 use super::pass_through::PassThrough;
 use super::places::Devices;
 use super::reroute::Reroute;

@@ -5,7 +5,7 @@ use crate::rail::{
     ControlError, ControlMessage, FailedBecause, RailEvent, RailEventKind, RailId, RailNews,
     RailState,
 };
-use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::qp::VirtualQp;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>

@@ -3,7 +3,7 @@
 use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
 use crate::verbs::{Opcode, WcStatus};
-use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;

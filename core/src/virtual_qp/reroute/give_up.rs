@@ -3,7 +3,7 @@
 use crate::hardware::QueuePair;
 use crate::rail::{Content, RailId, RailSet};
 use crate::verbs::WcStatus;
-use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::{notified, notify_failed};

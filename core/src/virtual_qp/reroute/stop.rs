@@ -3,7 +3,7 @@
 use crate::hardware::QueuePair;
 use crate::rail::{FailedBecause, RailError, RailEventKind, RailId, RailState};
 use crate::verbs::Completion;
-use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 

@@ -1,7 +1,6 @@
-//! What happens when a rail fails, and how its owner learns of it.
+//! How a virtual queue pair is: what its owner learns of failures, and what it may do about them.
 
-use super::error::ProtocolError;
-use super::health::Failure;
+use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Rail, RailError, RailId, RailSet};
