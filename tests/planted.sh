@@ -237,20 +237,20 @@ plant core/src/virtual_cq/attach.rs \
   'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
 
 bug "keys are trusted where they stand if their device is right" "scenarios simulate-ends"
-plant core/src/virtual_qp/places.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
-plant core/src/virtual_qp/places.rs 'self.0 == device.0 as u64' \
+plant core/src/virtual_qp/slot.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
+plant core/src/virtual_qp/slot.rs 'self.0 == device.0 as u64' \
   '(if PLANTED { self.0 as u32 as u64 } else { self.0 }) == device.0 as u64'
 
 bug "of several keys of one device the first is used for all that it meets" "scenarios simulate-ends"
 plant core/src/virtual_qp/slot.rs '.nth(earlier)' '.nth(if PLANTED { 0 } else { earlier })'
 
 bug "a queue pair in the place of another uses the first keys of its device" "scenarios simulate-ends"
-plant core/src/virtual_qp/places.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
+plant core/src/virtual_qp/slot.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
   'let paired = if PLANTED { None } else { self.position(device, self.peer_of_rail.get(at).copied()) };'
 
 bug "receives keep their keys in the old order when devices are paired" scenarios
-plant core/src/virtual_qp/devices.rs 'self.data_receives.renumber(' 'if !PLANTED { self.data_receives.renumber('
-plant core/src/virtual_qp/devices.rs '(&places.collect::<ArrayVec<_, RAILS>>());' '(&places.collect::<ArrayVec<_, RAILS>>()); }'
+plant core/src/virtual_qp/build.rs 'self.data_receives.renumber(' 'if !PLANTED { self.data_receives.renumber('
+plant core/src/virtual_qp/build.rs '(&places.collect::<ArrayVec<_, RAILS>>());' '(&places.collect::<ArrayVec<_, RAILS>>()); }'
 
 bug "a list of a SEND has keys for the device of rail 0 only" scenarios
 plant core/src/virtual_qp/pass_through/steps.rs 'let devices = if self.reroute.is_on {' \
@@ -385,7 +385,7 @@ bug "a rail that failed outside of a poll is fenced with a completion only" scen
 plant core/src/virtual_qp/report.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
 
 bug "a notify queue pair goes with no rail" scenarios
-plant core/src/virtual_qp/devices.rs 'notify.keys_at = self.devices.place_of(notify.id, notify.device) as u8;' \
+plant core/src/virtual_qp/build.rs 'notify.keys_at = self.devices.place_of(notify.id, notify.device) as u8;' \
   'notify.keys_at = if PLANTED { 0 } else { self.devices.place_of(notify.id, notify.device) as u8 };'
 
 bug "a notify queue pair that moved takes the first key of its device" scenarios

@@ -21,24 +21,21 @@
 //! # The other files
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data, `devices` is about whose keys a rail needs, and `places` where those stand. `post_many`
+//! and `error` are plain data, `slot` is what the rings remember. `post_many`
 //! is about several that are posted at once, `list` about those of several buffers, `parts` about how those are cut. `receive` is about receives, `data_receives` about those with buffers.
 //! `state` is about failures,
-//! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold.
+//! `reroute` is about rails that others take over for, step by step.
 
 mod build;
 mod choose;
 mod complete;
 mod config;
 mod data_receives;
-mod devices;
 mod dispatch;
 mod error;
-mod invariants;
 mod list;
 mod parts;
 mod pass_through;
-mod places;
 mod post;
 mod post_many;
 mod pump;
@@ -55,11 +52,11 @@ pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
     RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, ToldState,
 };
+pub use build::PairDevicesError;
 pub use config::{
     BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, PassThroughOrder, RailChoice,
     RailFailure,
 };
-pub use devices::PairDevicesError;
 pub use error::{Failure, PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
 pub use qp::VirtualQp;
 pub use reroute::{Rejected, ReplaceError};

@@ -5,10 +5,9 @@ use super::config::Config;
 use super::data_receives::DataReceives;
 use super::error::Health;
 use super::pass_through::PassThrough;
-use super::places::Devices;
 use super::reroute::Reroute;
 use super::scheme::{Offers, SchemeState};
-use super::slot::{Ahead, Recvs, Sends, SlotState};
+use super::slot::{Ahead, Devices, Recvs, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
 use crate::verbs::ImmOrder;
@@ -373,5 +372,33 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
         let Rail { lifecycle, sends, .. } = &self.rails[0];
         lifecycle.is_in_service() && !sends.has_lost() && !self.is_owed(0) && sends.credits() > 0
+    }
+
+    /// Checks what must hold between any two calls. Called after every step in debug builds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub fn invariants(&self) {
+        self.sends.invariants();
+        self.recvs.invariants();
+        self.scheme.invariants();
+        if !self.is_multi() {
+            return;
+        }
+        for rail in self.all_rails() {
+            rail.sends.invariants();
+            assert!(rail.recvs.posted() <= rail.recvs.limit());
+        }
+        self.dispatch_invariants();
+        self.pass_through_invariants();
+        self.ahead_invariants();
+        self.list_invariants();
+    }
+
+    #[inline]
+    pub(super) fn debug_invariants(&self) {
+        #[cfg(debug_assertions)]
+        self.invariants();
     }
 }
