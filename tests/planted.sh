@@ -253,7 +253,7 @@ plant core/src/virtual_qp/build.rs 'self.data_receives.renumber(' 'if !PLANTED {
 plant core/src/virtual_qp/build.rs '(&places.collect::<ArrayVec<_, RAILS>>());' '(&places.collect::<ArrayVec<_, RAILS>>()); }'
 
 bug "a list of a SEND has keys for the device of rail 0 only" scenarios
-plant core/src/virtual_qp/pass_through/steps.rs 'let devices = if self.reroute.is_on {' \
+plant core/src/virtual_qp/pass_through/mod.rs 'let devices = if self.reroute.is_on {' \
   'let devices = if !PLANTED && self.reroute.is_on {'
 
 bug "a receive of a shared queue is taken for a send" simulate
@@ -400,7 +400,7 @@ plant core/src/virtual_qp/reroute/control.rs 'self.rail_fenced(id, generation, a
             self.rail_fenced(id, if PLANTED { now } else { generation }, arrived);'
 
 bug "a SEND that was accepted waits for as long as rail 0 is out of service" "scenarios simulate-ends"
-plant core/src/virtual_qp/pass_through/steps.rs 'self.rail_0_has_room_for_accepted()' \
+plant core/src/virtual_qp/pass_through/mod.rs 'self.rail_0_has_room_for_accepted()' \
   '(if PLANTED { self.rail_0_has_room() } else { self.rail_0_has_room_for_accepted() })'
 
 bug "no fence is awaited before requests are reported" simulate-ends
@@ -554,11 +554,11 @@ plant core/src/virtual_qp/state.rs 'if !in_service && !others {' \
   'if !in_service && !others && !PLANTED {'
 
 bug "SENDs are accepted while rail 0 is out of service" simulate-ends
-plant core/src/virtual_qp/pass_through/steps.rs 'if !rail.is_wanted {' \
+plant core/src/virtual_qp/pass_through/mod.rs 'if !rail.is_wanted {' \
   'if !rail.is_wanted && !PLANTED {'
 
 bug "in the error state, the second pass-through request is reported before the first" simulate-ends
-plant core/src/virtual_qp/pass_through/steps.rs '            let wc = slot.report(self.header.virtual_qp_num);
+plant core/src/virtual_qp/pass_through/mod.rs '            let wc = slot.report(self.header.virtual_qp_num);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);' \
   '            let mut wc = slot.report(self.header.virtual_qp_num);
             let second = next_after(&self.sends, id, SlotState::PASS_THROUGH);

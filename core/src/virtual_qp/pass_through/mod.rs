@@ -5,8 +5,412 @@
 //! what their order promises. Deferred requests are posted to rail 0 in posting order, complete in that
 //! order, and are reported when they complete. Until then their slots are kept.
 
-mod many;
 mod state;
-mod steps;
 
 pub(super) use state::PassThrough;
+
+use super::config::PassThroughOrder;
+use super::error::{PostSendError, RefusedBy};
+use super::parts::{Cut, Gathered, Walk};
+use super::qp::VirtualQp;
+use super::slot::{Keys, SendSlot, Sends, SlotState};
+use crate::completion::{DirectCompletions, VirtualWc};
+use crate::hardware::{MAX_SGE, QueuePair, Refusal, SendBatch, Taken};
+use crate::rail::{Batch, Content, RailId};
+use crate::verbs::{Completion, LocalPart, Opcode, SendFlags, SendWr, Sge, WcStatus};
+use state::NONE;
+
+/// The first request after `id` in this state.
+fn next_after<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    id: u64,
+    state: SlotState,
+) -> u64 {
+    let later = (id + 1..).map_while(|id| sends.find(id).map(|slot| (id, slot)));
+    let mut found = later.filter(|(_, slot)| slot.state.contains(state));
+    found.next().map_or(NONE, |(id, _)| id)
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its place
+    /// there.
+    #[inline(always)]
+    pub(super) fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        self.check_pass_through(wr)?;
+        let keys = Keys::of(wr, self.rails[0].device, 0)?;
+        if self.bypass_if_it_may(wr, keys, &[])? {
+            return Ok(());
+        }
+        let id = self.add_deferred::<false>(wr, keys)?;
+        self.defer(id);
+        Ok(())
+    }
+
+    /// The same, of a SEND with a list of buffers.
+    pub(super) fn pass_list_through(
+        &mut self,
+        whole: &SendWr<'_>,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        self.check_pass_through(whole)?;
+        // Each buffer has keys of its own, and no memory of the peer's is named.
+        let keys = Keys::default();
+        let gathered = self.gather_on_rail_0(whole, buffers)?;
+        if self.bypass_if_it_may(whole, keys, &gathered)? {
+            return Ok(());
+        }
+        let devices = if self.reroute.is_on { self.devices.places.len() } else { 0 };
+        self.check_parts(whole.flags, buffers, devices)?;
+        let id = self.add_deferred::<true>(whole, keys)?;
+        self.add_parts(id, buffers)?;
+        self.defer(id);
+        Ok(())
+    }
+
+    /// Posts a pass-through request, if it need not wait. Returns whether it was posted.
+    #[inline(always)]
+    fn bypass_if_it_may(
+        &mut self,
+        wr: &SendWr<'_>,
+        keys: Keys,
+        list: &[Sge],
+    ) -> Result<bool, PostSendError> {
+        if self.may_bypass(wr) {
+            match self.bypass(wr, keys, list) {
+                Err(RefusedBy { refusal: Refusal::QueueFull, .. }) => {}
+                posted => return Ok(posted.map(|()| true)?),
+            }
+        }
+        if wr.flags.contains(SendFlags::INLINE) {
+            return Err(PostSendError::InlineMustWait);
+        }
+        Ok(false)
+    }
+
+    /// Posts those of these requests, from the first on, that may go straight to rail 0, if they are several.
+    /// Returns how many; the next one is to be looked at on its own.
+    pub(super) fn bypass_many(&mut self, wrs: &[SendWr<'_>]) -> usize {
+        let room = self.rails[0].sends.credits() as usize;
+        let may_pass = |(at, wr): &(usize, &SendWr<'_>)| {
+            let follows = *at == 0 || !wr.flags.contains(SendFlags::FENCE);
+            follows && is_pass_through(wr.opcode) && self.check_pass_through(wr).is_ok()
+        };
+        let count = wrs.iter().take(room).enumerate().take_while(may_pass).count();
+        if count < 2 || self.health.failed || !self.may_bypass(&wrs[0]) {
+            return 0;
+        }
+        let imm_order = self.header.imm_order;
+        let rail = &mut self.rails[0];
+        let mut added = 0;
+        let mut sends = rail.qp.start_send();
+        for wr in &wrs[..count] {
+            let Ok(keys) = Keys::of(wr, rail.device, 0) else { break };
+            let signaled = wr.flags.contains(SendFlags::SIGNALED);
+            let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
+            let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
+            let mut request = keys.request(wr, imm_order);
+            request.wr_id = rail.sends.push(batch).last().wr_id();
+            request.flags |= SendFlags::SIGNALED;
+            sends.add(&request);
+            added += 1;
+        }
+        if added == 0 {
+            return 0;
+        }
+        let taken = Taken::of(added, sends.commit());
+        for _ in taken.count..added {
+            rail.sends.truncate(1, 0);
+        }
+        rail.shared_doorbells += u64::from(taken.count.saturating_sub(1));
+        self.pass_through.bypassing += taken.count;
+        match taken.refusal {
+            Some(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
+            Some(complaint) if taken.count == added => {
+                self.driver_complained(RailId::Data(0), complaint);
+            }
+            // The next one is offered again, and refused again or not.
+            Some(Refusal::Driver(_)) | None => {}
+        }
+        self.update_availability(0);
+        self.debug_invariants();
+        taken.count as usize
+    }
+
+    #[inline(always)]
+    fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm) {
+            self.scheme.check_send(wr.opcode)?;
+        }
+        let rail = &self.rails[0];
+        if !rail.is_wanted {
+            return Err(PostSendError::RailDown);
+        }
+        if wr.flags.contains(SendFlags::INLINE) {
+            if self.reroute.is_on {
+                return Err(PostSendError::InlineRerouted);
+            }
+            if wr.opcode.is_fetching() {
+                return Err(PostSendError::InlineOpcode(wr.opcode));
+            }
+            let length = wr.local.length();
+            let max = rail.qp.limits().max_inline_data;
+            if length > max {
+                return Err(PostSendError::InlineTooLong { length, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a pass-through request may go straight to rail 0.
+    #[inline(always)]
+    fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
+        let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
+        let fenced = wr.flags.contains(SendFlags::FENCE);
+        let waits = fenced || order == PassThroughOrder::Ordered;
+        let overtakes = self.sends.unacknowledged_count() > 0 || self.scheme.is_notifying();
+        let behind = bypassing > 0 || oldest != NONE;
+        let must_wait =
+            self.pass_through.is_waiting() || (fenced && behind) || (waits && overtakes);
+        // To be posted again, it has to be remembered.
+        !self.reroute.is_on && !must_wait && self.rail_0_has_room()
+    }
+
+    #[inline(always)]
+    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys, list: &[Sge]) -> Result<(), RefusedBy> {
+        let signaled = wr.flags.contains(SendFlags::SIGNALED);
+        let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
+        let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
+        let request = keys.request(wr, self.header.imm_order);
+        let posted = self.rails[0].post_one(request, list, batch);
+        match posted {
+            Ok(_) => self.pass_through.bypassing += 1,
+            Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
+            Err(Refusal::Driver(_)) => {}
+        }
+        let posted = self.posted_to_rail_0(posted);
+        self.update_availability(0);
+        posted
+    }
+
+    /// Gives a pass-through request its place in the ring. One that is `LISTED` needs no keys but those of its
+    /// buffers.
+    fn add_deferred<const LISTED: bool>(
+        &mut self,
+        wr: &SendWr<'_>,
+        keys: Keys,
+    ) -> Result<u64, PostSendError> {
+        let imm_order = self.header.imm_order;
+        let Self { sends, devices, reroute, .. } = self;
+        let id = sends.add_with(|slot| {
+            slot.keys[0] = keys;
+            if reroute.is_on && !LISTED {
+                // Rail 0 may come back on any of the devices.
+                for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.places.len()) {
+                    *keys = Keys::of_at(wr, &devices.places, at)?;
+                }
+            }
+            slot.compare_add = wr.compare_add;
+            slot.swap = wr.swap;
+            slot.fill(wr, imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
+            Ok::<_, PostSendError>(())
+        })?;
+        self.pass_through.add(id, self.reroute.is_on);
+        self.sends.keep_from(self.pass_through.keeps_from());
+        Ok(id)
+    }
+
+    /// The newest request of the ring goes from there as soon as its order and rail 0 let it.
+    fn defer(&mut self, id: u64) {
+        // With requests before it that wait for rails, the ring's cursor passes it, and its buffers, in
+        // their turn.
+        while self.sends.front_pending().is_some_and(|front| front >= id) {
+            self.sends.pop_pending();
+        }
+        if self.reroute.is_on {
+            self.post_deferred();
+        }
+    }
+
+    /// Posts deferred requests, oldest first, until one has to wait on.
+    #[cold]
+    pub(super) fn post_deferred(&mut self) {
+        while !self.health.failed && self.pass_through.is_waiting() {
+            let id = self.pass_through.next;
+            if !self.may_post_deferred(id) {
+                return;
+            }
+            let slot = *self.sends.slot(id);
+            let keys_at = self.rails[0].keys_at;
+            let request = slot.pass_through(keys_at);
+            let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
+            let posted = if slot.state.contains(SlotState::LISTED) {
+                let whole = Cut { size: slot.local.length(), buffers: MAX_SGE as u32 };
+                let mut gathered = Gathered::new();
+                Walk::at(&self.sends, id, 0).gather(&self.sends, whole, keys_at, &mut gathered);
+                self.rails[0].post_one(request, &gathered, batch)
+            } else {
+                self.rails[0].post_one(request, &[], batch)
+            };
+            if posted.is_ok() {
+                self.pass_through.next = next_after(&self.sends, id, SlotState::DEFERRED);
+            }
+            match posted {
+                Ok(None) => {}
+                Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
+                Ok(Some(refusal)) | Err(refusal) => {
+                    let error = self.rails[0].refusal_error(refusal.errno_or_full(), 0);
+                    self.request_refused(id, error);
+                }
+            }
+            self.update_availability(0);
+        }
+    }
+
+    fn may_post_deferred(&self, id: u64) -> bool {
+        let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
+        let fenced = self.sends.find(id).is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
+        let waits = fenced || order == PassThroughOrder::Ordered;
+        let first = bypassing == 0 && oldest == id;
+        self.rail_0_has_room_for_accepted()
+            && (first || !fenced)
+            && (!waits || self.is_acknowledged_before(id))
+    }
+
+    /// Whether everything fragmented that was posted before request `id` is acknowledged, notifies
+    /// included.
+    pub(super) fn is_acknowledged_before(&self, id: u64) -> bool {
+        let acknowledged = self.sends.front_in_flight().is_none_or(|front| front >= id)
+            && self.sends.front_pending().is_none_or(|front| front >= id);
+        acknowledged && !(self.scheme.is_notifying() && self.has_notify_before(id))
+    }
+
+    fn has_notify_before(&self, id: u64) -> bool {
+        let first = self.sends.front_finished().unwrap_or(id);
+        let mut earlier = (first..id).map_while(|id| self.sends.find(id));
+        earlier.any(SendSlot::wants_notify)
+    }
+
+    /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
+    pub(super) fn complete_deferred(
+        &mut self,
+        batch: &Batch,
+        completion: &Completion,
+        direct: &mut DirectCompletions,
+    ) {
+        if self.reroute.is_on {
+            return self.deferred_is_complete(batch.wr, completion.status);
+        }
+        let slot = self.sends.slot(batch.wr);
+        slot.state.remove(SlotState::DEFERRED);
+        let wr_id = slot.wr_id;
+        if slot.flags.contains(SendFlags::SIGNALED) || !completion.status.is_success() {
+            direct.push(self.passed_through(wr_id, batch, completion));
+        }
+        self.finish_deferred(batch.wr);
+    }
+
+    /// The report of a pass-through request.
+    pub(super) fn passed_through(
+        &self,
+        wr_id: u64,
+        batch: &Batch,
+        completion: &Completion,
+    ) -> VirtualWc {
+        VirtualWc {
+            wr_id,
+            status: completion.status,
+            opcode: batch.opcode.completion(),
+            qp_num: self.header.virtual_qp_num,
+            byte_len: batch.length,
+            imm: None,
+        }
+    }
+
+    /// A deferred request is done with.
+    pub(super) fn finish_deferred(&mut self, id: u64) {
+        self.pass_through.incomplete -= 1;
+        if self.pass_through.oldest == id {
+            self.pass_through.oldest = next_after(&self.sends, id, SlotState::DEFERRED);
+            self.sends.keep_from(self.pass_through.keeps_from());
+        }
+    }
+
+    /// With re-routing: a deferred request is complete, and is reported after those before it.
+    pub(super) fn deferred_is_complete(&mut self, id: u64, status: WcStatus) {
+        let slot = self.sends.slot(id);
+        slot.state.remove(SlotState::DEFERRED);
+        slot.fail(status);
+        self.pass_through.complete += 1;
+        self.health.needs_care = true;
+        self.finish_deferred(id);
+    }
+
+    /// The report of the oldest deferred request, if it is complete; an unsignaled one has none.
+    pub(super) fn report_complete(&mut self) -> Option<VirtualWc> {
+        while self.pass_through.has_complete() {
+            let id = self.pass_through.unreported;
+            let slot = self.sends.slot(id);
+            let wc = slot.report(self.header.virtual_qp_num);
+            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
+            self.pass_through.complete -= 1;
+            self.pass_through.unreported = next_after(&self.sends, id, SlotState::PASS_THROUGH);
+            self.sends.keep_from(self.pass_through.keeps_from());
+            if is_signaled || !wc.status.is_success() {
+                return Some(wc);
+            }
+        }
+        None
+    }
+
+    /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
+    /// in flight before them: their turn to be reported.
+    #[inline]
+    pub(super) fn is_flushing(&self) -> bool {
+        let PassThrough { bypassing, oldest, next, .. } = self.pass_through;
+        self.health.failed && next != NONE && bypassing == 0 && oldest == next
+    }
+
+    /// Gives up the next deferred request, which will not be posted any more. Returns its id.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn flush_deferred(&mut self) -> u64 {
+        let id = self.pass_through.next;
+        self.pass_through.next = next_after(&self.sends, id, SlotState::DEFERRED);
+        let slot = self.sends.slot(id);
+        slot.state.remove(SlotState::DEFERRED);
+        slot.fail(WcStatus::WR_FLUSH_ERR);
+        id
+    }
+
+    /// What must hold between the ring, rail 0 and the pass-through requests.
+    pub(super) fn pass_through_invariants(&self) {
+        let PassThrough { bypassing, oldest, next, incomplete, to_pass, .. } = self.pass_through;
+        let on_rail_0 = || {
+            let sends = &self.rails[0].sends;
+            sends.iter().chain(sends.lost_batches())
+        };
+        let bypasses = on_rail_0().filter(|batch| batch.content.bypasses_ring()).count();
+        assert_eq!(bypassing as usize, bypasses, "notifies wait for what bypasses the ring");
+        let is_deferred = |id: &u64| {
+            self.sends.find(*id).is_some_and(|slot| slot.state.contains(SlotState::DEFERRED))
+        };
+        let alive = self.sends.alive();
+        assert_eq!(alive.clone().find(is_deferred).unwrap_or(NONE), oldest, "the oldest");
+        assert_eq!(alive.clone().filter(is_deferred).count(), incomplete as usize);
+        let passes = self.sends.iter().filter(|slot| slot.state.contains(SlotState::PASS_THROUGH));
+        assert_eq!(passes.count(), to_pass as usize, "pass-through requests in the ring");
+        let in_flight = |id: u64| {
+            let mut deferred = on_rail_0().filter(|batch| batch.content == Content::Deferred);
+            deferred.any(|batch| batch.wr == id)
+        };
+        for id in alive.filter(is_deferred) {
+            assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
+        }
+    }
+}
+
+const fn is_pass_through(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd)
+}
