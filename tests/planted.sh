@@ -339,8 +339,8 @@ plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(in
      if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
 
 bug "the first completion queue stays the first after full turns" scenarios
-plant core/src/virtual_cq/turns.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
-plant core/src/virtual_cq/turns.rs 'if self.next == self.first && self.asked > 0 {' \
+plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
+plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 bug "a SEND that is flushed comes before completions that wait for budget" "scenarios simulate"

@@ -1,9 +1,8 @@
 //! The virtual completion queue: what it owns.
 
-use super::budget::Backlog;
 use super::registry::Registry;
 use super::routing::RoutingTable;
-use crate::completion::POLL_BATCH;
+use crate::completion::{Event, POLL_BATCH};
 use crate::hardware::CompletionQueue;
 use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
@@ -76,6 +75,9 @@ pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
     /// Whether rings come before the backlog: they take turns.
     pub(super) rings_first: bool,
 }
+
+/// As many events as one batch of completions can bring.
+pub(super) type Backlog = heapless::Deque<Event, POLL_BATCH>;
 
 /// Completions of one device, at most one batch.
 pub(super) type Saved = Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>;

@@ -1,8 +1,8 @@
 //! Completions of one batch go to their targets. They come in runs of one virtual queue pair, which
-//! takes a run at a time; what passes straight through is handed over at once.
+//! takes a run at a time; what passes straight through is handed over at once, as far as the caller's
+//! budget allows.
 
-use super::budget::{Backlog, Budget, keep};
-use super::cq::{Saved, VirtualCq};
+use super::cq::{Backlog, Saved, VirtualCq};
 use super::routing::Route;
 use crate::completion::{
     CompletionTarget, DirectCompletions, Event, POLL_BATCH, Role, TargetSet, VirtualWc,
@@ -12,6 +12,36 @@ use arrayvec::ArrayVec;
 
 /// The virtual queue pairs to be drained: at most one for each completion of a batch.
 pub(super) type Touched = ArrayVec<u16, POLL_BATCH>;
+
+/// A caller's sink and what it may still be given.
+pub(super) struct Budget<F> {
+    pub(super) left: usize,
+    pub(super) sink: F,
+}
+
+impl<F: FnMut(Event)> Budget<F> {
+    pub(super) const fn new(left: usize, sink: F) -> Self {
+        Self { left, sink }
+    }
+
+    /// Hands an event over, which the budget allows.
+    #[inline]
+    pub(super) fn give(&mut self, event: Event) {
+        self.left -= 1;
+        (self.sink)(event);
+    }
+
+    /// Hands an event over, or keeps it in `backlog` if the budget is used up.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
+        if self.left > 0 {
+            self.give(event);
+        } else {
+            keep(event, backlog);
+        }
+    }
+}
 
 impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
@@ -62,6 +92,13 @@ impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
             budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
         }
     }
+}
+
+/// Keeps an event for which there is room: no more completions are polled than the backlog takes.
+#[cold]
+fn keep(event: Event, backlog: &mut Backlog) {
+    let kept = backlog.push_back(event);
+    debug_assert!(kept.is_ok(), "the backlog overflows");
 }
 
 /// The virtual queue pair at an index, if it is still the one that was attached there.

@@ -4,17 +4,15 @@
 //! - `routing`: which target a physical completion belongs to;
 //! - `registry`: the attached targets, and who of them is to be drained next;
 //! - `attach`: attaching and detaching them;
-//! - `poll`: polling the physical queues in `turns`, within the caller's `budget`;
-//! - `deliver`: completions of one batch go to their targets.
+//! - `poll`: polling the physical queues in turns;
+//! - `deliver`: completions of one batch go to their targets, within the caller's budget.
 
 mod attach;
-mod budget;
 mod cq;
 mod deliver;
 mod poll;
 mod registry;
 pub(crate) mod routing;
-mod turns;
 
 pub use crate::completion::{CompletionTarget, Event, POLL_BATCH, Polled, TargetSet, VirtualWc};
 pub use attach::AttachError;
