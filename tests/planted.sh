@@ -330,8 +330,8 @@ plant core/src/virtual_qp/scheme/dqplb/mod.rs 'solicited && in_flight_before(sel
   'solicited && !PLANTED && in_flight_before(self.unsolicited_until)'
 
 bug "SENDs over several rails are taken with DQPLB" random
-plant core/src/virtual_qp/scheme/mod.rs 'Err(PostSendError::SendWithDqplb(opcode))' \
-  'if PLANTED { Ok(()) } else { Err(PostSendError::SendWithDqplb(opcode)) }'
+plant core/src/virtual_qp/pass_through/mod.rs 'if is_send && matches!(self.scheme, SchemeState::Dqplb(_)) {' \
+  'if is_send && matches!(self.scheme, SchemeState::Dqplb(_)) && !PLANTED {'
 
 bug "with a budget of 1 the first virtual queue pair is served first, always" fairness
 plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(index).is_ok();' \

@@ -4,7 +4,7 @@
 use super::error::ProtocolError;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
-use super::scheme::{notified, notify_failed};
+use super::scheme::{SchemeState, notified, notify_failed};
 use super::slot::SlotState;
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
@@ -187,7 +187,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(never)]
     fn complete_arrivals(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
         let Self { rails, scheme, .. } = self;
-        let Some(window) = scheme.window() else { return 0 };
+        let SchemeState::Dqplb(dqplb) = scheme else { return 0 };
+        let window = dqplb.window();
         let mut taken = 0;
         for completion in completions {
             let rail = succeeded(rails, TagKind::NotifyRecv, device, completion);

@@ -3,6 +3,7 @@
 use super::dispatch::Progress;
 use super::error::{PostSendError, RefusedBy};
 use super::qp::VirtualQp;
+use super::scheme::SchemeState;
 use super::slot::{Keys, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::{RailError, RailId};
@@ -165,8 +166,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 };
             }
             slot.fill(wr, header.imm_order, header.first_state);
-            if wr.opcode == Opcode::RdmaWriteWithImm {
-                scheme.prepare(wr, slot)?;
+            if wr.opcode == Opcode::RdmaWriteWithImm
+                && let SchemeState::Spray(spray) = &*scheme
+            {
+                spray.prepare(wr, slot)?;
             }
             if let Some(order) = wr.report_order {
                 ahead.choose(slot, order);

@@ -74,7 +74,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn notify_from(&mut self, first: u64) -> bool {
         // Those behind a pass-through request that is not complete wait for it.
         let requests = first..self.pass_through.notify_limit();
-        match self.scheme.post_notifies(&mut self.sends, requests, &mut self.offers) {
+        let SchemeState::Spray(spray) = &mut self.scheme else { return false };
+        match spray.post_notifies(&mut self.sends, requests, &mut self.offers) {
             Ok(posted) => posted,
             Err(Refused { request, error }) => {
                 self.request_refused(request, error);
@@ -87,7 +88,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline]
     fn settle_receives(&mut self) {
         let (scheme, recvs, mut receiving) = self.receiving();
-        if let Err(error) = scheme.settle_receives(recvs, &mut receiving) {
+        let settled = match scheme {
+            SchemeState::Spray(spray) => spray.settle_receives(recvs, &mut receiving),
+            SchemeState::Dqplb(dqplb) => dqplb.settle_receives(recvs, &mut receiving),
+        };
+        if let Err(error) = settled {
             self.rail_failed(error);
         }
         if self.health.failed {
@@ -140,7 +145,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn retry(&mut self, id: RailId) -> Result<(), Refused> {
         match id {
             RailId::Data(rail) => self.retry_fragments(rail as usize),
-            RailId::Notify => self.scheme.retry_notifies(&mut self.sends, &mut self.offers),
+            RailId::Notify => {
+                let SchemeState::Spray(spray) = &mut self.scheme else { return Ok(()) };
+                spray.retry_notifies(&mut self.sends, &mut self.offers)
+            }
         }
     }
 

@@ -382,7 +382,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub fn invariants(&self) {
         self.sends.invariants();
         self.recvs.invariants();
-        self.scheme.invariants();
+        if let SchemeState::Dqplb(dqplb) = &self.scheme {
+            dqplb.invariants();
+        }
         if !self.is_multi() {
             return;
         }

@@ -7,8 +7,8 @@ use super::data_receives::{Buffer, Outcome};
 use super::error::{PostRecvError, RefusedBy};
 use super::parts::Gathered;
 use super::qp::VirtualQp;
-use super::scheme::Notification;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
+use super::scheme::{Notification, SchemeState};
 use super::slot::Keys;
 use crate::completion::DirectCompletions;
 use crate::hardware::{MAX_SGE, QueuePair, RecvBatch, Taken, add_scattered};
@@ -30,12 +30,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.is_multi() {
             return Ok(());
         }
-        self.scheme.set_peer_window(peer, self.rails.len())
+        match &mut self.scheme {
+            SchemeState::Spray(_) => Ok(()),
+            SchemeState::Dqplb(dqplb) => dqplb.set_peer_window(peer, self.rails.len()),
+        }
     }
 
     /// Duplicate fragments that DQPLB's receiver dropped.
     pub fn duplicates(&self) -> u64 {
-        self.scheme.duplicates()
+        match &self.scheme {
+            SchemeState::Spray(_) => 0,
+            SchemeState::Dqplb(dqplb) => dqplb.duplicates(),
+        }
     }
 
     /// DQPLB over several rails: posts the zero-length receives, so that no sender meets an empty
@@ -52,7 +58,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Ok(());
         }
         let (scheme, _, mut receiving) = self.receiving();
-        scheme.prepare_receives(&mut receiving)
+        match scheme {
+            SchemeState::Spray(_) => Ok(()),
+            SchemeState::Dqplb(dqplb) => dqplb.prepare_receives(&mut receiving),
+        }
     }
 
     /// Posts a receive: for a SEND if it has a buffer, else for the notification of a
@@ -267,10 +276,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn post_notification_recv(&mut self, wr_id: u64) -> Result<(), PostRecvError> {
         let (scheme, recvs, mut receiving) = self.receiving();
-        if let Some(error) = scheme.post_recv(wr_id, recvs, &mut receiving)? {
-            self.rail_failed(error);
+        match scheme {
+            SchemeState::Spray(spray) => {
+                if let Some(complaint) = spray.post_recv(wr_id, recvs, &mut receiving)? {
+                    self.rail_failed(complaint);
+                }
+                Ok(())
+            }
+            SchemeState::Dqplb(dqplb) => dqplb.post_recv(wr_id, recvs, &mut receiving),
         }
-        Ok(())
     }
 
     /// A zero-length receive completed: a notification, or the flush of its queue pair.
@@ -285,7 +299,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let imm_order = self.header.imm_order;
         let notification = Notification { rail: id, completion, imm_order };
-        if let Err(error) = self.scheme.arrived(notification, &mut self.recvs) {
+        let arrived = match &mut self.scheme {
+            SchemeState::Spray(spray) => spray.arrived(notification, &mut self.recvs),
+            SchemeState::Dqplb(dqplb) => dqplb.arrived(notification),
+        };
+        if let Err(error) = arrived {
             // The peer broke the protocol: which requests are complete can no longer be known.
             self.health.note_protocol_error(error);
             let failed = Completion { status: WcStatus::BAD_RESP_ERR, ..*completion };

@@ -13,6 +13,7 @@ use super::config::PassThroughOrder;
 use super::error::{PostSendError, RefusedBy};
 use super::parts::{Cut, Gathered, Walk};
 use super::qp::VirtualQp;
+use super::scheme::SchemeState;
 use super::slot::{Keys, SendSlot, Sends, SlotState};
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::{MAX_SGE, QueuePair, Refusal, SendBatch, Taken};
@@ -140,8 +141,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline(always)]
     fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        if matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm) {
-            self.scheme.check_send(wr.opcode)?;
+        let is_send = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
+        if is_send && matches!(self.scheme, SchemeState::Dqplb(_)) {
+            return Err(PostSendError::SendWithDqplb(wr.opcode));
         }
         let rail = &self.rails[0];
         if !rail.is_wanted {

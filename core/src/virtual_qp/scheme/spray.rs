@@ -29,8 +29,9 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Self { notify }
     }
 
+    /// Prepares the slot of a WRITE_WITH_IMM.
     #[inline]
-    pub(super) fn prepare<const RAILS: usize>(
+    pub(in crate::virtual_qp) fn prepare<const RAILS: usize>(
         &self,
         wr: &SendWr<'_>,
         slot: &mut SendSlot<RAILS>,
@@ -49,7 +50,9 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Ok(())
     }
 
-    pub(super) fn post_notifies<const RAILS: usize, const WRS: usize>(
+    /// Posts the notifies of those of the `requests` that are acknowledged, as one batch and as far as
+    /// there are credits. Returns whether any went out. The first request wants a notify.
+    pub(in crate::virtual_qp) fn post_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         requests: Range<u64>,
@@ -83,7 +86,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Err(Refused { request, error })
     }
 
-    pub(super) fn retry_notifies<const RAILS: usize, const WRS: usize>(
+    /// Offers the driver the rest of a batch of notifies that it took in part.
+    pub(in crate::virtual_qp) fn retry_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         offers: &mut Offers,
@@ -126,7 +130,11 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         }
     }
 
-    pub(super) fn post_recv<const WRS: usize>(
+    /// Takes a user's receive for a notification.
+    ///
+    /// An error inside `Ok` is a complaint of a driver that took the receive all the same: its rail fails
+    /// with the error.
+    pub(in crate::virtual_qp) fn post_recv<const WRS: usize>(
         &mut self,
         wr_id: u64,
         recvs: &mut Recvs<WRS>,
@@ -150,7 +158,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Err(PostRecvError::Driver { rail: RailId::Notify, errno })
     }
 
-    pub(super) fn arrived<const WRS: usize>(
+    /// Takes the completion of a receive that the scheme posted.
+    pub(in crate::virtual_qp) fn arrived<const WRS: usize>(
         &mut self,
         notification: Notification<'_>,
         recvs: &mut Recvs<WRS>,
@@ -173,8 +182,11 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         result
     }
 
+    /// Completes the receives that arrivals allow, and posts receives again.
+    ///
+    /// An error is a driver's refusal for good: its rail fails with the error.
     #[inline]
-    pub(super) fn settle_receives<const WRS: usize>(
+    pub(in crate::virtual_qp) fn settle_receives<const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,

@@ -96,7 +96,8 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
     }
 
-    pub(super) fn set_peer_window(
+    /// Limits how far this side runs ahead of the peer.
+    pub(in crate::virtual_qp) fn set_peer_window(
         &mut self,
         peer: PeerWindow,
         rails: usize,
@@ -104,11 +105,13 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         self.numbers.set_peer(peer, rails)
     }
 
-    pub(super) fn duplicates(&self) -> u64 {
+    /// Fragments that arrived twice.
+    pub(in crate::virtual_qp) fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    pub(super) fn prepare_receives<Q: QueuePair>(
+    /// Posts the receives that the scheme needs on the data rails, before the peer may send.
+    pub(in crate::virtual_qp) fn prepare_receives<Q: QueuePair>(
         &mut self,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<(), PostRecvError> {
@@ -144,12 +147,13 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         self.prepared
     }
 
-    pub(super) fn post_recv<Q: QueuePair, const WRS: usize>(
+    /// Takes a user's receive for a notification. Prepares the rails first, if they are not.
+    pub(in crate::virtual_qp) fn post_recv<Q: QueuePair, const WRS: usize>(
         &mut self,
         wr_id: u64,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
-    ) -> Result<Option<RailError>, PostRecvError> {
+    ) -> Result<(), PostRecvError> {
         if !self.prepared {
             self.prepare_receives(receiving)?;
         }
@@ -159,17 +163,21 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
             self.early_notifications -= 1;
             recvs.pop_in_flight();
         }
-        Ok(None)
+        Ok(())
     }
 
+    /// The window in which the numbers of arriving fragments are noted.
     #[inline]
-    pub(super) fn window(&mut self) -> &mut SequenceWindow<RAILS, DEPTH> {
+    pub(in crate::virtual_qp) fn window(&mut self) -> &mut SequenceWindow<RAILS, DEPTH> {
         &mut self.window
     }
 
-    /// An arrival that is not simply the next new number.
+    /// Takes the completion of a receive on a rail that is not simply the arrival of the next new number.
     #[cold]
-    pub(super) fn arrived(&mut self, notification: Notification<'_>) -> Result<(), ProtocolError> {
+    pub(in crate::virtual_qp) fn arrived(
+        &mut self,
+        notification: Notification<'_>,
+    ) -> Result<(), ProtocolError> {
         let Notification { rail, completion, .. } = notification;
         // Status first: a flushed receive is not data, whatever its immediate says.
         if !completion.status.is_success() {
@@ -185,8 +193,11 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         Ok(())
     }
 
+    /// Completes the receives that arrivals allow, and posts receives again.
+    ///
+    /// An error is a driver's refusal for good: its rail fails with the error.
     #[inline]
-    pub(super) fn settle_receives<Q: QueuePair, const WRS: usize>(
+    pub(in crate::virtual_qp) fn settle_receives<Q: QueuePair, const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
@@ -208,7 +219,8 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         if receiving.offers.receives.is_empty() { Ok(()) } else { Self::refill(receiving) }
     }
 
-    pub(super) fn invariants(&self) {
+    /// Checks what must hold between any two calls.
+    pub(in crate::virtual_qp) fn invariants(&self) {
         self.window.invariants();
     }
 
