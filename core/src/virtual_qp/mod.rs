@@ -20,11 +20,15 @@
 //!
 //! # The other files
 //!
-//! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data, `slot` is what the rings remember. `post_many`
-//! is about several that are posted at once, `list` about those of several buffers, `parts` about how those are cut. `receive` is about receives, `data_receives` about those with buffers.
-//! `state` is about failures,
-//! `reroute` is about rails that others take over for, step by step.
+//! | file | |
+//! |---|---|
+//! | `qp` | the parts of a virtual queue pair, and what its owner may look at |
+//! | `build`, `config`, `error` | how one is made, and why not; what may go wrong later |
+//! | `post_many` | several requests with one call |
+//! | `list`, `parts` | requests of several buffers, and how their buffers are cut |
+//! | `receive`, `data_receives` | receives, and those with buffers |
+//! | `state` | failures: what the owner learns, and what it may do |
+//! | `reroute` | rails that others take over for, step by step |
 
 mod build;
 mod choose;
