@@ -34,7 +34,7 @@ impl<F: FnMut(Event)> Budget<F> {
     /// Hands an event over, or keeps it in `backlog` if the budget is used up.
     #[cold]
     #[inline(never)]
-    pub(super) fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
+    fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
         if self.left > 0 {
             self.give(event);
         } else {

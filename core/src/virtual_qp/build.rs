@@ -153,7 +153,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Gives every rail the place of its device's keys. Rail 0's is 0.
-    pub(super) fn number_devices(&mut self) {
+    fn number_devices(&mut self) {
         self.number_pairs(&[0; MAX_RAILS]);
     }
 

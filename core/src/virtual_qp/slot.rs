@@ -150,7 +150,7 @@ impl Place {
 
     /// Whether it is the only place of this device.
     #[inline]
-    pub(super) const fn is_the_only_one_of(self, device: DeviceId) -> bool {
+    const fn is_the_only_one_of(self, device: DeviceId) -> bool {
         self.0 == device.0 as u64
     }
 }
