@@ -7,8 +7,8 @@
 //! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles; `stack`
 //!    is for those that need much of it, and `log` tells the program what happens;
 //! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
-//! 4. `options` become builders, `numbers` name peers, `news` is what happened to them, `pace` when polls look;
-//! 5. `link` is how two sides meet over TCP, and `kept` what there is of a peer beside its connection;
+//! 4. `options` become builders, `numbers` name peers, `events` is what happened to them, `pace` when polls look;
+//! 5. `link` is how two sides meet over TCP, and `peer_state` the state of a peer beside its connection;
 //! 6. `peers` are connections, for requests or for messages.
 
 #![allow(
@@ -34,12 +34,12 @@ mod call;
 mod code;
 mod devices;
 mod error;
-mod kept;
+mod events;
 mod keys;
-mod news;
 mod numbers;
 mod options;
 mod pace;
+mod peer_state;
 mod sized;
 mod stack;
 mod table;

@@ -5,7 +5,7 @@ use super::notes::PROGRAM;
 use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
-use crate::news::{Item, News};
+use crate::events::{EventQueue, PeerEvent};
 use crate::types::EventKind;
 use polyrail::exchange::ControlError;
 use std::sync::mpsc::TryRecvError;
@@ -15,15 +15,15 @@ use std::time::Instant;
 pub(crate) fn drive(
     link: &mut Option<PeerLink>,
     (number, peer): (u64, &mut dyn Meets),
-    news: &mut News,
+    events: &mut EventQueue,
 ) {
     let Some(mut driven) = link.take() else { return };
     let met = driven.has_met();
-    match driven.go_on(number, peer, news) {
+    match driven.go_on(number, peer, events) {
         Ok(()) => *link = Some(driven),
         Err(Failure { code, words }) => {
             let kind = if met { EventKind::LinkLost } else { EventKind::NotConnected };
-            news.push(number, Item::failed(kind, code, words));
+            events.push(number, PeerEvent::failed(kind, code, words));
         }
     }
 }
@@ -37,15 +37,20 @@ enum Step {
 }
 
 impl PeerLink {
-    fn go_on(&mut self, number: u64, peer: &mut dyn Meets, news: &mut News) -> Result<(), Failure> {
+    fn go_on(
+        &mut self,
+        number: u64,
+        peer: &mut dyn Meets,
+        events: &mut EventQueue,
+    ) -> Result<(), Failure> {
         loop {
             if let Stage::Met(control) = &mut self.stage {
-                return carry(control, &mut self.unheard, number, peer, news);
+                return carry(control, &mut self.unheard, number, peer, events);
             }
             // Something is in its place again before this is left, or the link has ended.
             let (_, nothing) = std::sync::mpsc::channel();
             let stage = std::mem::replace(&mut self.stage, Stage::Connecting(nothing));
-            match self.step(stage, number, peer, news)? {
+            match self.step(stage, number, peer, events)? {
                 Step::Goes(stage) => {
                     self.stage = stage;
                     self.since = Instant::now();
@@ -63,7 +68,7 @@ impl PeerLink {
         stage: Stage,
         number: u64,
         peer: &mut dyn Meets,
-        news: &mut News,
+        events: &mut EventQueue,
     ) -> Result<Step, Failure> {
         match stage {
             Stage::Connecting(made) => match made.try_recv() {
@@ -85,7 +90,7 @@ impl PeerLink {
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(Message::Ready {}) => {
-                    news.push(number, Item::new(EventKind::Connected, theirs));
+                    events.push(number, PeerEvent::new(EventKind::Connected, theirs));
                     Ok(Step::Goes(Stage::Met(control)))
                 }
                 // Before that there is nothing of which a part could be lost.
@@ -130,9 +135,9 @@ fn carry(
     unheard: &mut Option<Message>,
     number: u64,
     peer: &mut dyn Meets,
-    news: &mut News,
+    events: &mut EventQueue,
 ) -> Result<(), Failure> {
-    while news.has_room() {
+    while events.has_room() {
         let message = match unheard.take() {
             Some(message) => message,
             None => match next(control)? {
@@ -150,11 +155,11 @@ fn carry(
         }
         match message {
             Message::Note { bytes } if bytes.0.first() == Some(&PROGRAM) => {
-                news.push(number, Item::new(EventKind::Message, &bytes.0[1..]));
+                events.push(number, PeerEvent::new(EventKind::Message, &bytes.0[1..]));
             }
             Message::Resumed {} => {
                 peer.control_lost();
-                news.push(number, Item::new(EventKind::LinkResumed, []));
+                events.push(number, PeerEvent::new(EventKind::LinkResumed, []));
             }
             Message::Done(_) => {
                 return Err(Failure::new(Code::Link, "the other side removed the peer"));

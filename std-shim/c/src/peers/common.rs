@@ -1,18 +1,18 @@
-//! What is kept of peers, whatever their connections are for: numbers, links, news.
+//! The state of peers that does not depend on what their connections are for: numbers, links, events.
 
 use super::connections::{Connections, Member};
-use crate::kept::Kept;
-use crate::news::News;
+use crate::events::EventQueue;
 use crate::numbers::Numbers;
 use crate::pace::Pace;
+use crate::peer_state::PeerState;
 
-/// What is kept of the peers of an object, whatever their connections are for.
+/// The state of an object's peers that does not depend on what their connections are for.
 #[derive(Default)]
 pub(super) struct Common {
     pub(super) numbers: Numbers,
-    /// What is kept of each peer, by place.
-    pub(super) kept: Vec<Kept>,
-    pub(super) news: News,
+    /// The state of each peer, by place.
+    pub(super) states: Vec<PeerState>,
+    pub(super) events: EventQueue,
     pub(super) pace: Pace,
 }
 
@@ -20,15 +20,15 @@ impl Common {
     /// A new peer is in this place. Returns its number.
     pub(super) fn welcome(&mut self, set: &mut dyn Connections, place: usize) -> u64 {
         let peer = self.numbers.add(place);
-        Kept::welcome(&mut self.kept, place);
+        PeerState::welcome(&mut self.states, place);
         set.welcome(place, peer);
         peer
     }
 
     /// Nothing is told of the peer in this place any more.
     pub(super) fn forget(&mut self, place: usize, peer: u64) {
-        self.kept[place].end_link();
-        self.news.forget(peer);
+        self.states[place].end_link();
+        self.events.forget(peer);
     }
 
     /// Drives links and rails in some of the polls.
@@ -47,19 +47,19 @@ impl Common {
     }
 
     pub(super) fn drive_one(&mut self, set: &mut dyn Connections, place: usize, peer: u64) {
-        let Self { kept, news, .. } = self;
+        let Self { states, events, .. } = self;
         if !set.has(place) {
             return;
         }
-        let kept = &mut kept[place];
-        kept.drive(peer, &mut Member { set, place }, news);
-        while news.has_room()
+        let state = &mut states[place];
+        state.drive(peer, &mut Member { set, place }, events);
+        while events.has_room()
             && let Some(event) = set.next_rail_event(place)
         {
-            news.push(peer, event);
+            events.push(peer, event);
         }
         if let Some(failure) = set.failure(place) {
-            kept.fail(peer, || failure, news);
+            state.fail(peer, || failure, events);
         }
     }
 }

@@ -14,32 +14,32 @@ use std::ffi::c_void;
 impl AnyPeers {
     fn connect(&mut self, peer: u64, card: &[u8]) -> Result<(), Refusal> {
         let mut found = self.find(peer)?;
-        found.kept().check_not_connected()?;
+        found.state().check_not_connected()?;
         found.set.connect(found.place, card)?;
-        found.kept().is_connected = true;
+        found.state().is_connected = true;
         Ok(())
     }
 
     fn meet(&mut self, peer: u64, link: *mut Link, hello: &[u8]) -> Result<(), Refusal> {
         let mut found = self.find(peer)?;
-        found.kept().check_not_connected()?;
+        found.state().check_not_connected()?;
         // Only now: the link stays the caller's if the call was wrong.
         let link = link::take(link)?;
         let mut member = Member { set: &mut *found.set, place: found.place };
         let link = PeerLink::begin(link, hello, &mut member)?;
-        found.kept().link = Some(link);
+        found.state().link = Some(link);
         Ok(())
     }
 
     fn say(&mut self, peer: u64, said: &[u8]) -> Result<(), Refusal> {
         let place = self.common.numbers.place(peer)?;
-        link::say(&mut self.common.kept[place].link, said)
+        link::say(&mut self.common.states[place].link, said)
     }
 
     /// Refuses what is for peers without a link.
     fn carried_by_caller(&mut self, peer: u64) -> Result<Found<'_>, Refusal> {
         let mut found = self.find(peer)?;
-        found.kept().check_no_link()?;
+        found.state().check_no_link()?;
         match found.set.reroutes(found.place) {
             true => Ok(found),
             false => refuse(Code::State, "the peer's rails are not rerouted"),

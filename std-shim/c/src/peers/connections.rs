@@ -1,8 +1,8 @@
 //! What connections for requests and connections for messages do, each in its own way.
 
 use crate::error::{Failure, Refusal};
+use crate::events::PeerEvent;
 use crate::link::{Meets, Message};
-use crate::news::Item;
 use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::exchange::Reach;
 use polyrail::virtual_qp;
@@ -61,7 +61,7 @@ pub(super) trait Connections {
     fn heal(&mut self);
 
     /// The next thing that happened to a rail.
-    fn next_rail_event(&mut self, place: usize) -> Option<Item>;
+    fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent>;
 
     /// Why a connection failed, if it did.
     fn failure(&mut self, place: usize) -> Option<String>;

@@ -32,6 +32,6 @@ pub unsafe extern "C" fn polyrail_peers_next_event(
 ) -> Code {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { exclusive(peers)?.common.news.next(event, bytes, capacity) }
+        unsafe { exclusive(peers)?.common.events.next(event, bytes, capacity) }
     })
 }

@@ -19,15 +19,15 @@ impl AnyPeers {
         found.common.drive_one(found.set, place, peer);
         let standing = found.set.standing(place);
         let Standing { rails, rails_in_service, is_degraded, unreported, first_error } = standing;
-        let kept = found.kept();
-        let words = kept.end.clone().or(first_error).unwrap_or_default();
+        let peer = found.state();
+        let words = peer.end.clone().or(first_error).unwrap_or_default();
         Ok(PeerInfo {
             size: 0,
-            state: kept.state(kept.end.is_some(), is_degraded) as u32,
+            state: peer.state(peer.end.is_some(), is_degraded) as u32,
             rails,
             rails_in_service,
             unreported,
-            has_link: kept.link.is_some().into(),
+            has_link: peer.link.is_some().into(),
             words: fixed(&words),
         })
     }

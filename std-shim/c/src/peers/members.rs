@@ -5,7 +5,7 @@ use crate::arguments::out;
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
-use crate::kept::Kept;
+use crate::peer_state::PeerState;
 use crate::sized::read;
 use crate::stack::on_a_deep_one;
 use crate::table::{self, exclusive};
@@ -30,7 +30,7 @@ impl AnyPeers {
     /// Ends all links, so that the other sides know, and all connections. Returns whether no device accesses memory of
     /// theirs any more.
     fn close(&mut self) -> bool {
-        self.common.kept.iter_mut().for_each(Kept::end_link);
+        self.common.states.iter_mut().for_each(PeerState::end_link);
         self.set.connections().close()
     }
 }

@@ -5,8 +5,8 @@ use super::connections::Connections;
 use super::messages::set::MessagesOn;
 use super::requests::set::RequestsOn;
 use crate::error::Refusal;
-use crate::kept::Kept;
 use crate::numbers::Numbers;
+use crate::peer_state::PeerState;
 use crate::table::{Kind, Object};
 use crate::types::Peers;
 use polyrail::nic::ProtectionDomain;
@@ -100,7 +100,7 @@ pub(super) struct Found<'p> {
 }
 
 impl Found<'_> {
-    pub(super) fn kept(&mut self) -> &mut Kept {
-        &mut self.common.kept[self.place]
+    pub(super) fn state(&mut self) -> &mut PeerState {
+        &mut self.common.states[self.place]
     }
 }

@@ -133,7 +133,7 @@ fn panic_within(kind: For) {
     let (domain, peers) = open(kind);
     let mut peer = add(peers);
     let mut count = 0;
-    exclusive(peers).unwrap().common.kept.clear();
+    exclusive(peers).unwrap().common.states.clear();
     // SAFETY: all pointers are to what they should be.
     unsafe {
         let mut info = PeerInfo { size: size_of::<PeerInfo>() as u32, ..zeroed() };

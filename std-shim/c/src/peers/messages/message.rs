@@ -46,7 +46,7 @@ impl<D: Domain> MessagesOn<D> {
     #[inline]
     fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut P2pMember<D>, Refusal> {
         let place = common.numbers.place(peer)?;
-        if !common.kept[place].is_connected {
+        if !common.states[place].is_connected {
             return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
         }
         if !self.under_way.has_room() {

@@ -4,8 +4,8 @@ use super::under_way::UnderWay;
 use crate::code::Code;
 use crate::devices::fixed;
 use crate::error::{Failure, Refusal, refuse};
+use crate::events::PeerEvent;
 use crate::link::{Message, RAILS};
-use crate::news::Item;
 use crate::numbers::Numbers;
 use crate::peers::common::Common;
 use crate::peers::connections::{Connections, Standing, rail_state};
@@ -220,7 +220,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
         self.set.heal();
     }
 
-    fn next_rail_event(&mut self, place: usize) -> Option<Item> {
+    fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent> {
         let rails = self.rails;
         let member = self.set.member_mut(place)?;
         let (end, at, event) = member.take_event()?;
@@ -231,7 +231,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
         let rail = at as u32 % rails;
         let device = member.device_of(at).unwrap_or_default();
         let words = format!("rail {rail} (device {device}), the end that {end}: {:?}", event.kind);
-        Some(Item::of_rail(rail, &event.kind, words))
+        Some(PeerEvent::of_rail(rail, &event.kind, words))
     }
 
     fn failure(&mut self, place: usize) -> Option<String> {

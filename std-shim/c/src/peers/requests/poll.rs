@@ -191,7 +191,7 @@ impl<D: Domain> RequestsOn<D> {
         self.check_channel(room)?;
         let timeout = (timeout_ms != POLYRAIL_NEVER).then(|| Duration::from_millis(timeout_ms));
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let has_links = common.kept.iter().any(|kept| kept.link.is_some());
+        let has_links = common.states.iter().any(|peer| peer.link.is_some());
         let longest = if has_links { PIECE } else { LONG_PIECE };
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -200,13 +200,15 @@ impl<D: Domain> RequestsOn<D> {
             if room.count == 0 {
                 let piece = left.map_or(longest, |left| left.min(longest));
                 // An event is told at once, but who does not take it gets completions all the same.
-                let piece = if common.news.is_empty() { piece } else { Duration::ZERO };
+                let piece = if common.events.is_empty() { piece } else { Duration::ZERO };
                 let polled = set.wait(Some(piece), |event| room.put(event, routes, backlog));
                 let polled = polled.map_err(|error| wait_refusal(&error))?;
                 common.drive(self);
                 self.polled(common, polled, room)?;
             }
-            if room.count > 0 || !common.news.is_empty() || left.is_some_and(|left| left.is_zero())
+            if room.count > 0
+                || !common.events.is_empty()
+                || left.is_some_and(|left| left.is_zero())
             {
                 return Ok(());
             }

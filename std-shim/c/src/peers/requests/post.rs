@@ -270,7 +270,7 @@ impl<D: Domain> RequestsOn<D> {
     #[inline]
     fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut EndpointQp<D::Qp>, Refusal> {
         let place = common.numbers.place(peer)?;
-        if !common.kept[place].is_connected {
+        if !common.states[place].is_connected {
             return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
         }
         Numbers::found(self.set.get_mut(place), peer)

@@ -3,8 +3,8 @@
 use crate::code::Code;
 use crate::devices::fixed;
 use crate::error::{Failure, Refusal};
+use crate::events::{PeerEvent, rail_number};
 use crate::link::Message;
-use crate::news::{Item, rail_number};
 use crate::numbers::Numbers;
 use crate::options::requests;
 use crate::peers::common::Common;
@@ -191,10 +191,10 @@ impl<D: Domain> Connections for RequestsOn<D> {
         self.set.heal();
     }
 
-    fn next_rail_event(&mut self, place: usize) -> Option<Item> {
+    fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent> {
         let event = self.set.get_mut(place)?.take_rail_event()?;
         let rail = rail_number(event.event.rail);
-        Some(Item::of_rail(rail, &event.event.kind, event.to_string()))
+        Some(PeerEvent::of_rail(rail, &event.event.kind, event.to_string()))
     }
 
     fn failure(&mut self, place: usize) -> Option<String> {

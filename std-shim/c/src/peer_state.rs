@@ -1,14 +1,14 @@
-//! What is kept of a peer beside its connection, whether that is for requests or for messages.
+//! The state of a peer beside its connection, whether that is for requests or for messages.
 
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
+use crate::events::{EventQueue, PeerEvent};
 use crate::link::{self, Meets, PeerLink};
-use crate::news::{Item, News};
 use crate::types::{EventKind, State};
 
-/// What is kept of a peer.
+/// The state of a peer beside its connection.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PeerState {
     pub(crate) link: Option<PeerLink>,
     /// Over a link or by cards.
     pub(crate) is_connected: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Kept {
     pub(crate) end: Option<String>,
 }
 
-impl Kept {
+impl PeerState {
     /// Of a new peer in this place.
     pub(crate) fn welcome(all: &mut Vec<Self>, place: usize) {
         if all.len() <= place {
@@ -42,17 +42,22 @@ impl Kept {
     }
 
     /// Drives the link, if there is one, as far as it goes now.
-    pub(crate) fn drive(&mut self, number: u64, peer: &mut dyn Meets, news: &mut News) {
-        link::drive(&mut self.link, (number, peer), news);
+    pub(crate) fn drive(&mut self, number: u64, peer: &mut dyn Meets, events: &mut EventQueue) {
+        link::drive(&mut self.link, (number, peer), events);
         self.is_connected |= self.link.as_ref().is_some_and(PeerLink::has_met);
     }
 
     /// The connection failed, which is told once.
-    pub(crate) fn fail(&mut self, number: u64, why: impl FnOnce() -> String, news: &mut News) {
+    pub(crate) fn fail(
+        &mut self,
+        number: u64,
+        why: impl FnOnce() -> String,
+        events: &mut EventQueue,
+    ) {
         if self.end.is_none() {
             let words = why();
             self.end = Some(words.clone());
-            news.push(number, Item::failed(EventKind::Failed, Code::Failed, words));
+            events.push(number, PeerEvent::failed(EventKind::Failed, Code::Failed, words));
         }
     }
 

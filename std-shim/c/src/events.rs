@@ -14,14 +14,14 @@ const MOST: usize = 256;
 
 /// One thing that happened.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct PeerEvent {
     pub(crate) kind: EventKind,
     pub(crate) rail: u32,
     pub(crate) code: Code,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Item {
+impl PeerEvent {
     pub(crate) fn new(kind: EventKind, bytes: impl Into<Vec<u8>>) -> Self {
         Self { kind, rail: 0, code: Code::Ok, bytes: bytes.into() }
     }
@@ -52,10 +52,10 @@ pub(crate) fn rail_number(rail: RailId) -> u32 {
 
 /// What happened to the peers of an object, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct News(VecDeque<(u64, Item)>);
+pub(crate) struct EventQueue(VecDeque<(u64, PeerEvent)>);
 
-impl News {
-    pub(crate) fn push(&mut self, peer: u64, item: Item) {
+impl EventQueue {
+    pub(crate) fn push(&mut self, peer: u64, item: PeerEvent) {
         self.0.push_back((peer, item));
     }
 
