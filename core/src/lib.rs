@@ -12,6 +12,10 @@
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
 //! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
 //! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
+//!
+//! [`docs`] explains the design: its [architecture](docs::architecture), [rails that
+//! fail](docs::rails_that_fail), [messages](docs::messages), and [the formats on the
+//! wire](docs::wire).
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -20,6 +24,19 @@
 )]
 
 mod completion;
+/// How the engine works and why: pages of text, without code.
+pub mod docs {
+    #[doc = include_str!("../docs/architecture.md")]
+    pub mod architecture {}
+    #[doc = include_str!("../docs/messages.md")]
+    pub mod messages {}
+    #[doc = include_str!("../docs/rails-that-fail.md")]
+    pub mod rails_that_fail {}
+    #[doc = include_str!("../docs/reference.md")]
+    pub mod reference {}
+    #[doc = include_str!("../docs/wire.md")]
+    pub mod wire {}
+}
 pub mod hardware;
 #[cfg(feature = "internals")]
 pub mod internals;
