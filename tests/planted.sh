@@ -379,7 +379,7 @@ plant core/src/virtual_cq/poll.rs '|| self.has_waiting()
     }' '|| (self.has_waiting() && !(PLANTED && self.backlog.is_empty()))
     }'
 
-# Rails that fail: reroute.md says what each of these would cost.
+# Rails that fail: core/docs/rails-that-fail.md says what each of these would cost.
 
 bug "a rail that failed outside of a poll is fenced with a completion only" scenarios
 plant core/src/virtual_qp/report.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
@@ -576,7 +576,7 @@ bug "the last shared receive is told before its completion can be polled" last_w
 plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.recv_owner)' \
   '(PLANTED || !qp.recv_cq.has_pending_receive(qp.recv_owner))'
 
-# Connections of the p2p protocol: p2p.md says what each of these would cost.
+# Connections of the p2p protocol: core/docs/messages.md says what each of these would cost.
 
 bug "entries are as many as the receiver's own ports take" messages
 plant core/src/p2p/receiver/end.rs 'self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;' \

@@ -3,7 +3,7 @@
 //! Three contenders run on one device that costs next to nothing:
 //!
 //! - the *floor* does the same physical work raw: what remains without the engine;
-//! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
+//! - the *baseline* is the C++ design that the engine replaces, written plainly in Rust;
 //! - the *engine* is the real `VirtualQp` and `VirtualCq`, or a `Sender` and a `Receiver` of messages.
 //!
 //! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`

@@ -27,7 +27,7 @@ pub struct Measured {
     pub row: Row,
     /// The same work done raw.
     pub floor: Figures,
-    /// The seeds' design.
+    /// The baseline: the design that the engine replaces.
     pub baseline: Figures,
     /// Ours.
     pub engine: Figures,

@@ -33,7 +33,7 @@ pub const DEPTH: usize = 128;
 /// Completions taken in one poll.
 pub const POLL: usize = 32;
 
-/// The device that all queue pairs live on. One device is the seeds' usual case.
+/// The device that all queue pairs live on. One device is the usual case of the baseline.
 pub const DEVICE: DeviceId = DeviceId(0);
 
 /// The completion queue of all of them.

@@ -1,4 +1,5 @@
-//! The engine's structures beside the seeds' (see `polyrail_tests::model`). `QUICKCHECK_TESTS=n` runs n cases of each.
+//! The engine's structures beside the reference implementation's (see `polyrail_tests::model`).
+//! `QUICKCHECK_TESTS=n` runs n cases of each.
 
 use polyrail_tests::search::run_bytes;
 use polyrail_tests::{ends, model, p2p, simulation};
@@ -12,12 +13,12 @@ fn check(longest: usize, property: fn(Vec<u8>)) {
 }
 
 #[test]
-fn the_ring_agrees_with_the_seeds_three_structures() {
+fn the_ring_agrees_with_a_map_and_two_queues() {
     check(400, |bytes| model::tracker(&bytes));
 }
 
 #[test]
-fn the_window_agrees_with_the_seeds_map() {
+fn the_window_agrees_with_a_map_of_early_numbers() {
     check(600, |bytes| model::window(&bytes));
 }
 

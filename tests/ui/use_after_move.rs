@@ -1,4 +1,4 @@
-//! Row 19 of reference-defects.md: a queue pair that was moved away cannot be posted to.
+//! Defect 19 of `core/docs/reference.md`: a queue pair that was moved away cannot be posted to.
 use polyrail_tests::rig::{self, Rig, Setup};
 
 fn main() {

@@ -11,7 +11,7 @@ const fn config(virtual_qp_num: u32, scheme: Scheme) -> Config {
     Config { virtual_qp_num, scheme, max_msg_size: FRAGMENT, max_msgs_per_qp: DEPTH }
 }
 
-/// A write of `message`, as a caller of the seeds' interface prepares it once and posts it many
+/// A write of `message`, as a caller of the baseline's interface prepares it once and posts it many
 /// times.
 pub fn request(message: &Message, opcode: Opcode) -> SendWr {
     let keys = Keys { lkey: KEYS.lkey, rkey: KEYS.rkey };

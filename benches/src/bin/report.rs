@@ -1,4 +1,5 @@
-//! Prints how fast the engine is beside the same work done raw and beside the seeds' design.
+//! Prints how fast the engine is beside the same work done raw and beside the C++ design
+//! that it replaces.
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;

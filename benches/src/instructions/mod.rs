@@ -16,7 +16,7 @@ pub struct Counts {
     pub name: String,
     /// The same work done raw.
     pub floor: f64,
-    /// The seeds' design.
+    /// The baseline: the design that the engine replaces.
     pub baseline: f64,
     /// Ours.
     pub engine: f64,

@@ -29,7 +29,7 @@ pub struct Row {
     /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table; of
     /// `list_long_cycle`, the engine without lists; and of the rows of re-routing, the engine without it.
     pub floor: Make,
-    /// The seeds' design.
+    /// The baseline: the design that the engine replaces.
     pub baseline: Make,
     /// Ours.
     pub engine: Make,

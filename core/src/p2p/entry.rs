@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(words[6], 0x0103);
     }
 
-    /// Rule M: the number is the last word to be seen; nothing is believed before.
+    /// The number is the last word to be seen; nothing is believed before.
     #[test]
     fn in_order_an_entry_is_there_with_its_number() {
         let words = memory();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(Entry::load(&words, EntryForm::Plain, 2, 1), Some(Ok(entry(2))));
     }
 
-    /// Rule M: a device that shows words in any order never makes the reader see a mixture.
+    /// A device that shows words in any order never makes the reader see a mixture.
     #[test]
     fn hashed_no_mixture_of_an_old_and_a_new_entry_is_taken_for_either() {
         let (old, new) = (entry(1).encode(EntryForm::Hashed), entry(257).encode(EntryForm::Hashed));

@@ -12,7 +12,7 @@
 //! *size_q* is the length of the whole message in units of 128 bytes, rounded up. Its highest value means
 //! that the sizes are in the completion record; the R values below it mean that this is the share of rail
 //! r, 0 the lowest of them, which was moved to another rail: the sizes are in the record too. With two
-//! rails that is the layout of `mpib-dual-rail-srq.md`, bit by bit.
+//! rails all but the codes for moved shares is the layout of an earlier protocol for two rails.
 //!
 //! # Why 8 bits name a message
 //!
@@ -183,20 +183,21 @@ mod tests {
         assert_eq!(ImmLayout::new(9), None);
     }
 
-    /// `imm_data` of the seed: `slot | mask << 8 | size_q << 10`, all ones for "read the record".
+    /// The layout of the earlier protocol for two rails: `slot | mask << 8 | size_q << 10`, all ones for
+    /// "read the record".
     #[test]
-    fn with_two_rails_it_is_the_seeds_layout_bit_by_bit() {
+    fn with_two_rails_it_is_the_earlier_layout_bit_by_bit() {
         let layout = ImmLayout::new(2).expect("two rails");
         for slot in [0, 1, 77, 255] {
             for mask in 1..=3 {
                 for size in [0, 1, 2, 0x15_5555, 0x2A_AAAA, layout.largest_units()] {
-                    let seed = u32::from(slot) | u32::from(mask) << 8 | size << 10;
+                    let number = u32::from(slot) | u32::from(mask) << 8 | size << 10;
                     let told = Told::Units(size);
                     let immediate = Immediate { slot, mask: Mask::from_bits(mask), told };
-                    assert_eq!(layout.encode(immediate), Imm::from_number(seed));
+                    assert_eq!(layout.encode(immediate), Imm::from_number(number));
                     let record = Immediate { told: Told::Record, ..immediate };
-                    let seed = u32::from(slot) | u32::from(mask) << 8 | 0x3F_FFFF << 10;
-                    assert_eq!(layout.encode(record), Imm::from_number(seed));
+                    let number = u32::from(slot) | u32::from(mask) << 8 | 0x3F_FFFF << 10;
+                    assert_eq!(layout.encode(record), Imm::from_number(number));
                 }
             }
         }

@@ -47,7 +47,7 @@ fn a_send_gives_its_buffer_back_only_when_all_is_drained() {
     assert!(matches!(rig.sender().test(send), Err(CallError::Failed(Failure::Rail(_)))));
 }
 
-/// Rule M: the error state is not the end; a message may still come, until the driver gives its word.
+/// In the error state one more message may complete, until `last_wqe_reached` is true.
 #[test]
 fn a_receive_gives_its_buffers_back_only_when_no_message_can_come() {
     let (mut rig, _, recv) = under_way();
@@ -84,7 +84,7 @@ fn entries_without_a_completion_are_drained_behind_one_that_has() {
     assert_eq!(rig.receiver().test(recv), Err(CallError::Failed(Failure::Owner)));
 }
 
-/// Rule M: a receive that is flushed with a dying queue pair is not there any more, and has not arrived.
+/// A receive that is flushed with a dying queue pair is not there any more, and has not arrived.
 #[test]
 fn a_shared_receive_that_dies_with_a_queue_pair_is_counted() {
     let (mut rig, _, recv) = under_way();
@@ -99,7 +99,7 @@ fn a_shared_receive_that_dies_with_a_queue_pair_is_counted() {
     assert!(matches!(rig.receiver().test(recv), Err(CallError::Failed(Failure::Rail(_)))));
 }
 
-/// Rule M: receive completions of dead queue pairs lower the count.
+/// Receive completions of dead queue pairs lower the count.
 #[test]
 fn completions_that_come_after_the_failure_are_counted_and_do_nothing_else() {
     let (mut rig, _, recv) = under_way();

@@ -4,7 +4,7 @@ use crate::rig::{SLOTS, Setup};
 use polyrail_core::p2p::{EntryForm, NotNow};
 use polyrail_core::verbs::{Opcode, SendFlags};
 
-/// Rule M: an entry is believed when all of it is there, in whatever order words become visible; of several
+/// An entry is believed when all of it is there, in whatever order words become visible; of several
 /// entries, when all of all are.
 #[test]
 fn hashed_entries_are_taken_when_the_last_word_is_visible() {
@@ -36,7 +36,7 @@ fn hashed_entries_are_taken_when_the_last_word_is_visible() {
     }
 }
 
-/// Rule M: with several entries, each number counts.
+/// With several entries, each number counts.
 #[test]
 fn plain_entries_are_taken_when_every_number_is_visible() {
     let mut setup = Setup::rails(1);
@@ -76,7 +76,7 @@ fn all_entries_of_a_receive_are_one_write_inline_if_it_fits() {
     }
 }
 
-/// The seed pins them to one queue pair of each device.
+/// Successive entries of one slot use one connection, whose order they keep.
 #[test]
 fn entries_go_by_the_first_queue_pair_of_each_device_slot_by_slot() {
     let mut setup = Setup::rails(4);
@@ -96,7 +96,7 @@ fn entries_go_by_the_first_queue_pair_of_each_device_slot_by_slot() {
     assert_eq!(places, expected);
 }
 
-/// Rule M: nobody waits for the completion of an entry, so the send queue is bounded by counting.
+/// No request waits for the completion of an entry, so the send queue is bounded by counting.
 #[test]
 fn full_is_back_pressure_and_every_quarter_is_signaled() {
     let mut setup = Setup::rails(1);

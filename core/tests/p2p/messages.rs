@@ -52,7 +52,7 @@ fn messages_longer_than_a_port_takes_go_in_pieces_and_tell_exact_sizes() {
     }
 }
 
-/// The seed's phase 5: one request on each active rail carries payload and size.
+/// One request on each active rail carries payload and size.
 #[test]
 fn fast_path_is_one_write_with_imm_on_each_active_rail() {
     let setup = Setup::rails(4);
@@ -69,7 +69,7 @@ fn fast_path_is_one_write_with_imm_on_each_active_rail() {
     assert!(lengths.eq([256, 256, 256, 232]));
 }
 
-/// The seed's first requirement: no packet, no receive, no completion on inactive rails.
+/// Inactive rails see no packet, no receive and no completion.
 #[test]
 fn inactive_rails_get_nothing_at_all() {
     let mut setup = Setup::rails(3);
@@ -87,7 +87,7 @@ fn inactive_rails_get_nothing_at_all() {
     assert_eq!(counters.completions, 0, "no ghost receives, nothing to drift");
 }
 
-/// Rejected by the seed: the receiver decides. Here it is decided inside isend.
+/// The sender decides, inside isend: a receiver that decided would have to know the sender's credits.
 #[test]
 fn the_mask_is_chosen_inside_isend_from_what_is_true_then() {
     let setup = Setup::rails(2);
@@ -249,8 +249,8 @@ fn several_buffers_find_their_sends_by_tag_and_go_out_together() {
     }
 }
 
-/// The seed's phase 2: payload on the rails of the mask, one signal on each, sizes by the leader only, and
-/// no request for a rail that a buffer gives nothing.
+/// Payload goes on the rails of the mask with one signal on each, sizes with the leader's signal only, and a
+/// rail that a buffer gives nothing has no request for that buffer.
 #[test]
 fn the_leader_attaches_the_sizes_and_nobody_writes_nothing() {
     let mut setup = Setup::rails(3);

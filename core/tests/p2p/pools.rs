@@ -12,7 +12,7 @@ fn small(rails: u8, limit: u32, connections: usize) -> Rig {
     setup.rig()
 }
 
-/// The seed's phase 4: each receive completion lowers the count.
+/// Each receive completion lowers the count.
 #[test]
 fn receives_are_posted_in_batches_and_counted_down() {
     let mut rig = small(1, 1024, 1);
@@ -24,7 +24,7 @@ fn receives_are_posted_in_batches_and_counted_down() {
     assert_eq!(rig.fabric.rnr(), 0);
 }
 
-/// Rule M: refilled before the entry goes out, to what may come of all waiting slots.
+/// Refilled before the entry goes out, to what may come of all waiting slots.
 #[test]
 fn what_may_come_is_posted_before_it_is_asked_for() {
     let mut rig = small(2, 8, 3);

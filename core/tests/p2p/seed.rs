@@ -1,4 +1,4 @@
-//! Rules of `mpib-dual-rail-srq.md` over two rails, each by its line.
+//! Rules of the protocol over two rails: records, leaders, empty messages, immediates, slots.
 
 use crate::rig::Setup;
 use polyrail_core::p2p::{ImmLayout, Mask, SplitPolicy, Told};
@@ -11,16 +11,16 @@ fn is_imm(request: &SendRequest) -> bool {
     request.opcode == Opcode::RdmaWriteWithImm
 }
 
-/// Slot, mask and *size_q* of an immediate, taken apart by the bits that the document names.
+/// Slot, mask and *size_q* of an immediate, taken apart by the bits of the layout for two rails.
 fn fields(request: &SendRequest) -> (u32, u32, u32) {
     let number = u32::from_be_bytes(request.imm.wire());
     (number & 0xFF, number >> 8 & 0b11, number >> 10)
 }
 
-/// Line 136, the overflow path: *size_q* is the sentinel, each active rail has its payload in WRITEs, and one request
-/// of the leader alone writes the exact size into the receiver's record.
+/// A length beyond *size_q*: *size_q* is the sentinel, each active rail has its payload in WRITEs, and one
+/// request of the leader alone writes the exact size into the receiver's record.
 #[test]
-fn line_136_a_length_beyond_size_q_is_in_the_record_that_the_leader_writes() {
+fn a_length_beyond_size_q_is_in_the_record_that_the_leader_writes() {
     let mut setup = Setup::rails(2);
     setup.max_msg_size = 1 << 31;
     let mut rig = setup.rig();
@@ -40,9 +40,9 @@ fn line_136_a_length_beyond_size_q_is_in_the_record_that_the_leader_writes() {
     }
 }
 
-/// Line 152: if only bit 1 of the mask is set, rail 1 is the leader, and writes the sizes.
+/// If only bit 1 of the mask is set, rail 1 is the leader, and writes the sizes.
 #[test]
-fn line_152_rail_1_is_the_leader_of_a_message_that_it_carries_alone() {
+fn rail_1_is_the_leader_of_a_message_that_it_carries_alone() {
     let mut setup = Setup::rails(2);
     setup.sender.split = SplitPolicy::Weighted { weights: [0, 1, 0, 0, 0, 0, 0, 0] };
     let mut rig = setup.rig();
@@ -61,10 +61,10 @@ fn line_152_rail_1_is_the_leader_of_a_message_that_it_carries_alone() {
     assert_eq!((fields(signal), signal.sge.length()), ((0, 0b10, SENTINEL), 16));
 }
 
-/// Line 198: when all sizes are 0, one rail alone is active, with one immediate. The document takes rail 0 for it;
-/// here it is a rail in turn, since rail 0 may have failed.
+/// When all sizes are 0, one rail alone is active, with one immediate. It is a rail in turn and not always
+/// rail 0, which may have failed.
 #[test]
-fn line_198_a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
+fn a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(64), rig.target(64));
     for buffers in [1, 2, 8] {
@@ -91,10 +91,10 @@ fn line_198_a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
     assert_eq!((last.0, fields(&last.1).1), (1, 0b10));
 }
 
-/// Line 345: the immediate of the last request on each active rail is the packed metadata (slot, mask, *size_q*), in
-/// network byte order; no other request has one.
+/// The last request on each active rail has an immediate of slot, mask and *size_q*, in network byte order;
+/// no other request has one.
 #[test]
-fn line_345_the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() {
+fn the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() {
     for separate_signal in [None, Some(0)] {
         let mut setup = Setup::rails(2);
         setup.sender.separate_signal = separate_signal;
@@ -121,10 +121,10 @@ fn line_345_the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte
     }
 }
 
-/// Line 94: an immediate names its message by the slot alone, in 8 bits. No immediate of a former message can come once
-/// the slot is taken anew: here the former one is on its way again, over another rail, and its slot waits.
+/// An immediate names its message by the slot alone, in 8 bits, so no immediate of a former message may come
+/// once the slot is reused. Here the former one is sent again over another rail, and its slot waits.
 #[test]
-fn line_94_a_slot_is_not_taken_anew_while_an_immediate_of_it_may_come() {
+fn a_slot_is_not_taken_anew_while_an_immediate_of_it_may_come() {
     use polyrail_core::p2p::{CallError, NotNow};
     use polyrail_core::verbs::WcStatus;
     let mut rig = Setup::rerouting(2).rig();

@@ -395,9 +395,9 @@ mod tests {
         assert!(!card.to_json().contains("railFailure"), "{}", card.to_json());
     }
 
-    /// Row 20 of what the reference gets wrong.
+    /// Defect 20 of the [reference](polyrail_core::docs::reference): numbers that it reads in part.
     #[test]
-    fn row_20_what_is_not_a_number_is_refused_by_name_and_value() {
+    fn defect_20_what_is_not_a_number_is_refused_by_name_and_value() {
         for bad in ["12abc", "-1", "+1", "4294967296", "99999999999", "", " 1", "1.0", "0x10"] {
             let value = format!("{bad:?}");
             let refused = |field| CardError::NotANumber { field, value: value.clone() };
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn row_20_entries_that_are_not_strings_are_refused() {
+    fn defect_20_entries_that_are_not_strings_are_refused() {
         for bad in ["17", "null", "[]", "{}", "true", "1.5", r#"["17"]"#] {
             let text = format!(r#"{{"notifyQpNum":"0","qpNums":[{bad}]}}"#);
             let refused = CardError::NotANumber { field: "qpNums", value: bad.into() };

@@ -76,7 +76,7 @@
 //!
 //! | | here | elsewhere |
 //! |---|---|---|
-//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the verbs manual has it | rxe: LOC_QP_OP_ERR |
+//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the specification has it | rxe: LOC_QP_OP_ERR |
 //! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
 //! | `retry_cnt` 7 | seven retries | rxe: forever |

@@ -1,5 +1,5 @@
-//! Models: the seeds' data structures, written plainly with std's collections, run beside the
-//! engine's, and the properties of every reader of text. Each is driven by bytes, so that
+//! Models: the data structures of the reference implementation, written plainly with std's collections,
+//! run beside the engine's, and the properties of every reader of text. Each is driven by bytes, so that
 //! quickcheck and the fuzz targets share it; it panics where the two disagree.
 
 mod control;
@@ -15,5 +15,5 @@ pub use messages::messages;
 pub use routing::routing;
 pub use tag::tag;
 pub use text::{card, handshake, size};
-pub use tracker::{SeedTracker, tracker};
+pub use tracker::{ReferenceTracker, tracker};
 pub use window::window;

@@ -1,13 +1,13 @@
-//! The ring beside the seeds' three structures.
+//! The ring beside the map and the queues that the reference implementation has for it.
 
 use crate::choices::{Bytes, Choices};
 use polyrail_core::internals::WrTracker;
 use polyrail_core::virtual_qp::TrackerFull;
 use std::collections::{HashMap, VecDeque};
 
-/// The seeds' tracker: a map of the active requests and queues of their ids.
+/// The reference's tracker: a map of the active requests and queues of their ids.
 #[derive(Debug)]
-pub struct SeedTracker<T> {
+pub struct ReferenceTracker<T> {
     active: HashMap<u64, T>,
     pending: VecDeque<u64>,
     in_flight: VecDeque<u64>,
@@ -15,7 +15,7 @@ pub struct SeedTracker<T> {
     next_id: u64,
 }
 
-impl<T> Default for SeedTracker<T> {
+impl<T> Default for ReferenceTracker<T> {
     fn default() -> Self {
         Self {
             active: HashMap::new(),
@@ -27,7 +27,7 @@ impl<T> Default for SeedTracker<T> {
     }
 }
 
-impl<T> SeedTracker<T> {
+impl<T> ReferenceTracker<T> {
     /// Appends a request and gives it the next id.
     pub fn add(&mut self, request: T) -> u64 {
         let id = self.next_id;
@@ -69,7 +69,7 @@ const SLOTS: usize = 8;
 pub fn tracker(bytes: &[u8]) {
     let mut bytes = Bytes::new(bytes);
     let mut ring = WrTracker::<u32, SLOTS>::new(0);
-    let mut seed = SeedTracker::default();
+    let mut seed = ReferenceTracker::default();
     let mut request = 0;
     while !bytes.is_empty() {
         request += 1;
@@ -94,7 +94,7 @@ pub fn tracker(bytes: &[u8]) {
     }
 }
 
-fn add(ring: &mut WrTracker<u32, SLOTS>, seed: &mut SeedTracker<u32>, request: u32) {
+fn add(ring: &mut WrTracker<u32, SLOTS>, seed: &mut ReferenceTracker<u32>, request: u32) {
     if seed.active.len() == SLOTS {
         assert_eq!(ring.add(request), Err(TrackerFull { capacity: SLOTS }));
     } else {
@@ -102,7 +102,7 @@ fn add(ring: &mut WrTracker<u32, SLOTS>, seed: &mut SeedTracker<u32>, request: u
     }
 }
 
-fn compare(ring: &mut WrTracker<u32, SLOTS>, seed: &SeedTracker<u32>) {
+fn compare(ring: &mut WrTracker<u32, SLOTS>, seed: &ReferenceTracker<u32>) {
     ring.invariants();
     assert_eq!(ring.front_pending(), seed.pending.front().copied());
     assert_eq!(ring.front_in_flight(), seed.in_flight.front().copied());

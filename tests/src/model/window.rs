@@ -1,4 +1,4 @@
-//! The receive window beside the seeds' sequence tracker, which keeps early numbers in a map.
+//! The receive window beside the reference implementation's sequence tracker, which keeps early numbers in a map.
 
 use crate::choices::{Bytes, Choices};
 use polyrail_core::internals::{Arrival, SequenceWindow};
@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 type Window = SequenceWindow<3, 8>;
 
-/// The seeds' tracker, on numbers that do not wrap.
+/// The reference's tracker, on numbers that do not wrap.
 #[derive(Debug)]
-struct SeedWindow {
+struct ReferenceWindow {
     /// The first number. Not near 0, so that there are numbers before it.
     first: u64,
     next: u64,
@@ -17,7 +17,7 @@ struct SeedWindow {
     pending: BTreeMap<u64, bool>,
 }
 
-impl SeedWindow {
+impl ReferenceWindow {
     fn starting_at(first: u64) -> Self {
         Self { first, next: first, pending: BTreeMap::new() }
     }
@@ -47,7 +47,7 @@ pub fn window(bytes: &[u8]) {
     // Start around the end of the cycle, so that numbers wrap, even those before the first one.
     let start = (MODULUS - 400 + bytes.below(600)) % MODULUS;
     let mut window = Window::starting_at(SequenceNumber::new(start).expect("below the modulus"));
-    let mut seed = SeedWindow::starting_at(u64::from(MODULUS) + u64::from(start));
+    let mut seed = ReferenceWindow::starting_at(u64::from(MODULUS) + u64::from(start));
     let mut sent = VecDeque::new();
     while !bytes.is_empty() {
         let capacity = u64::from(Window::CAPACITY);
@@ -71,7 +71,7 @@ pub fn window(bytes: &[u8]) {
     }
 }
 
-fn arrive(window: &mut Window, seed: &mut SeedWindow, number: u64, last: bool) {
+fn arrive(window: &mut Window, seed: &mut ReferenceWindow, number: u64, last: bool) {
     let wire = (number % u64::from(MODULUS)) as u32;
     let fragment = SequenceImm { number: SequenceNumber::new(wire).expect("reduced"), last };
     let capacity = u64::from(Window::CAPACITY);

@@ -6,7 +6,7 @@ use polyrail_core::virtual_cq::{Event, VirtualCq};
 use polyrail_tests::rig::{self, Setup, TestCq, Way};
 use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
 
-/// Design.md, section 6: "the starting CQ and QP rotate".
+/// The completion queue and the queue pair that a poll begins with rotate.
 #[test]
 fn small_budgets_starve_no_completion_queue() {
     for queues in [2, 3] {

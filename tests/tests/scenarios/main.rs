@@ -1,8 +1,8 @@
 //! What the engine does on a NIC on which the test decides every completion, scenario by scenario: one
 //! program, since each one takes longer to link than all of them take to run.
 //!
-//! - `seed_*`: the seeds' numbered examples and tables;
-//! - `reference_defects`: what the public C++ implementation gets wrong;
+//! - `seed_*`: the examples and tables of the C++ design that polyrail implements;
+//! - `reference_defects`: what the public C++ implementation gets wrong (`core/docs/reference.md`);
 //! - the others by subject, as their names say.
 
 mod budgets;

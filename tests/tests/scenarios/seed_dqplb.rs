@@ -1,4 +1,4 @@
-//! The seeds' scenarios about DQPLB, sender and receiver.
+//! DQPLB, sender and receiver: the examples of the C++ design that polyrail implements.
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::{MODULUS, SequenceImm};
@@ -12,7 +12,7 @@ fn receiver(rails: usize) -> Rig {
     rig
 }
 
-/// Workflows, 6.1: four rails, three receives; 0 arrives on QP 2, 2 on QP 0, 1 on QP 1.
+/// Four rails, three receives; 0 arrives on QP 2, 2 on QP 0, 1 on QP 1.
 #[test]
 fn messages_0_2_1_complete_three_receives_in_order() {
     let mut rig = receiver(4);
@@ -45,7 +45,7 @@ fn a_receive_completes_with_the_last_fragment_of_a_request() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// Simplified design, 3.1: receives are posted on every rail before anything arrives.
+/// Receives are posted on every rail before anything arrives.
 #[test]
 fn every_rail_gets_its_receives_before_traffic() {
     let rig = receiver(3);
@@ -55,7 +55,7 @@ fn every_rail_gets_its_receives_before_traffic() {
     }
 }
 
-/// The seed replenishes one by one; design.md, section 5, in batches at a low-water mark.
+/// Receives are replenished in batches at a low-water mark: one doorbell for many.
 #[test]
 fn receives_are_replenished_in_batches() {
     let mut rig = receiver(2);

@@ -1,4 +1,5 @@
-//! The seeds' scenarios about fragments: where they go, what waits, what resumes.
+//! Fragments: where they go, what waits, what resumes. The examples are those of the C++ design that
+//! polyrail implements.
 
 use polyrail_core::internals::WrTracker;
 use polyrail_core::verbs::{SendFlags, WcOpcode};
@@ -9,7 +10,7 @@ use polyrail_tests::view::{Piece, inner, write};
 
 const KB_100: u32 = 100 << 10;
 
-/// Workflows, section 3: 300 KB in fragments of 100 KB; they complete in the order 1, 2, 0.
+/// 300 KB in fragments of 100 KB; they complete in the order 1, 2, 0.
 #[test]
 fn a_300_kb_message_in_three_fragments_is_reported_once_with_its_whole_length() {
     let mut rig = Setup::spray(3).fragment(KB_100).rig();
@@ -28,9 +29,8 @@ fn a_300_kb_message_in_three_fragments_is_reported_once_with_its_whole_length() 
     assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
-/// Workflows, 1.3, "normal case": three fragments over two rails. The seed posts each with its own
-/// doorbell and completion; design.md, section 3, makes one batch of a rail's share, so rail 0
-/// gets fragments 0 and 1 in one doorbell, of which only the second is signaled.
+/// Three fragments over two rails. A rail's share is one batch, to save doorbells and completions, so rail 0
+/// gets fragments 0 and 1 with one doorbell, of which only the second is signaled.
 #[test]
 fn a_rails_share_is_one_batch_whose_last_fragment_alone_is_signaled() {
     let mut rig = Setup::spray(2).fragment(KB_100).rig();
@@ -73,7 +73,7 @@ fn every_fragment_carries_the_keys_of_its_rails_device() {
     }
 }
 
-/// Workflows, 1.3, "if QPs were full": one slot on each of two rails, three fragments.
+/// Full queue pairs: one slot on each of two rails, three fragments.
 #[test]
 fn a_request_that_finds_the_rails_full_goes_on_where_it_stopped() {
     let mut rig = Setup::spray(2).fragment(KB_100).depth(1).rig();
@@ -90,7 +90,7 @@ fn a_request_that_finds_the_rails_full_goes_on_where_it_stopped() {
     assert_eq!(rig.run_dry(), [done(42, WcOpcode::RDMA_WRITE, 3 * KB_100 + 5)]);
 }
 
-/// Design, 4.4: "always takes from front of pendingPostQue".
+/// The request at the front of those that wait for rails is always the next one.
 #[test]
 fn requests_behind_a_waiting_one_wait_too() {
     let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
@@ -109,8 +109,8 @@ fn requests_behind_a_waiting_one_wait_too() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// Design, section 7, "WrTracker Queue Evolution". The seed's map and two queues are one ring
-/// with cursors (design.md, section 3); the columns are the ring's counts and fronts.
+/// The C++ design describes its map and its two queues by this table. Here they are one ring with cursors, so
+/// the columns are the ring's counts and fronts.
 #[test]
 fn the_trackers_queues_evolve_as_in_the_table() {
     let mut tracker = WrTracker::<u32, 4>::new(0);
@@ -132,7 +132,7 @@ fn the_trackers_queues_evolve_as_in_the_table() {
     tracker.invariants();
 }
 
-/// Design, section 8: "Unique internalWrId".
+/// Ids count up and are not reused, so that a late completion cannot name another request.
 #[test]
 fn the_tracker_never_gives_an_id_twice_and_refuses_when_full() {
     let mut tracker = WrTracker::<u8, 2>::new(0);

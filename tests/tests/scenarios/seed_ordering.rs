@@ -1,4 +1,4 @@
-//! The seeds' scenarios about the order of reports, errors, and polling.
+//! The order of reports, errors, and polling: the examples of the C++ design that polyrail implements.
 
 use polyrail_core::verbs::{Completion, DeviceId, Imm, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
@@ -6,9 +6,8 @@ use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
 const KB_100: u32 = 100 << 10;
 
-/// Workflows, section 4: A (200 KB, two fragments), then B (80 KB); B completes first. The seed puts
-/// B's fragment behind A's first on QP 0, and has it complete before, which no RC queue pair does;
-/// here B is on a rail of its own.
+/// A (200 KB, two fragments), then B (80 KB); B completes first. B is on a rail without a fragment of A, since
+/// an RC queue pair would complete A's fragment first.
 #[test]
 fn b_completes_first_and_is_reported_after_a() {
     let mut rig = Setup::spray(3).fragment(KB_100).rig();
@@ -30,7 +29,7 @@ fn abc() -> Rig {
     rig
 }
 
-/// Design, 6.1: the A, B, C example. C shares rail 0 with A's first fragment.
+/// Three requests A, B and C. C shares rail 0 with A's first fragment.
 #[test]
 fn a_b_c_come_out_in_posting_order() {
     let mut rig = abc();
@@ -44,7 +43,7 @@ fn a_b_c_come_out_in_posting_order() {
     assert_eq!(rig.poll_ids(), ok(&[2, 3]), "B, and C with it");
 }
 
-/// Simplified design, 3.4: the same with the order B, A, C, A.
+/// The same requests complete in the order B, A, C, A.
 #[test]
 fn c_waits_for_b_even_though_a_is_reported() {
     let mut rig = abc();
@@ -56,7 +55,7 @@ fn c_waits_for_b_even_though_a_is_reported() {
     assert_eq!(rig.poll_ids(), ok(&[2, 3]));
 }
 
-/// Design, 2.3: "recv completions are never blocked by pending sends".
+/// Completions of receives never wait for pending sends.
 #[test]
 fn sends_and_receives_are_ordered_independently() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -70,8 +69,7 @@ fn sends_and_receives_are_ordered_independently() {
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
 }
 
-/// Design, 2.2: "aggregatedStatus: first error wins". The first is the one whose completion came
-/// first.
+/// The status of a request is its first error: the one whose completion came first.
 #[test]
 fn the_first_error_wins_and_is_reported_when_all_fragments_are_in() {
     let mut rig = Setup::spray(3).fragment(128).rig();
@@ -99,7 +97,7 @@ fn within_a_batch_the_failure_wins_over_the_flushes_behind_it() {
     assert_eq!(error.vendor_err & 0xFF00_0000, 0x8100_0000);
 }
 
-/// Simplified design, 3.5: a batch gives the same results as its completions one by one.
+/// A batch gives the same results as its completions one by one.
 #[test]
 fn completions_in_one_batch_and_one_by_one_report_the_same() {
     let wanted = {
@@ -119,8 +117,8 @@ fn completions_in_one_batch_and_one_by_one_report_the_same() {
     assert_eq!(ids, wanted);
 }
 
-/// Simplified design, 3.6: what is complete beyond `numEntries` comes out first next time. Here it
-/// needs no second queue: it stays in the ring.
+/// What is complete beyond the budget comes out first next time. It needs no second queue, since it stays in
+/// the ring.
 #[test]
 fn the_budget_limits_reports_and_the_rest_comes_first_in_order() {
     let mut rig = Setup::spray(4).fragment(128).rig();

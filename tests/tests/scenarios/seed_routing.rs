@@ -1,4 +1,4 @@
-//! The seeds' tables: where requests go, and where completions come from.
+//! Where requests go, and where completions come from: the tables of the C++ design that polyrail implements.
 
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus,
@@ -34,7 +34,7 @@ fn spread(setup: &Setup, request: SendWr<'_>) -> (Vec<usize>, usize) {
     (rig.rails.iter().map(posted).collect(), rig.notify.as_ref().map_or(0, posted))
 }
 
-/// Design, 4.1, as design.md, section 5, has it (SEND_WITH_IMM passes through too).
+/// The table of routes in `core/docs/architecture.md` ("Routing over one rail and over several").
 #[test]
 fn over_many_rails_each_opcode_takes_its_path() {
     let spray = Setup::spray(2).fragment(128);
@@ -99,7 +99,7 @@ fn what_cannot_be_spread_is_refused_and_nothing_changes() {
     assert!(rig.rails.iter().all(|rail| rail.take_doorbells().is_empty()));
 }
 
-/// Design, 4.5: a length selects between data and notification receives.
+/// A length selects between data and notification receives.
 #[test]
 fn receives_go_where_the_table_sends_them() {
     let data = RecvWr::data(1, local(64), &KEYS);
@@ -152,7 +152,7 @@ fn a_single_rail_that_fails_reports_an_unknown_opcode() {
     assert_eq!((error.status, error.rail, error.qp_num), (first, RailId::Data(0), 10));
 }
 
-/// Workflows, section 7: four rails (10 to 13) with notify (20), and a single one (30), on one queue.
+/// Four rails (10 to 13) with notify (20), and a single one (30), on one queue.
 #[test]
 fn a_single_and_a_multi_rail_queue_pair_share_a_completion_queue() {
     let nic = Nic::new();
@@ -181,7 +181,7 @@ fn a_single_and_a_multi_rail_queue_pair_share_a_completion_queue() {
     assert_eq!(seen, [(3, 999, 0), (rig::VIRTUAL_QP_NUM, 7, 256)]);
 }
 
-/// Design, 3.1: the key is device and number.
+/// The key of a route is device and number.
 #[test]
 fn equal_numbers_on_two_devices_are_two_queue_pairs() {
     let nic = Nic::new();
@@ -226,7 +226,7 @@ fn rails_of_equal_number_on_two_devices_are_two_rails() {
     assert_eq!(qp.protocol_errors(), 0);
 }
 
-/// Simplified design, 2.4.4: "unregistered QPs pass through directly" - as foreign, unchanged.
+/// Completions of queue pairs that are not attached are handed over as foreign, unchanged.
 #[test]
 fn a_stranger_on_the_same_queue_is_handed_over_as_it_came() {
     let mut rig = Setup::spray(2).rig();

@@ -1,4 +1,4 @@
-//! The seeds' scenarios about SPRAY's notifies, and its receives.
+//! SPRAY's notifies, and its receives: the examples of the C++ design that polyrail implements.
 
 use polyrail_core::hardware::{QpLimits, QueuePair};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
@@ -10,7 +10,7 @@ use polyrail_tests::view::write;
 const KB_100: u32 = 100 << 10;
 const NONE: [Vec<u32>; 0] = [];
 
-/// Workflows, section 5: 200 KB in two fragments, then the notify.
+/// 200 KB in two fragments, then the notify.
 #[test]
 fn the_notify_follows_when_both_fragments_are_acknowledged() {
     let mut rig = Setup::spray(2).fragment(KB_100).rig();
@@ -45,8 +45,8 @@ fn with_notify_slots(max_send_wr: u32) -> Rig {
     Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig()
 }
 
-/// Workflows, section 6: the notify queue pair is full when A's and B's data is complete. The seed
-/// sends B's notify one round trip after A's; design.md, section 5, as far as there are credits.
+/// The notify queue pair is full when the data of several requests is complete. Their notifies go out as far
+/// as there are credits, and not one for each round trip.
 #[test]
 fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
     let mut rig = with_notify_slots(2);
@@ -64,7 +64,7 @@ fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
     assert_eq!(rig.poll_ids(), ok(&[4]));
 }
 
-/// Simplified design, 2.4.4: a notify means that every earlier request is complete too, those
+/// A notify means that every earlier request is complete too, those
 /// without notify included.
 #[test]
 fn a_notify_waits_for_every_earlier_request() {
@@ -98,7 +98,7 @@ fn requests_without_notify_between_two_notifies_do_not_part_them() {
     assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
 }
 
-/// Design, 4.3: RDMA must be signaled, WRITE_WITH_IMM excepted: its success is then not reported.
+/// RDMA must be signaled, WRITE_WITH_IMM excepted: its success is then not reported.
 #[test]
 fn an_unsignaled_write_with_imm_is_notified_and_not_reported() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -129,7 +129,7 @@ fn write_with_imm_needs_a_notify_queue_pair() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Simplified design, 3.1: receives beyond the notify queue pair's capacity wait, in order.
+/// Receives beyond the notify queue pair's capacity wait, in order.
 #[test]
 fn receives_beyond_the_notify_queue_pairs_capacity_wait_in_order() {
     let notify_limits = QpLimits { max_recv_wr: 2, ..LIMITS };

@@ -75,7 +75,7 @@ fn an_account_is_filled_up_at_the_low_water_mark_in_one_batch() {
     assert_eq!(queue.batches(), [449]);
 }
 
-/// Rule M: a fixed low water mark is not enough.
+/// A fixed low water mark is not enough.
 #[test]
 fn what_was_promised_is_posted_beyond_the_water_marks() {
     let queue = Shared::default();
@@ -90,7 +90,7 @@ fn what_was_promised_is_posted_beyond_the_water_marks() {
     assert_eq!(all, 2048, "never more than the limit");
 }
 
-/// Rule M: whoever eats what others posted pays for it himself.
+/// A connection that takes receives which others posted replaces them from its own account.
 #[test]
 fn the_sum_of_accounts_is_what_the_queue_holds() {
     let queue = Shared::default();

@@ -41,7 +41,7 @@ fn entries_that_were_lost_are_written_again_by_another_device() {
     arrives(&mut rig, send, recv);
 }
 
-/// Rule M: before the peer's fence, an old copy could land over a newer entry.
+/// Before the peer's fence, an old copy could land over a newer entry.
 #[test]
 fn entries_are_written_again_after_the_peers_fence_only_and_hold_their_slot() {
     let mut rig = Setup::rerouting(2).rig();
@@ -89,7 +89,7 @@ fn just_enough() -> (Rig, Vec<(SendHandle, RecvHandle)>) {
     (rig, handles)
 }
 
-/// Rule M: shares that are moved land on other devices, whose pools must have receives for them.
+/// Shares that are moved land on other devices, whose pools must have receives for them.
 #[test]
 fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_told() {
     let (mut rig, handles) = just_enough();
@@ -148,7 +148,7 @@ fn a_receiver_that_holds_a_fence_back_wants_to_be_polled() {
     assert!(rig.receiver().next_control().is_some() && !rig.receiver().needs_poll());
 }
 
-/// Rule M: completions of a queue pair that is fenced lower the count, and do nothing else.
+/// Completions of a queue pair that is fenced lower the count, and do nothing else.
 #[test]
 fn completions_of_a_fenced_queue_pair_lower_the_count_and_do_nothing_else() {
     let (mut rig, send, recv) = under_way();
@@ -188,7 +188,7 @@ fn a_moved_immediate_of_a_rail_that_is_not_fenced_is_refused() {
     assert_eq!(rig.receiver().failure(), Some(&Failure::Protocol(error)));
 }
 
-/// Rule M: whatever still comes of a queue pair that was given up, the peer was told another number.
+/// Whatever still comes of a queue pair that was given up, the peer was told another number.
 #[test]
 fn completions_of_a_queue_pair_that_was_lost_are_not_looked_at() {
     let (mut rig, send, recv) = under_way();
@@ -223,7 +223,7 @@ fn irecv_promises_no_more_than_a_failure_leaves_room_for() {
     assert!(recvs.into_iter().all(|recv| rig.received(recv).is_some()));
 }
 
-/// Rule M: the count of a device that died with completions untaken is not the NIC's; its pool is made anew.
+/// The count of a device that died with completions untaken is not the NIC's; its pool is made anew.
 #[test]
 fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
     let mut rig = Setup::rerouting(2).rig();

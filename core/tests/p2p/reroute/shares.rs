@@ -21,7 +21,7 @@ fn a_share_that_did_not_arrive_is_sent_again_with_the_record_and_the_full_mask()
     assert_eq!(rig.sender().failure(), None);
 }
 
-/// Rule M: what arrived is not sent again, though its acknowledgement was lost.
+/// What arrived is not sent again, though its acknowledgement was lost.
 #[test]
 fn a_share_that_arrived_is_not_sent_again() {
     let (mut rig, send, recv) = under_way();
@@ -31,7 +31,7 @@ fn a_share_that_arrived_is_not_sent_again() {
     assert_eq!(moved(&mut rig), []);
 }
 
-/// Rule M: nothing is sent again before the peer's fence, since what was lost may still be carried out.
+/// Nothing is sent again before the peer's fence, since what was lost may still be carried out.
 #[test]
 fn nothing_is_sent_again_before_the_peers_fence() {
     let (mut rig, send, recv) = under_way();
@@ -46,7 +46,7 @@ fn nothing_is_sent_again_before_the_peers_fence() {
     assert_eq!(moved(&mut rig), [], "it is counted");
 }
 
-/// Rule M: ERR and an empty poll are not the fence; the driver's word is, and an empty poll after it.
+/// ERR and an empty poll are not the fence: it needs `last_wqe_reached`, and an empty poll after it.
 #[test]
 fn the_fence_waits_for_the_word_that_no_more_receives_can_complete() {
     let (mut rig, send, recv) = under_way();
@@ -146,7 +146,7 @@ fn several_buffers_and_long_messages_are_sent_again() {
     }
 }
 
-/// Rule M: the record may be what was lost; every moved share brings it.
+/// The record may be what was lost; every moved share brings it.
 #[test]
 fn the_leaders_record_is_lost_and_comes_with_the_moved_share() {
     let mut setup = Setup::rerouting(2);

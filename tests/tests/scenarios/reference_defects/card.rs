@@ -1,4 +1,4 @@
-//! Row 20: the connection card is read strictly.
+//! Defect 20: the connection card is read strictly.
 
 use polyrail::card::{CardError, ConnectionCard, MAX_CARD_BYTES};
 use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow, RailFailure};

@@ -19,7 +19,7 @@ fn numbers(rig: &Rig) -> Vec<(u32, bool)> {
     numbers
 }
 
-/// Row 5: only WRITE_WITH_IMM consumes sequence numbers.
+/// Defect 5: only WRITE_WITH_IMM consumes sequence numbers.
 #[test]
 fn defect_05_plain_writes_and_reads_consume_no_sequence_numbers() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
@@ -30,7 +30,7 @@ fn defect_05_plain_writes_and_reads_consume_no_sequence_numbers() {
     assert_eq!(numbers(&rig), [(0, false), (1, true), (2, false), (3, true)]);
 }
 
-/// Row 8: a notification before its receive is a credit for the next one.
+/// Defect 8: a notification before its receive is a credit for the next one.
 #[test]
 fn defect_08_a_notification_before_its_receive_is_kept() {
     let mut rig = Setup::dqplb(2).rig();
@@ -48,7 +48,7 @@ fn defect_08_a_notification_before_its_receive_is_kept() {
     assert_eq!(rig.poll_ids(), ok(&[72]));
 }
 
-/// Row 9: status first; a flushed receive is not data, and is not posted again.
+/// Defect 9: status first; a flushed receive is not data, and is not posted again.
 #[test]
 fn defect_09_a_flushed_receive_is_neither_data_nor_posted_again() {
     let mut rig = Setup::dqplb(2).depth(4).rig();
@@ -66,7 +66,7 @@ fn defect_09_a_flushed_receive_is_neither_data_nor_posted_again() {
     assert_eq!((error.rail, error.status), (RailId::Data(1), WcStatus::WR_FLUSH_ERR));
 }
 
-/// Row 9, for receives that were never posted: nothing is left to wait for.
+/// Defect 9, for receives that were never posted: nothing is left to wait for.
 #[test]
 fn defect_09_a_failed_queue_pair_posts_no_receives_of_its_own() {
     let mut rig = Setup::dqplb(2).depth(4).rig();
@@ -77,7 +77,7 @@ fn defect_09_a_failed_queue_pair_posts_no_receives_of_its_own() {
     assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
 }
 
-/// Row 11: refused cleanly, with the driver's code; later receives are not blocked.
+/// Defect 11: refused cleanly, with the driver's code; later receives are not blocked.
 #[test]
 fn defect_11_a_refused_receive_leaves_no_ghost() {
     let mut rig = Setup::spray(2).rig();
@@ -98,7 +98,7 @@ fn defect_11_a_refused_receive_leaves_no_ghost() {
     assert_eq!(rig.poll(), [done(4, WcOpcode::RECV, 10)]);
 }
 
-/// Row 11, DQPLB: after a refusal the receives are posted after all, on every rail.
+/// Defect 11, DQPLB: after a refusal the receives are posted after all, on every rail.
 #[test]
 fn defect_11_dqplb_receives_refused_once_are_posted_later() {
     let mut rig = Setup::dqplb(3).depth(8).rig();
@@ -120,7 +120,7 @@ fn defect_11_dqplb_receives_refused_by_a_full_queue_are_posted_at_the_next_poll(
     assert_eq!(rig.rails[1].recvs().len(), 8);
 }
 
-/// Row 12: the kind that came first stands, the other is refused before anything is posted.
+/// Defect 12: the kind that came first stands, the other is refused before anything is posted.
 #[test]
 fn defect_12_data_and_notification_receives_do_not_mix_on_rail_0() {
     let data = RecvWr::data(1, local(64), &KEYS);
@@ -139,7 +139,7 @@ fn defect_12_data_and_notification_receives_do_not_mix_on_rail_0() {
     assert_eq!(rig.rails[0].recvs().len(), 4);
 }
 
-/// Row 12: a data receive that was refused has not chosen the kind.
+/// Defect 12: a data receive that was refused has not chosen the kind.
 #[test]
 fn defect_12_a_refused_data_receive_leaves_the_queue_to_notifications() {
     let mut rig = Setup::dqplb(2).depth(4).rig();
@@ -151,7 +151,7 @@ fn defect_12_a_refused_data_receive_leaves_the_queue_to_notifications() {
     assert_eq!(rig.qp.protocol_errors(), 0);
 }
 
-/// Row 12 is DQPLB's: with SPRAY, notifications have a queue of their own.
+/// Defect 12 is DQPLB's: with SPRAY, notifications have a queue of their own.
 #[test]
 fn defect_12_spray_mixes_both_kinds() {
     let mut rig = Setup::spray(2).rig();
@@ -162,7 +162,7 @@ fn defect_12_spray_mixes_both_kinds() {
     assert_eq!(rig.poll_ids(), ok(&[1, 2]));
 }
 
-/// Row 17: what arrived is reported: SPRAY's immediate, a SEND's length and immediate.
+/// Defect 17: what arrived is reported: SPRAY's immediate, a SEND's length and immediate.
 #[test]
 fn defect_17_receives_over_many_rails_report_what_arrived() {
     let mut rig = Setup::spray(2).rig();
@@ -179,7 +179,7 @@ fn defect_17_receives_over_many_rails_report_what_arrived() {
     assert_eq!(rig.poll(), [expected]);
 }
 
-/// Row 17: "none" where the scheme uses the immediate itself.
+/// Defect 17: "none" where the scheme uses the immediate itself.
 #[test]
 fn defect_17_dqplb_reports_no_immediate() {
     let mut rig = Setup::dqplb(2).rig();
@@ -196,7 +196,7 @@ fn sender(span: u32) -> Rig {
     rig
 }
 
-/// Row 25: with rail 0 stalled, rail 1 runs ahead as far as the span.
+/// Defect 25: with rail 0 stalled, rail 1 runs ahead as far as the span.
 #[test]
 fn defect_25_a_sender_keeps_within_its_span_of_a_stalled_rail() {
     let mut rig = sender(10);
@@ -215,7 +215,7 @@ fn defect_25_a_sender_keeps_within_its_span_of_a_stalled_rail() {
     assert_eq!(rest.last(), Some(&(19, true)));
 }
 
-/// Row 25: one request longer than the span.
+/// Defect 25: one request longer than the span.
 #[test]
 fn defect_25_a_request_longer_than_the_span_goes_out_piece_by_piece() {
     let mut rig = sender(3);
@@ -229,7 +229,7 @@ fn defect_25_a_request_longer_than_the_span_goes_out_piece_by_piece() {
     assert_eq!(sent, expected);
 }
 
-/// Row 25: a window that is known late, and smaller than what is in flight, is not overstepped
+/// Defect 25: a window that is known late, and smaller than what is in flight, is not overstepped
 /// further.
 #[test]
 fn defect_25_a_window_that_shrinks_under_traffic_stops_the_sender() {
@@ -244,7 +244,7 @@ fn defect_25_a_window_that_shrinks_under_traffic_stops_the_sender() {
     assert_eq!(numbers(&rig), [(12, true)]);
 }
 
-/// Row 25: a window that leaves no numbers.
+/// Defect 25: a window that leaves no numbers.
 #[test]
 fn defect_25_a_window_too_small_for_anything_is_refused() {
     let mut rig = sender(16);

@@ -7,7 +7,7 @@ use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, ProtocolError, QpState, RailId};
 use polyrail_tests::rig::{self, Setup, ok};
 
-/// Row 1: completions are routed by tag, whatever the opcode field holds.
+/// Defect 1: completions are routed by tag, whatever the opcode field holds.
 #[test]
 fn defect_01_a_failed_fragment_is_not_taken_for_a_send() {
     for opcode in [0, 1, 2, 128, 129, 0xDEAD_BEEF] {
@@ -27,7 +27,7 @@ fn defect_01_a_failed_fragment_is_not_taken_for_a_send() {
     }
 }
 
-/// Row 2: the rail's other completions, good or flushed, still count.
+/// Defect 2: the rail's other completions, good or flushed, still count.
 #[test]
 fn defect_02_completions_after_an_error_on_the_same_rail_count() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -44,7 +44,7 @@ fn defect_02_completions_after_an_error_on_the_same_rail_count() {
     assert_eq!(rig.qp.protocol_errors(), 0);
 }
 
-/// Row 3: no notify for failed data, nor past it.
+/// Defect 3: no notify for failed data, nor past it.
 #[test]
 fn defect_03_the_receiver_is_not_notified_of_failed_data_nor_past_it() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -67,7 +67,7 @@ fn defect_03_the_receiver_is_not_notified_of_failed_data_nor_past_it() {
     assert_eq!(rig.notifies(), Vec::<Vec<u32>>::new());
 }
 
-/// Row 3, the other side: data complete, notify not sent when a *later* request fails.
+/// Defect 3, the other side: data complete, notify not sent when a *later* request fails.
 #[test]
 fn defect_03_data_whose_notify_was_not_sent_is_flushed_not_successful() {
     let mut rig = Setup { notify_limits: one_slot(), ..Setup::spray(2) }.fragment(128).rig();
@@ -89,7 +89,7 @@ fn one_slot() -> polyrail_core::hardware::QpLimits {
     polyrail_core::hardware::QpLimits { max_send_wr: 1, ..polyrail_tests::scripted::LIMITS }
 }
 
-/// Row 6: a request refused is a request forgotten.
+/// Defect 6: a request refused is a request forgotten.
 #[test]
 fn defect_06_a_refused_post_leaves_no_ghost() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -104,7 +104,7 @@ fn defect_06_a_refused_post_leaves_no_ghost() {
     assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
 }
 
-/// Row 6: accepted fragments stay, the rest is cancelled, the request is marked failed.
+/// Defect 6: accepted fragments stay, the rest is cancelled, the request is marked failed.
 #[test]
 fn defect_06_a_request_that_one_rail_took_and_another_refused_fails() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -119,7 +119,7 @@ fn defect_06_a_request_that_one_rail_took_and_another_refused_fails() {
     assert_eq!(rig.qp.post_send(&rig::write(2, 1)), Err(PostSendError::InErrorState));
 }
 
-/// Row 6, DQPLB: numbers are consumed on acceptance, so a refused post leaves no hole.
+/// Defect 6, DQPLB: numbers are consumed on acceptance, so a refused post leaves no hole.
 #[test]
 fn defect_06_a_refused_post_consumes_no_sequence_number() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
@@ -132,7 +132,7 @@ fn defect_06_a_refused_post_consumes_no_sequence_number() {
     assert_eq!(posted[0].imm.wire(), [0, 0, 0, 0x80], "number 0, last fragment");
 }
 
-/// Row 7: an error beside the completions, not instead of them.
+/// Defect 7: an error beside the completions, not instead of them.
 #[test]
 fn defect_07_an_error_while_polling_costs_no_completion() {
     let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
@@ -152,7 +152,7 @@ fn defect_07_an_error_while_polling_costs_no_completion() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// Row 7: neither a protocol error nor a foreign completion costs the rest of its batch.
+/// Defect 7: neither a protocol error nor a foreign completion costs the rest of its batch.
 #[test]
 fn defect_07_bad_completions_cost_the_good_ones_of_their_batch_nothing() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -174,7 +174,7 @@ fn defect_07_bad_completions_cost_the_good_ones_of_their_batch_nothing() {
     assert_eq!(rig.qp.state(), QpState::Ready);
 }
 
-/// Row 16: rails that are down are not chosen.
+/// Defect 16: rails that are down are not chosen.
 #[test]
 fn defect_16_a_rail_out_of_service_gets_no_fragments() {
     let mut rig = Setup::spray(3).fragment(128).rig();
@@ -186,7 +186,7 @@ fn defect_16_a_rail_out_of_service_gets_no_fragments() {
     assert_eq!(rig.run_dry().len(), 3);
 }
 
-/// Row 16: after a failure, nothing more goes to any rail.
+/// Defect 16: after a failure, nothing more goes to any rail.
 #[test]
 fn defect_16_a_failed_queue_pair_is_given_nothing() {
     let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
@@ -203,7 +203,7 @@ fn defect_16_a_failed_queue_pair_is_given_nothing() {
     assert_eq!(rig.qp.post_recv(&RecvWr::notification(3)), Err(PostRecvError::InErrorState));
 }
 
-/// Row 18: a completion after its virtual queue pair is gone belongs to the caller.
+/// Defect 18: a completion after its virtual queue pair is gone belongs to the caller.
 #[test]
 fn defect_18_a_completion_after_detach_is_foreign() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -217,7 +217,7 @@ fn defect_18_a_completion_after_detach_is_foreign() {
     assert_eq!((device.0, completion.qp_num, Some(completion.wr_id)), (0, 10, wr_id));
 }
 
-/// Row 18: the same when the virtual queue pair is dropped while it is attached.
+/// Defect 18: the same when the virtual queue pair is dropped while it is attached.
 #[test]
 fn defect_18_a_completion_of_a_dropped_queue_pair_is_foreign() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -230,7 +230,7 @@ fn defect_18_a_completion_of_a_dropped_queue_pair_is_foreign() {
     assert!(matches!(events[0], Event::Foreign { completion, .. } if completion.qp_num == 11));
 }
 
-/// Row 23: a driver's error on notifies surfaces, and the request does not succeed.
+/// Defect 23: a driver's error on notifies surfaces, and the request does not succeed.
 #[test]
 fn defect_23_an_error_while_posting_notifies_surfaces() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -245,7 +245,7 @@ fn defect_23_an_error_while_posting_notifies_surfaces() {
     assert_eq!(rig.qp.state(), QpState::Error);
 }
 
-/// Row 23: the same for a notify that fails on its way.
+/// Defect 23: the same for a notify that fails on its way.
 #[test]
 fn defect_23_a_failed_notify_fails_its_request_and_flushes_those_behind() {
     let mut rig = Setup::spray(2).fragment(128).rig();

@@ -9,7 +9,7 @@ use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
 use polyrail_tests::view::{inner, write};
 
-/// Row 4: all notifies that are ready go out together, in order, as credits allow.
+/// Defect 4: all notifies that are ready go out together, in order, as credits allow.
 #[test]
 fn defect_04_notifies_of_ready_requests_go_out_together() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -27,7 +27,7 @@ fn signaled(request: &SendRequest) -> bool {
     request.flags.contains(SendFlags::SIGNALED)
 }
 
-/// Row 10: one ring, nothing to leak.
+/// Defect 10: one ring, nothing to leak.
 #[test]
 fn defect_10_a_hundred_thousand_receives_leave_nothing_behind() {
     let mut rig = Setup::spray(2).rig();
@@ -44,7 +44,7 @@ fn defect_10_a_hundred_thousand_receives_leave_nothing_behind() {
     assert!(rig.notify().recvs().is_empty());
 }
 
-/// Row 13: "unlimited" means the queue pair's own depth.
+/// Defect 13: "unlimited" means the queue pair's own depth.
 #[test]
 fn defect_13_an_unlimited_message_count_still_posts_receives() {
     for (max_recv_wr, expected) in [(1024, 16), (5, 5)] {
@@ -59,7 +59,7 @@ fn defect_13_an_unlimited_message_count_still_posts_receives() {
     }
 }
 
-/// Row 13: a limit of zero is refused when the queue pair is built.
+/// Defect 13: a limit of zero is refused when the queue pair is built.
 #[test]
 fn defect_13_a_limit_of_zero_messages_cannot_be_built() {
     let built = |scheme, max_msgs_per_qp, limits: QpLimits| {
@@ -85,7 +85,7 @@ fn build(config: Config, limits: QpLimits) -> Result<rig::TestQp, BuildError> {
     <rig::TestQp>::new(config, rails, None)
 }
 
-/// Row 14: sizes are validated when the queue pair is built.
+/// Defect 14: sizes are validated when the queue pair is built.
 #[test]
 fn defect_14_impossible_fragment_sizes_cannot_be_built() {
     for bytes in [0, 1, 127, 129, u32::MAX] {
@@ -101,7 +101,7 @@ fn defect_14_impossible_fragment_sizes_cannot_be_built() {
     assert!(build(config, limits).is_ok(), "what a rail can just carry");
 }
 
-/// Row 14: 4 GiB - 1 in large fragments, the last one odd.
+/// Defect 14: 4 GiB - 1 in large fragments, the last one odd.
 #[test]
 fn defect_14_the_longest_request_is_split_and_completes() {
     let mut rig = Setup::spray(2).fragment(1 << 30).rig();
@@ -113,7 +113,7 @@ fn defect_14_the_longest_request_is_split_and_completes() {
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, u32::MAX)]);
 }
 
-/// Row 14: `length + max_msg_size` overflows 32 bits in the reference.
+/// Defect 14: `length + max_msg_size` overflows 32 bits in the reference.
 #[test]
 fn defect_14_the_largest_fragment_size_does_not_overflow() {
     let largest = u32::MAX - 127;
@@ -126,13 +126,13 @@ fn defect_14_the_largest_fragment_size_does_not_overflow() {
     assert_eq!(rig.run_dry().len(), 2);
 }
 
-/// Row 14: 4 GiB - 1 in 2^20 fragments; every one is checked.
+/// Defect 14: 4 GiB - 1 in 2^20 fragments; every one is checked.
 #[test]
 fn defect_14_the_longest_request_covers_every_byte_once() {
     covers_every_byte_once(4096, 1 << 20);
 }
 
-/// Row 14: the maximum number of fragments. Takes some seconds without optimisation.
+/// Defect 14: the maximum number of fragments. Takes some seconds without optimisation.
 #[test]
 #[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
 fn defect_14_the_longest_request_in_the_shortest_fragments_covers_every_byte_once() {
@@ -175,7 +175,7 @@ fn span(batch: &[SendRequest], fragment: u32) -> (u64, u64) {
     (start, end)
 }
 
-/// Row 14: a remote range past the end of the address space.
+/// Defect 14: a remote range past the end of the address space.
 #[test]
 fn defect_14_a_remote_range_that_wraps_is_refused() {
     let mut rig = Setup::spray(2).rig();
@@ -186,7 +186,7 @@ fn defect_14_a_remote_range_that_wraps_is_refused() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Row 15: checked before anything changes; the next post works.
+/// Defect 15: checked before anything changes; the next post works.
 #[test]
 fn defect_15_missing_keys_are_refused_before_anything_changes() {
     let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
@@ -207,7 +207,7 @@ fn defect_15_missing_keys_are_refused_before_anything_changes() {
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::RDMA_WRITE, 256)]);
 }
 
-/// Row 15: the notify queue pair's device counts as well.
+/// Defect 15: the notify queue pair's device counts as well.
 #[test]
 fn defect_15_missing_keys_of_the_notify_device_are_refused() {
     let nic = Nic::new();
@@ -221,7 +221,7 @@ fn defect_15_missing_keys_of_the_notify_device_are_refused() {
     assert_eq!(qp.post_send(&plain), Ok(()), "a plain WRITE needs no notify");
 }
 
-/// Row 19: a queue pair that is assigned over is dropped, its physical ones with it. (Using one
+/// Defect 19: a queue pair that is assigned over is dropped, its physical ones with it. (Using one
 /// after it was moved away does not compile: `ui/use_after_move.rs`.)
 #[test]
 fn defect_19_assigning_over_a_queue_pair_drops_the_old_one() {
@@ -232,7 +232,7 @@ fn defect_19_assigning_over_a_queue_pair_drops_the_old_one() {
     assert_eq!(before - rig.nic.owners(), 3, "two rails and the notify queue pair");
 }
 
-/// Row 21, FENCE: waits for every earlier READ and atomic, on any rail.
+/// Defect 21, FENCE: waits for every earlier READ and atomic, on any rail.
 #[test]
 fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
     let mut rig = Setup::spray(3).fragment(128).rig();
@@ -259,7 +259,7 @@ fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
     assert_eq!(reported, ok(&[1, 2, 3, 4]));
 }
 
-/// Row 21, FENCE of a SEND: it waits for READs even where pass-through may overtake writes.
+/// Defect 21, FENCE of a SEND: it waits for READs even where pass-through may overtake writes.
 #[test]
 fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
     let mut rig = Setup::spray(2).fragment(128).unordered().rig();
@@ -276,7 +276,7 @@ fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 8)]);
 }
 
-/// Row 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up the
+/// Defect 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up the
 /// request ahead of the READ, while rail 0 has room for an atomic.
 #[test]
 fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
@@ -290,7 +290,7 @@ fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
-/// Row 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose arrival
+/// Defect 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose arrival
 /// completes the request.
 #[test]
 fn defect_21_solicited_goes_on_every_numbered_fragment() {
@@ -324,7 +324,7 @@ fn defect_21_a_solicited_request_waits_for_unsolicited_numbers() {
     assert_eq!(rig.run_dry().len(), 2);
 }
 
-/// Row 21, SOLICITED: with SPRAY on the notify, which is what the peer's queue sees.
+/// Defect 21, SOLICITED: with SPRAY on the notify, which is what the peer's queue sees.
 #[test]
 fn defect_21_solicited_goes_on_the_notify() {
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
@@ -340,7 +340,7 @@ fn defect_21_solicited_goes_on_the_notify() {
     assert_eq!(notifies, [SendFlags::SOLICITED, SendFlags::SIGNALED]);
 }
 
-/// Row 21, INLINE: the buffer is free when the post returns, so it must be posted at once.
+/// Defect 21, INLINE: the buffer is free when the post returns, so it must be posted at once.
 #[test]
 fn defect_21_an_inline_request_is_posted_at_once_or_refused() {
     let inline = SendFlags::SIGNALED | SendFlags::INLINE;
@@ -366,7 +366,7 @@ fn defect_21_an_inline_request_is_posted_at_once_or_refused() {
     assert_eq!(rig.run_dry().len(), 2);
 }
 
-/// Row 21, INLINE with SPRAY and imm: the data goes at once, the notify carries no data.
+/// Defect 21, INLINE with SPRAY and imm: the data goes at once, the notify carries no data.
 #[test]
 fn defect_21_an_inline_spray_request_is_notified_without_inline() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -377,7 +377,7 @@ fn defect_21_an_inline_spray_request_is_notified_without_inline() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Row 22: pass-through requests take credits of rail 0.
+/// Defect 22: pass-through requests take credits of rail 0.
 #[test]
 fn defect_22_pass_through_takes_credits_of_rail_0() {
     let mut rig = Setup::spray(2).fragment(128).depth(4).unordered().rig();
@@ -391,7 +391,7 @@ fn defect_22_pass_through_takes_credits_of_rail_0() {
     assert_eq!(rig.run_dry().len(), 5);
 }
 
-/// Row 22: on a single rail the driver's own queue-full is the back-pressure.
+/// Defect 22: on a single rail the driver's own queue-full is the back-pressure.
 #[test]
 fn defect_22_a_single_rail_reports_the_drivers_queue_full() {
     let mut setup = Setup::spray(1);
@@ -407,7 +407,7 @@ fn defect_22_a_single_rail_reports_the_drivers_queue_full() {
     assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Ok(()));
 }
 
-/// Row 24: a poll stops at its budget, and takes no more than a batch of completions.
+/// Defect 24: a poll stops at its budget, and takes no more than a batch of completions.
 #[test]
 fn defect_24_a_poll_hands_over_no_more_than_its_budget() {
     let mut rig = Setup::spray(1).rig();
@@ -424,7 +424,7 @@ fn defect_24_a_poll_hands_over_no_more_than_its_budget() {
     assert_eq!(ids, (0..50).collect::<Vec<_>>());
 }
 
-/// Row 24: completions without a report do not make a poll endless either.
+/// Defect 24: completions without a report do not make a poll endless either.
 #[test]
 fn defect_24_silent_completions_are_bounded_too() {
     let mut rig: Rig<2, 128, 128> = Setup::spray(2).fragment(128).depth(128).build();

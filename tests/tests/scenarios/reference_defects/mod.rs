@@ -1,10 +1,10 @@
-//! One test for each row of reference-defects.md: what the public C++ implementation gets wrong and
-//! polyrail must not. Rows that the type system forbids have a compile-fail test in `tests/ui` too.
+//! Tests for each defect of the public C++ implementation, by the numbers of the table in
+//! `core/docs/reference.md`. Defects that the type system forbids have a compile-fail test in `tests/ui` too.
 //!
-//! - `errors`: rows 1 to 3, 6, 7, 16, 18, 23;
-//! - `flow`: rows 4, 10, 13 to 15, 19, 21, 22, 24;
-//! - `dqplb`: rows 5, 8, 9, 11, 12, 17, 25;
-//! - `card`: row 20.
+//! - `errors`: defects 1 to 3, 6, 7, 16, 18, 23;
+//! - `flow`: defects 4, 10, 13 to 15, 19, 21, 22, 24;
+//! - `dqplb`: defects 5, 8, 9, 11, 12, 17, 25;
+//! - `card`: defect 20.
 
 mod card;
 mod dqplb;

@@ -8,7 +8,7 @@ use polyrail_tests::rig::{self, Setup, ok};
 use polyrail_tests::scripted::LIMITS;
 use polyrail_tests::view::{inner, of, write};
 
-/// Reroute.md, section 4: posted again at once after the drain, reported after the fence.
+/// Plain fragments are posted again after the local drain, and reported after the fence.
 #[test]
 fn plain_fragments_are_posted_again_at_once_and_reported_after_the_fence() {
     let mut rig = spray().rig();
