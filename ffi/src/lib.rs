@@ -29,7 +29,10 @@
 //!
 //! # Coverage of the verbs API
 //!
-//! The first column numbers the topics of the API; `ffi/tests/fake_driver/manual.rs` checks that
+//! The first column numbers the topics of the API: devices (2), protection domains (3), memory (4),
+//! completion queues (5), queue pairs (6), posting (7), shared receive queues (8), address handles
+//! (9), extended verbs (10), whole connections (11), performance (12), errors (13), threads (14).
+//! `ffi/tests/fake_driver/manual.rs` checks that
 //! every topic has a row, and that the tests of each row exist. Tests marked *fake* are in
 //! `ffi/tests/fake_driver`, where every call can fail without a device, or beside the code. Tests
 //! marked *guest* run on rxe, the kernel's software RDMA driver (`tests/rxe/run.sh`). Tests marked

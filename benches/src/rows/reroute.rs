@@ -9,8 +9,8 @@ use crate::workload::FRAGMENT;
 use polyrail_core::virtual_qp::Scheme;
 use std::hint::black_box;
 
-/// At most this many times the instructions without re-routing: 3% is the noise that rows may have, so
-/// re-routing must be free while nothing fails.
+/// At most this many times the instructions of the same row without re-routing: nothing is to be
+/// paid while no rail fails.
 const LIMIT: f64 = 1.03;
 
 /// A row whose floor is the engine without re-routing.

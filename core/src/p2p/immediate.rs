@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(ImmLayout::new(9), None);
     }
 
-    /// The layout of the earlier protocol for two rails: `slot | mask << 8 | size_q << 10`, all ones for
-    /// "read the record".
+    /// The layout of the earlier protocol for two rails: `slot | mask << 8 | size_q << 10`, all
+    /// ones for "read the record".
     #[test]
     fn with_two_rails_it_is_the_earlier_layout_bit_by_bit() {
         let layout = ImmLayout::new(2).expect("two rails");

@@ -1,7 +1,8 @@
 //! One ring that tracks work requests from post to report.
 //!
-//! The design that polyrail replaces keeps a hash map of active requests and two queues of ids. Both queues
-//! are FIFO in the same id order, so a ring indexed by `id & (N - 1)` and four cursors say the same:
+//! The design that polyrail replaces keeps a hash map of active requests and two queues of ids.
+//! Both queues are FIFO in the same id order, so a ring indexed by `id & (N - 1)` and four cursors
+//! say the same:
 //!
 //! ```text
 //!   reported        notified        posted         added

@@ -87,7 +87,8 @@ fn inactive_rails_get_nothing_at_all() {
     assert_eq!(counters.completions, 0, "no ghost receives, nothing to drift");
 }
 
-/// The sender decides, inside isend: a receiver that decided would have to know the sender's credits.
+/// The sender decides, inside isend: a receiver that decided would have to know the sender's
+/// credits.
 #[test]
 fn the_mask_is_chosen_inside_isend_from_what_is_true_then() {
     let setup = Setup::rails(2);
@@ -249,8 +250,8 @@ fn several_buffers_find_their_sends_by_tag_and_go_out_together() {
     }
 }
 
-/// Payload goes on the rails of the mask with one signal on each, sizes with the leader's signal only, and a
-/// rail that a buffer gives nothing has no request for that buffer.
+/// Payload goes on the rails of the mask with one signal on each, sizes with the leader's signal
+/// only, and a rail that a buffer gives nothing has no request for that buffer.
 #[test]
 fn the_leader_attaches_the_sizes_and_nobody_writes_nothing() {
     let mut setup = Setup::rails(3);

@@ -17,8 +17,8 @@ fn fields(request: &SendRequest) -> (u32, u32, u32) {
     (number & 0xFF, number >> 8 & 0b11, number >> 10)
 }
 
-/// A length beyond *size_q*: *size_q* is the sentinel, each active rail has its payload in WRITEs, and one
-/// request of the leader alone writes the exact size into the receiver's record.
+/// A length beyond *size_q*: *size_q* is the sentinel, each active rail has its payload in WRITEs,
+/// and one request of the leader alone writes the exact size into the receiver's record.
 #[test]
 fn a_length_beyond_size_q_is_in_the_record_that_the_leader_writes() {
     let mut setup = Setup::rails(2);
@@ -61,8 +61,8 @@ fn rail_1_is_the_leader_of_a_message_that_it_carries_alone() {
     assert_eq!((fields(signal), signal.sge.length()), ((0, 0b10, SENTINEL), 16));
 }
 
-/// When all sizes are 0, one rail alone is active, with one immediate. It is a rail in turn and not always
-/// rail 0, which may have failed.
+/// When all sizes are 0, one rail alone is active, with one immediate. It is a rail in turn and not
+/// always rail 0, which may have failed.
 #[test]
 fn a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
     let mut rig = Setup::rerouting(2).rig();
@@ -91,8 +91,8 @@ fn a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
     assert_eq!((last.0, fields(&last.1).1), (1, 0b10));
 }
 
-/// The last request on each active rail has an immediate of slot, mask and *size_q*, in network byte order;
-/// no other request has one.
+/// The last request on each active rail has an immediate of slot, mask and *size_q*, in network
+/// byte order; no other request has one.
 #[test]
 fn the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() {
     for separate_signal in [None, Some(0)] {
@@ -121,8 +121,9 @@ fn the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() 
     }
 }
 
-/// An immediate names its message by the slot alone, in 8 bits, so no immediate of a former message may come
-/// once the slot is reused. Here the former one is sent again over another rail, and its slot waits.
+/// An immediate names its message by the slot alone, in 8 bits, so no immediate of a former message
+/// may come once the slot is reused. Here the former one is sent again over another rail, and its
+/// slot waits.
 #[test]
 fn a_slot_is_not_taken_anew_while_an_immediate_of_it_may_come() {
     use polyrail_core::p2p::{CallError, NotNow};

@@ -1,6 +1,6 @@
-//! Models: the data structures of the reference implementation, written plainly with std's collections,
-//! run beside the engine's, and the properties of every reader of text. Each is driven by bytes, so that
-//! quickcheck and the fuzz targets share it; it panics where the two disagree.
+//! Models: the data structures of the reference implementation, written plainly with std's
+//! collections, run beside the engine's, and the properties of every reader of text. Each is driven
+//! by bytes, so that quickcheck and the fuzz targets share it; it panics where the two disagree.
 
 mod control;
 mod messages;

@@ -1,4 +1,5 @@
-//! The receive window beside the reference implementation's sequence tracker, which keeps early numbers in a map.
+//! The receive window beside the reference implementation's sequence tracker, which keeps early
+//! numbers in a map.
 
 use crate::choices::{Bytes, Choices};
 use polyrail_core::internals::{Arrival, SequenceWindow};

@@ -1,5 +1,5 @@
-//! Fragments: where they go, what waits, what resumes. The examples are those of the C++ design that
-//! polyrail implements.
+//! Fragments: where they go, what waits, what resumes. The examples are those of the C++ design
+//! that polyrail implements.
 
 use polyrail_core::internals::WrTracker;
 use polyrail_core::verbs::{SendFlags, WcOpcode};
@@ -29,8 +29,8 @@ fn a_300_kb_message_in_three_fragments_is_reported_once_with_its_whole_length() 
     assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
-/// Three fragments over two rails. A rail's share is one batch, to save doorbells and completions, so rail 0
-/// gets fragments 0 and 1 with one doorbell, of which only the second is signaled.
+/// Three fragments over two rails. A rail's share is one batch, to save doorbells and completions,
+/// so rail 0 gets fragments 0 and 1 with one doorbell, of which only the second is signaled.
 #[test]
 fn a_rails_share_is_one_batch_whose_last_fragment_alone_is_signaled() {
     let mut rig = Setup::spray(2).fragment(KB_100).rig();
@@ -109,8 +109,8 @@ fn requests_behind_a_waiting_one_wait_too() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// The C++ design describes its map and its two queues by this table. Here they are one ring with cursors, so
-/// the columns are the ring's counts and fronts.
+/// The C++ design describes its map and its two queues by this table. Here they are one ring with
+/// cursors, so the columns are the ring's counts and fronts.
 #[test]
 fn the_trackers_queues_evolve_as_in_the_table() {
     let mut tracker = WrTracker::<u32, 4>::new(0);

@@ -1,4 +1,5 @@
-//! The order of reports, errors, and polling: the examples of the C++ design that polyrail implements.
+//! The order of reports, errors, and polling: the examples of the C++ design that polyrail
+//! implements.
 
 use polyrail_core::verbs::{Completion, DeviceId, Imm, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
@@ -6,8 +7,8 @@ use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
 const KB_100: u32 = 100 << 10;
 
-/// A (200 KB, two fragments), then B (80 KB); B completes first. B is on a rail without a fragment of A, since
-/// an RC queue pair would complete A's fragment first.
+/// A (200 KB, two fragments), then B (80 KB); B completes first. B is on a rail without a fragment
+/// of A, since an RC queue pair would complete A's fragment first.
 #[test]
 fn b_completes_first_and_is_reported_after_a() {
     let mut rig = Setup::spray(3).fragment(KB_100).rig();
@@ -117,8 +118,8 @@ fn completions_in_one_batch_and_one_by_one_report_the_same() {
     assert_eq!(ids, wanted);
 }
 
-/// What is complete beyond the budget comes out first next time. It needs no second queue, since it stays in
-/// the ring.
+/// What is complete beyond the budget comes out first next time. It needs no second queue, since it
+/// stays in the ring.
 #[test]
 fn the_budget_limits_reports_and_the_rest_comes_first_in_order() {
     let mut rig = Setup::spray(4).fragment(128).rig();

@@ -1,4 +1,5 @@
-//! Where requests go, and where completions come from: the tables of the C++ design that polyrail implements.
+//! Where requests go, and where completions come from: the tables of the C++ design that polyrail
+//! implements.
 
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus,

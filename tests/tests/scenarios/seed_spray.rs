@@ -45,8 +45,8 @@ fn with_notify_slots(max_send_wr: u32) -> Rig {
     Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig()
 }
 
-/// The notify queue pair is full when the data of several requests is complete. Their notifies go out as far
-/// as there are credits, and not one for each round trip.
+/// The notify queue pair is full when the data of several requests is complete. Their notifies go
+/// out as far as there are credits, and not one for each round trip.
 #[test]
 fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
     let mut rig = with_notify_slots(2);

@@ -223,7 +223,8 @@ fn irecv_promises_no_more_than_a_failure_leaves_room_for() {
     assert!(recvs.into_iter().all(|recv| rig.received(recv).is_some()));
 }
 
-/// The count of a device that died with completions untaken is not the NIC's; its pool is made anew.
+/// The count of a device that died with completions untaken is not the NIC's; its pool is
+/// replaced.
 #[test]
 fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
     let mut rig = Setup::rerouting(2).rig();

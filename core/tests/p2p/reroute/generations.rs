@@ -90,9 +90,9 @@ fn events(take: impl FnMut() -> Option<(usize, RailEvent)>) -> Vec<(u16, RailEve
     std::iter::from_fn(take).map(|(_, event)| (event.generation, event.kind)).collect()
 }
 
-/// A Fenced end that receives a message of generation g + 1 uses the previous `arrived` first (table of
-/// [messages](polyrail_core::docs::rails_that_fail#messages-between-the-ends)): the shares of generation g
-/// are lost, or have arrived.
+/// A Fenced end that receives a message of generation g + 1 uses the previous `arrived` first
+/// (table of [messages](polyrail_core::docs::rails_that_fail#messages-between-the-ends)): the
+/// shares of generation g are lost, or have arrived.
 #[test]
 fn shares_of_a_generation_are_settled_by_a_peer_that_tells_of_the_next_one() {
     for newest in ALL {

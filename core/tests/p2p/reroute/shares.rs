@@ -46,7 +46,8 @@ fn nothing_is_sent_again_before_the_peers_fence() {
     assert_eq!(moved(&mut rig), [], "it is counted");
 }
 
-/// ERR and an empty poll are not the fence: it needs `last_wqe_reached`, and an empty poll after it.
+/// ERR and an empty poll are not the fence: it needs `last_wqe_reached`, and an empty poll after
+/// it.
 #[test]
 fn the_fence_waits_for_the_word_that_no_more_receives_can_complete() {
     let (mut rig, send, recv) = under_way();

@@ -20,7 +20,8 @@ const HEAL_EVERY: usize = 32;
 /// What the members of one owner share.
 #[derive(Debug)]
 pub(super) struct Shared<D: Domain, const ROUTES: usize> {
-    /// The receives of each device. Declared before the completion queues, so that they are destroyed first.
+    /// The receives of each device. Declared before the completion queues, so that they are
+    /// destroyed first.
     pub(super) pools: Pools<D::Srq>,
     pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
     /// What tells of completions.

@@ -276,8 +276,8 @@ fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 8)]);
 }
 
-/// Defect 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up the
-/// request ahead of the READ, while rail 0 has room for an atomic.
+/// Defect 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up
+/// the request ahead of the READ, while rail 0 has room for an atomic.
 #[test]
 fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
     let mut rig = Setup::dqplb(2).fragment(128).depth(8).unordered().rig();
@@ -290,8 +290,8 @@ fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
-/// Defect 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose arrival
-/// completes the request.
+/// Defect 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose
+/// arrival completes the request.
 #[test]
 fn defect_21_solicited_goes_on_every_numbered_fragment() {
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
