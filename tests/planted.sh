@@ -846,18 +846,15 @@ plant std-shim/library/src/endpoint/wait.rs 'for _ in 0..self.polls_before_waiti
 
 bug "an alarm that rang is forgotten before the sleep" \
   loom:a_thread_that_waits_for_completions_is_woken_for_a_request
-plant std-shim/library/src/progress/alarm.rs '        // A signal wakes it as well, and' \
+plant std-shim/library/src/progress/shared.rs '        // A signal wakes it as well, and' \
   '        if PLANTED { _ = rustix::io::read(&self.0, &mut [0; 8]); }
         // A signal wakes it as well, and'
 
 bug "a thread looks for requests before it says that it sleeps" loom:a_thread_that_sleeps_is_woken_for_a_request
-plant std-shim/library/src/progress/shared.rs '        self.while_armed(|| {
-            if !something_to_do() {' '        if PLANTED {
-            let is_busy = something_to_do();
-            return self.while_armed(|| if !is_busy { sleep() });
-        }
-        self.while_armed(|| {
-            if !something_to_do() {'
+plant std-shim/library/src/progress/run.rs '        shared.while_armed(|| {
+            if !self.has_something_to_do() {' '        let is_busy = PLANTED && self.has_something_to_do();
+        shared.while_armed(|| {
+            if !is_busy && (PLANTED || !self.has_something_to_do()) {'
 
 bug "a task does not look again after it said whom to wake" loom:a_thread_that_sleeps_is_woken_for_a_request
 plant std-shim/library/src/progress/pending.rs '        self.try_take().map_or(Poll::Pending, Poll::Ready)' \

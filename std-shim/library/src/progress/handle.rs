@@ -1,9 +1,9 @@
 //! A producer's end: posts from any thread.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
+use super::endpoints::QpShared;
 use super::error::{SubmitError, SubmitManyError};
 use super::message::{Lane, Request};
-use super::news::QpShared;
 use super::outcome::RequestOutcome;
 use super::pending::Pending;
 use super::replies::Replies;
@@ -138,7 +138,7 @@ impl Handle {
     /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before any
     /// completion shows it.
     pub fn endpoint_error(&self) -> Option<&EndpointError> {
-        self.shared.news.error(self.qp)
+        self.shared.mailbox.error(self.qp)
     }
 
     fn check_open(&self) -> Result<(), SubmitError> {

@@ -1,6 +1,6 @@
 //! A handle's requests of one kind that are not reported, and how those ended that are.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
 use super::error::SubmitError;
 use super::outcome::{Outcome, Report};
 use super::rings::ReportConsumer;

@@ -1,6 +1,6 @@
 //! What crosses between a handle and the thread.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
 use super::keys::KeySet;
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,

@@ -100,16 +100,13 @@
 //! it used last. Nothing else on the way of a request allocates, on any thread; except that a thread's
 //! first wait makes what it waits with.
 
-mod alarm;
-mod depth;
+mod endpoints;
 mod error;
 mod handle;
 mod inbox;
 mod keys;
-mod lock;
 mod message;
 pub mod messages;
-mod news;
 mod options;
 mod outcome;
 mod pending;
@@ -117,14 +114,12 @@ mod port;
 mod replies;
 mod rings;
 mod run;
+mod set;
 mod shared;
-mod sleep;
 mod submit;
 mod thread;
-mod wait;
 mod worker;
 
-pub use depth::HANDLE_DEPTH;
 pub use error::{RequestError, SubmitError, SubmitManyError, ThreadPanicked};
 pub use handle::Handle;
 pub use message::REQUEST_BYTES;
@@ -132,6 +127,9 @@ pub use options::ProgressOptions;
 pub use outcome::Outcome;
 pub use pending::Pending;
 pub use thread::ProgressThread;
+
+/// Requests of one kind that one handle may have unreported: sends, and as many receives.
+pub const HANDLE_DEPTH: usize = if cfg!(polyrail_loom) { 2 } else { 256 };
 
 #[cfg(doc)]
 use crate::endpoint::EndpointSet;

@@ -1,8 +1,8 @@
 //! A request that was handed over, to be waited for in one of three ways.
 
-use super::lock::lock;
 use super::outcome::{Outcome, RequestOutcome};
 use super::replies::Replies;
+use super::shared::lock;
 use crate::sync::block_on;
 use std::future::Future;
 use std::pin::Pin;

@@ -1,11 +1,12 @@
 //! The thread's side of one handle.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
 use super::keys::{KeySet, KnownKeys};
 use super::message::{HandleMessage, Lane, Request, Work};
 use super::outcome::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
 use super::rings::MessageConsumer;
+use super::set::Port;
 use super::submit::{Submitter, submitter};
 use crate::endpoint::EndpointQp;
 use arrayvec::ArrayVec;
@@ -29,7 +30,7 @@ struct Waiting {
 
 impl Waiting {
     /// The request for the engine, by its handle's number.
-    fn work<'k>(&'k self, known: &'k KnownKeys, number: u32) -> Work<'k> {
+    fn work<'k>(&'k self, known: &'k KnownKeys, number: usize) -> Work<'k> {
         let keys = self.keys.as_ref().unwrap_or_else(|| known.get(self.request.keys));
         self.request.work(name(number, self.request.lane().place(self.request.slot)), keys)
     }
@@ -58,8 +59,6 @@ struct Desk {
 /// Its requests that are posted, and the way back.
 #[derive(Debug)]
 struct Outbox {
-    /// The handle's number; the upper part of its requests' names.
-    number: u32,
     /// Which slots of each lane have a posted request: a device can complete what was never posted.
     is_posted: [Box<[bool]>; 2],
     /// How many, by lane.
@@ -74,28 +73,23 @@ pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 
     let (requests, messages) = submitter();
     let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies());
     let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
-    let out =
-        Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
+    let out = Outbox { is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
     let waiting = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
     let desk = Desk { keys: KnownKeys::new(), waiting, at_once: TURN, out };
     (requests, [sent, received], ThreadPort { qp, messages, desk })
 }
 
 impl ThreadPort {
-    /// Gives it a number, for the names of its requests.
-    pub(super) fn set_number(&mut self, number: u32) {
-        self.desk.out.number = number;
-    }
-
-    /// Posts what waited and what came, as far as there is room; returns whether anything moved.
-    pub(super) fn post<Q>(&mut self, qp: &mut EndpointQp<Q>) -> bool
+    /// Posts requests that waited and new ones, as far as there is room. Their names contain `number`. Returns
+    /// whether anything moved.
+    pub(super) fn post<Q>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
     {
         let desk = &mut self.desk;
         let taken = self.messages.pop_batch(TURN, |message| desk.take(message));
         // An answer may come as soon as a send is posted.
-        let posted = desk.post_receives(qp) | desk.post_sends(qp);
+        let posted = desk.post_receives(number, qp) | desk.post_sends(number, qp);
         posted || taken > 0
     }
 
@@ -120,32 +114,17 @@ impl ThreadPort {
         self.desk.out.reporters.iter_mut().for_each(Reporter::wake);
     }
 
-    /// Whether something waits in the ring, or the handle is gone and nothing is left to do.
-    pub(super) fn has_news(&self) -> bool {
-        !self.messages.is_empty() || self.is_done()
-    }
-
-    /// The handle is gone, and so are its requests.
-    pub(super) fn is_done(&self) -> bool {
-        // Closed first: then nothing can be pushed any more.
-        self.messages.is_closed() && self.is_drained()
-    }
-
-    /// No request of the lane is on its way, waiting or posted.
-    pub(super) fn is_idle(&self, lane: Lane) -> bool {
+    /// Whether no request of the lane is in the ring, waiting or posted.
+    fn is_idle(&self, lane: Lane) -> bool {
         let Desk { waiting, out, .. } = &self.desk;
         let lane = lane as usize;
         self.messages.is_empty() && waiting[lane].is_empty() && out.posted[lane] == 0
     }
 
-    /// No request of either lane is.
-    pub(super) fn is_drained(&self) -> bool {
-        Lane::ALL.iter().all(|lane| self.is_idle(*lane))
-    }
-
-    /// Requests that the virtual queue pair has.
-    pub(super) fn posted(&self) -> usize {
-        self.desk.out.posted.iter().sum()
+    /// Whether requests are posted, or wait for room.
+    pub(super) fn is_busy(&self) -> bool {
+        let Desk { waiting, out, .. } = &self.desk;
+        out.posted != [0; 2] || waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
     /// Sends that were posted so far, and those of them that came back.
@@ -153,10 +132,24 @@ impl ThreadPort {
         let Outbox { posted, sent, .. } = &self.desk.out;
         [sent + posted[Lane::Send as usize] as u64, *sent]
     }
+}
 
-    /// Whether requests wait for room.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.desk.waiting.iter().any(|waiting| !waiting.is_empty())
+impl Port for ThreadPort {
+    fn has_news(&self) -> bool {
+        !self.messages.is_empty() || self.is_done()
+    }
+
+    fn has_sent(&self) -> bool {
+        self.is_idle(Lane::Send)
+    }
+
+    fn is_drained(&self) -> bool {
+        Lane::ALL.iter().all(|lane| self.is_idle(*lane))
+    }
+
+    fn is_done(&self) -> bool {
+        // Closed first: then nothing can be pushed any more.
+        self.messages.is_closed() && self.is_drained()
     }
 }
 
@@ -177,12 +170,12 @@ impl Desk {
     }
 
     /// Posts sends, in order and with few doorbells; returns whether any left.
-    fn post_sends<Q: QueuePair>(&mut self, qp: &mut EndpointQp<Q>) -> bool {
+    fn post_sends<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool {
         let Self { keys, waiting: [waiting, _], at_once, out } = self;
         let before = waiting.len();
         while !waiting.is_empty() {
             let sends = waiting.iter().take(*at_once);
-            let (offered, posted, error) = offer(qp, sends, keys, out.number);
+            let (offered, posted, error) = offer(qp, sends, keys, number);
             waiting.drain(..posted).for_each(|one| out.note_posted(Lane::Send, one.request.slot));
             match error {
                 None => *at_once = (*at_once * 2).min(TURN),
@@ -206,11 +199,11 @@ impl Desk {
     }
 
     /// Posts receives, in order; returns whether any left.
-    fn post_receives<Q: QueuePair>(&mut self, qp: &mut EndpointQp<Q>) -> bool {
+    fn post_receives<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool {
         let Self { keys, waiting: [_, waiting], out, .. } = self;
         let before = waiting.len();
         while let Some(one) = waiting.front()
-            && let Work::Recv(wr) = one.work(keys, out.number)
+            && let Work::Recv(wr) = one.work(keys, number)
         {
             let slot = one.request.slot;
             match qp.post_recv(&wr) {
@@ -229,7 +222,7 @@ fn offer<'w, Q: QueuePair>(
     qp: &mut EndpointQp<Q>,
     sends: impl Iterator<Item = &'w Waiting>,
     keys: &KnownKeys,
-    number: u32,
+    number: usize,
 ) -> (usize, usize, Option<PostSendError>) {
     let sends = sends.filter_map(|one| match one.work(keys, number) {
         Work::Send(wr) => Some(wr),
@@ -258,7 +251,7 @@ impl Outbox {
 const OURS: u64 = 1 << 63;
 
 /// The name under which a request is posted: its handle's number, and the place of its slot among those of both lanes.
-const fn name(number: u32, place: u16) -> u64 {
+const fn name(number: usize, place: u16) -> u64 {
     OURS | (number as u64) << 16 | place as u64
 }
 

@@ -1,6 +1,6 @@
 //! The way back from the thread, for one handle's requests of one kind.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
 use super::inbox::Inbox;
 use super::outcome::{Outcome, Report};
 use super::rings::{ReportProducer, ReportRing};

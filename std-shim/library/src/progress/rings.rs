@@ -1,6 +1,6 @@
 //! The rings between a handle and the thread.
 
-use super::depth::HANDLE_DEPTH;
+use super::HANDLE_DEPTH;
 use super::message::HandleMessage;
 use super::outcome::Report;
 use crate::sync::RingArc;

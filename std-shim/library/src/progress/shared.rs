@@ -1,34 +1,42 @@
-//! What the thread, its owner and all handles share.
+//! State that the thread, its owner and all handles share, and what wakes the thread.
 
-use super::alarm::Alarm;
-use super::lock::lock;
-use crate::sync::{AtomicBool, Mutex, Thread, current};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Thread, current, poll, system_call};
 use polyrail_core::spsc::Doorbell;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
 
-/// Read often and written seldom, so that it stays in every processor's cache. `P` is the thread's side of a handle,
-/// `X` what a kind of thread shares besides.
+/// Locks, even if an earlier holder panicked.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// State that is read often and written seldom, so that it stays in every processor's cache. `P` is the thread's
+/// side of a handle, `X` the mailbox of its kind of set.
 #[derive(Debug)]
 pub(super) struct Shared<P, X> {
     /// Whether the thread sleeps.
     bell: Doorbell,
-    /// The thread; set by itself, before it ever sleeps.
+    /// The thread, which sets it before it ever sleeps.
     thread: OnceLock<Thread>,
-    /// What it sleeps on, if it waits for completions too.
+    /// What the thread sleeps on if it waits for completions, too.
     alarm: Option<Alarm>,
     /// The thread takes no more requests.
     closing: AtomicBool,
-    /// Handles that the thread does not know yet; `None` when it takes no more.
+    /// Ports that the thread has not adopted yet; `None` once it adopts no more.
     newcomers: Mutex<Option<Vec<P>>>,
     /// Whether there are any.
     has_newcomers: AtomicBool,
-    /// What this kind of thread shares besides.
-    pub(super) news: X,
+    /// What else this kind of thread shares.
+    pub(super) mailbox: X,
 }
 
 impl<P, X> Shared<P, X> {
-    pub(super) fn new(news: X, alarm: Option<Alarm>) -> Self {
+    pub(super) fn new(mailbox: X, alarm: Option<Alarm>) -> Self {
         Self {
             bell: Doorbell::new(),
             thread: OnceLock::new(),
@@ -36,11 +44,11 @@ impl<P, X> Shared<P, X> {
             closing: AtomicBool::new(false),
             newcomers: Mutex::new(Some(Vec::new())),
             has_newcomers: AtomicBool::new(false),
-            news,
+            mailbox,
         }
     }
 
-    /// To be called after anything that the thread has to see.
+    /// Wakes the thread if it sleeps. To be called after every change that the thread has to see.
     pub(super) fn wake(&self) {
         if !self.bell.ring() {
             return;
@@ -51,11 +59,12 @@ impl<P, X> Shared<P, X> {
         }
     }
 
-    /// What the thread sleeps on, if it waits for completions too.
-    pub(super) fn alarm(&self) -> Option<&Alarm> {
+    /// Returns what the thread sleeps on if it waits for completions, too.
+    pub(super) const fn alarm(&self) -> Option<&Alarm> {
         self.alarm.as_ref()
     }
 
+    /// Has the thread drain and end.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake();
@@ -65,16 +74,16 @@ impl<P, X> Shared<P, X> {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The thread has ended.
+    /// Whether the thread has ended.
     pub(super) fn is_gone(&self) -> bool {
         lock(&self.newcomers).is_none()
     }
 
-    /// Hands a handle's other side to the thread. If that is gone, the handle learns it by its
-    /// rings.
-    pub(super) fn introduce(&self, side: P) {
+    /// Hands the port of a new handle to the thread. If the thread is gone, the port is dropped, and the handle
+    /// finds its rings closed.
+    pub(super) fn introduce(&self, port: P) {
         if let Some(newcomers) = lock(&self.newcomers).as_mut() {
-            newcomers.push(side);
+            newcomers.push(port);
             self.has_newcomers.store(true, Ordering::Release);
         }
         self.wake();
@@ -83,13 +92,13 @@ impl<P, X> Shared<P, X> {
 
 /// The thread's methods.
 impl<P, X> Shared<P, X> {
-    /// Records which thread it is.
+    /// Records which thread to wake.
     pub(super) fn enter(&self) {
         // Called once.
         _ = self.thread.set(current());
     }
 
-    /// The handles that were made since the last call.
+    /// Takes the ports that were introduced since the last call.
     pub(super) fn take_newcomers(&self) -> Vec<P> {
         if !self.has_newcomers() {
             return Vec::new();
@@ -102,37 +111,112 @@ impl<P, X> Shared<P, X> {
         self.has_newcomers.load(Ordering::Acquire)
     }
 
-    /// Sleeps, unless a last check shows something to do.
-    pub(super) fn sleep(&self, something_to_do: impl FnOnce() -> bool, sleep: impl FnOnce()) {
-        self.while_armed(|| {
-            if !something_to_do() {
-                sleep();
-            }
-        });
-    }
-
-    /// The same where the last check and the sleep are one. From before the check on, whoever has something for the
-    /// thread [wakes](Self::wake) it.
+    /// Runs a last check and the sleep that follows it. A change that the check does not see
+    /// [wakes](Self::wake) the thread, because the bell is armed before.
     pub(super) fn while_armed(&self, check_and_sleep: impl FnOnce()) {
         self.bell.arm();
         check_and_sleep();
         self.bell.disarm();
     }
 
-    /// The thread ends: no handle is adopted any more.
-    pub(super) fn leave(&self) {
+    /// Refuses requests and new ports from now on.
+    fn leave(&self) {
         self.closing.store(true, Ordering::Release);
         let newcomers = lock(&self.newcomers).take();
         drop(newcomers);
     }
 }
 
-/// The thread's hold of what is shared; however the thread ends, nobody waits for it afterwards.
+/// The thread's reference to the shared state. However the thread ends, dropping it leaves no handle waiting.
 #[derive(Debug)]
 pub(super) struct Presence<P, X>(pub(super) Arc<Shared<P, X>>);
 
 impl<P, X> Drop for Presence<P, X> {
     fn drop(&mut self) {
         self.0.leave();
+    }
+}
+
+/// Events that the owner of the thread has not read. Only the newest are kept, since an owner need not read them.
+#[derive(Debug)]
+pub(super) struct RecentEvents<E>(Mutex<VecDeque<E>>);
+
+/// The number of events that are kept.
+const MOST_EVENTS: usize = 256;
+
+impl<E> Default for RecentEvents<E> {
+    fn default() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+}
+
+impl<E> RecentEvents<E> {
+    pub(super) fn push(&self, event: E) {
+        let mut events = lock(&self.0);
+        if events.len() == MOST_EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn pop(&self) -> Option<E> {
+        lock(&self.0).pop_front()
+    }
+}
+
+/// A file descriptor that wakes a thread which waits for completion channels at the same time.
+#[derive(Debug)]
+pub(super) struct Alarm(OwnedFd);
+
+impl Alarm {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Ends the current sleep, or the next one.
+    pub(super) fn ring(&self) {
+        system_call();
+        // It fails only at 2^64 - 1 unread rings, and then the alarm rings already.
+        _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Sleeps until the alarm rings, `completions` can be read, or `timeout` is over. Returns whether
+    /// `completions` can be read.
+    pub(super) fn sleep(
+        &self,
+        completions: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
+    ) -> bool {
+        let own = PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN);
+        let of_completions = completions.unwrap_or(self.0.as_fd());
+        let mut both = [own, PollFd::from_borrowed_fd(of_completions, PollFlags::IN)];
+        let watched = 1 + usize::from(completions.is_some());
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // A signal wakes it as well, and nothing else goes wrong: the file descriptors are open.
+        _ = poll(&mut both[..watched], timeout.as_ref());
+        system_call();
+        // Clears the alarm; it fails if there was no ring.
+        _ = rustix::io::read(&self.0, &mut [0; 8]);
+        completions.is_some() && !both[1].revents().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn it_ends_a_sleep_that_has_not_begun_once() {
+        let [alarm, other] = [(); 2].map(|()| Alarm::new().unwrap());
+        alarm.ring();
+        assert!(!alarm.sleep(None, None));
+        let begin = Instant::now();
+        let nap = Duration::from_millis(5);
+        assert!(!alarm.sleep(Some(other.0.as_fd()), Some(nap)));
+        assert!(begin.elapsed() >= nap);
+        other.ring();
+        assert!(alarm.sleep(Some(other.0.as_fd()), None));
     }
 }

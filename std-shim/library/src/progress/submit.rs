@@ -2,12 +2,12 @@
 
 use super::error::SubmitError;
 use super::keys::KeySets;
-use super::lock::lock;
 use super::message::HandleMessage;
 use super::outcome::Outcome;
 use super::pending::Pending;
 use super::replies::Replies;
 use super::rings::{MessageConsumer, MessageProducer, MessageRing};
+use super::shared::lock;
 use polyrail_core::spsc::{PushError, Ring};
 use polyrail_core::verbs::DeviceKeys;
 use std::sync::Arc;

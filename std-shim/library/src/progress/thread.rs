@@ -1,13 +1,10 @@
 //! The thread as its owner sees it.
 
-use super::alarm::Alarm;
+use super::endpoints::{Endpoints, QpMailbox};
 use super::error::ThreadPanicked;
 use super::handle::Handle;
-use super::news::News;
 use super::options::ProgressOptions;
 use super::port::{self, ThreadPort};
-use super::run::ProgressLoop;
-use super::shared::Shared;
 use super::worker::Worker;
 use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointSet, NamedRailEvent, SET_ROUTES};
@@ -22,7 +19,7 @@ pub struct ProgressThread<
     Q = nic::QueuePair,
     C = nic::CompletionQueue,
     const ROUTES: usize = SET_ROUTES,
->(Worker<ThreadPort, News, EndpointSet<Q, C, ROUTES>>);
+>(Worker<ThreadPort, QpMailbox, EndpointSet<Q, C, ROUTES>>);
 
 impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
 where
@@ -52,17 +49,17 @@ where
     ) -> io::Result<Self> {
         let set = set.into();
         let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
-        let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
-        let shared = Arc::new(Shared::new(News::new(is_there), alarm));
-        let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
-        Ok(Self(Worker::start(shared, move || progress.run())?))
+        let mailbox = QpMailbox::new(is_there);
+        let ProgressOptions { drain_timeout, stall_timeout } = options;
+        let endpoints = Endpoints::new(set, stall_timeout);
+        Ok(Self(Worker::spawn(endpoints, mailbox, drain_timeout)?))
     }
 
     /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
     /// there is none.
     pub fn handle(&self, qp: usize) -> Option<Handle> {
         let shared = &self.0.shared;
-        if !shared.news.has(qp) {
+        if !shared.mailbox.has(qp) {
             return None;
         }
         let (requests, replies, side) = port::port(qp);
@@ -73,7 +70,7 @@ where
     /// The next thing that happened to a rail, with the number of its virtual queue pair; see
     /// [`EndpointQp::take_rail_event`]. The oldest of more than 256 are forgotten.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
-        self.0.shared.news.take_rail_event()
+        self.0.shared.mailbox.rail_events.pop()
     }
 
     /// Drains, ends the thread and gives its set back.

@@ -1,30 +1,36 @@
-//! A thread that owns something, and gives it back in the end.
+//! A progress thread as its owner holds it.
 
 use super::error::ThreadPanicked;
-use super::shared::Shared;
+use super::run::ProgressLoop;
+use super::set::ProgressSet;
+use super::shared::{Alarm, Shared};
 use crate::sync::{JoinHandle, new_thread};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// A thread that makes progress on a `T`. Dropping it shuts it down, and waits for that.
+/// A thread that drives a set and gives back a `T`. Dropping it shuts the thread down, and waits for its end.
 #[derive(Debug)]
 pub(super) struct Worker<P, X, T> {
     pub(super) shared: Arc<Shared<P, X>>,
-    /// `None` when it was joined.
+    /// `None` once it was joined.
     thread: Option<JoinHandle<T>>,
 }
 
 impl<P, X, T> Worker<P, X, T> {
-    /// Starts it. `run` ends soon after it was told to [close](Shared::close).
-    pub(super) fn start(
-        shared: Arc<Shared<P, X>>,
-        run: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<Self>
+    /// Starts a thread for a set.
+    pub(super) fn spawn<S>(set: S, mailbox: X, drain_timeout: Duration) -> io::Result<Self>
     where
+        S: ProgressSet<Port = P, Mailbox = X, Set = T> + Send + 'static,
+        P: Send + 'static,
+        X: Send + Sync + 'static,
         T: Send + 'static,
     {
+        let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
+        let shared = Arc::new(Shared::new(mailbox, alarm));
+        let progress = ProgressLoop::new(set, Arc::clone(&shared), drain_timeout);
         let builder = new_thread().name("polyrail-progress".to_owned());
-        let thread = Some(builder.spawn(run)?);
+        let thread = Some(builder.spawn(move || progress.run())?);
         Ok(Self { shared, thread })
     }
 
@@ -34,7 +40,7 @@ impl<P, X, T> Worker<P, X, T> {
         thread.join().map_err(|_| ThreadPanicked)
     }
 
-    /// Tells the thread to shut down; returns what is to be joined, if it was not joined yet.
+    /// Has the thread shut down. Returns what is left to be joined.
     fn close(&mut self) -> Option<JoinHandle<T>> {
         self.shared.close();
         self.thread.take()
@@ -43,7 +49,7 @@ impl<P, X, T> Worker<P, X, T> {
 
 impl<P, X, T> Drop for Worker<P, X, T> {
     fn drop(&mut self) {
-        // A panic was printed, and handles see that the thread is gone.
+        // The panic was printed, and handles see that the thread is gone.
         _ = self.close().map(JoinHandle::join);
     }
 }

@@ -4,7 +4,7 @@ use super::error::P2pError;
 use super::kind::Kind;
 use crate::backend::Domain;
 use crate::p2p::{CallError, NotNow, P2pMember};
-use crate::progress::depth::HANDLE_DEPTH;
+use crate::progress::HANDLE_DEPTH;
 use crate::progress::keys::KnownKeys;
 use crate::progress::message::HandleMessage;
 use crate::progress::replies::Reporter;

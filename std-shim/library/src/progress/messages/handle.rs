@@ -2,7 +2,7 @@
 
 use super::error::P2pError;
 use super::kind::{Flushes, Receives, Sends};
-use super::news::P2pShared;
+use super::mailbox::P2pShared;
 use super::port::{LaneOf, Lanes};
 use super::request::{FlushRequest, KeyedBuffer, RecvRequest, SendRequest};
 use crate::p2p::{Received, RecvBuffer};
@@ -109,7 +109,7 @@ impl P2pHandle {
     /// The first completion queue of the set that broke, if one did. Members that are not re-routed were
     /// [given up](crate::p2p::Failure::Owner) because of it.
     pub fn queue_error(&self) -> Option<&CqError> {
-        self.shared.news.queue_error()
+        self.shared.mailbox.queue_error()
     }
 
     fn working(&self) -> Result<(), SubmitError> {

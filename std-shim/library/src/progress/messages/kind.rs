@@ -3,7 +3,7 @@
 use super::request::{FlushRequest, KeyedBuffer, RecvRequest, SendRequest};
 use crate::backend::Domain;
 use crate::p2p::{CallError, FlushHandle, P2pMember, Received, RecvBuffer, RecvHandle, SendHandle};
-use crate::progress::depth::HANDLE_DEPTH;
+use crate::progress::HANDLE_DEPTH;
 use crate::progress::keys::{KeySet, KnownKeys};
 use arrayvec::ArrayVec;
 use polyrail_core::p2p::MAX_BUFFERS;

@@ -1,6 +1,6 @@
 //! What the thread's members and their peers have to tell each other.
 
-use super::news::{P2pShared, Told};
+use super::mailbox::{Instruction, P2pShared};
 use crate::p2p::P2pMessage;
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ impl P2pLink {
 
     /// The next message, with the number of the member whose peer is to [hear](Self::hear) it.
     pub fn next_message(&self) -> Option<(usize, P2pMessage)> {
-        self.shared.news.next_message()
+        self.shared.mailbox.next_message()
     }
 
     /// A member's peer says this. If no correct peer does, an end of the member fails, and its requests show that.
     pub fn hear(&self, member: usize, message: P2pMessage) {
-        self.tell(member, Told::Message(message));
+        self.instruct(member, Instruction::Message(message));
     }
 
     /// What carried a member's messages broke, and both ends have a new way; see
     /// [`P2pMember::link_restored`](crate::p2p::P2pMember::link_restored).
     pub fn link_restored(&self, member: usize) {
-        self.tell(member, Told::LinkRestored);
+        self.instruct(member, Instruction::LinkRestored);
     }
 
-    fn tell(&self, member: usize, told: Told) {
+    fn instruct(&self, member: usize, instruction: Instruction) {
         if self.shared.is_gone() {
             // Nobody would ever take it.
             return;
         }
-        self.shared.news.tell(member, told);
+        self.shared.mailbox.instruct(member, instruction);
         self.shared.wake();
     }
 }

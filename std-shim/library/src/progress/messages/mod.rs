@@ -80,16 +80,16 @@ mod handle;
 mod kind;
 mod lane;
 mod link;
-mod news;
+mod mailbox;
+mod members;
 mod port;
 mod request;
-mod run;
 mod thread;
 
 pub use error::P2pError;
 pub use handle::{P2pHandle, PendingDone, PendingRecv};
 pub use link::P2pLink;
-pub use news::MemberEvent;
+pub use mailbox::MemberEvent;
 pub use thread::P2pThread;
 
 #[cfg(doc)]

@@ -7,11 +7,12 @@ use super::lane::Lane;
 use crate::backend::Domain;
 use crate::p2p::P2pMember;
 use crate::progress::replies::replies;
+use crate::progress::set::Port;
 use crate::progress::submit::submitter;
 
 /// The thread's side of one handle.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct P2pPort {
     /// The number of its member.
     pub(super) member: usize,
     sends: Desk<Sends>,
@@ -26,11 +27,11 @@ pub(super) type Lanes = (LaneOf<Sends>, LaneOf<Receives>, LaneOf<Flushes>);
 pub(super) type LaneOf<K> = Lane<<K as Kind>::Request, Result<<K as Kind>::Value, P2pError>>;
 
 /// Makes both sides of a handle.
-pub(super) fn port(member: usize) -> (Lanes, Port) {
+pub(super) fn port(member: usize) -> (Lanes, P2pPort) {
     let (send_lane, sends) = lane();
     let (recv_lane, receives) = lane();
     let (flush_lane, flushes) = lane();
-    ((send_lane, recv_lane, flush_lane), Port { member, sends, receives, flushes })
+    ((send_lane, recv_lane, flush_lane), P2pPort { member, sends, receives, flushes })
 }
 
 /// Makes both sides of one kind.
@@ -40,7 +41,7 @@ fn lane<K: Kind>() -> (LaneOf<K>, Desk<K>) {
     (Lane::new(requests, replies), Desk::new(consumer, reporter))
 }
 
-impl Port {
+impl P2pPort {
     /// Starts what can be started; returns whether anything moved. Receives first: they let peers go on.
     pub(super) fn start<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let received = self.receives.start(member);
@@ -55,12 +56,6 @@ impl Port {
         self.flushes.finish(member) || received || sent
     }
 
-    /// Whether something can be taken from its rings, or it can be forgotten.
-    pub(super) fn has_news(&self) -> bool {
-        let Self { sends, receives, flushes, .. } = self;
-        sends.has_news() || receives.has_news() || flushes.has_news() || self.is_done()
-    }
-
     /// Whether the thread has something to do with requests that it took.
     pub(super) fn is_busy(&self) -> bool {
         self.sends.is_busy() || self.receives.is_busy() || self.flushes.is_busy()
@@ -70,19 +65,23 @@ impl Port {
     pub(super) fn waits_for_peer(&self) -> bool {
         self.sends.has_waiting()
     }
+}
 
-    /// Everything that it sends has arrived, and is flushed that was to be.
-    pub(super) fn has_sent(&self) -> bool {
+impl Port for P2pPort {
+    fn has_news(&self) -> bool {
+        let Self { sends, receives, flushes, .. } = self;
+        sends.has_news() || receives.has_news() || flushes.has_news() || self.is_done()
+    }
+
+    fn has_sent(&self) -> bool {
         self.sends.is_idle() && self.flushes.is_idle()
     }
 
-    /// None of its requests is on its way.
-    pub(super) fn is_drained(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.has_sent() && self.receives.is_idle()
     }
 
-    /// The handle is gone, and so are its requests.
-    pub(super) fn is_done(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.sends.is_done() && self.receives.is_done() && self.flushes.is_done()
     }
 }

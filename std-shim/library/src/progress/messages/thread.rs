@@ -2,14 +2,12 @@
 
 use super::handle::P2pHandle;
 use super::link::P2pLink;
-use super::news::{MemberEvent, News, Told};
-use super::port::{self, Port};
-use super::run::MessageLoop;
+use super::mailbox::{Instruction, MemberEvent, P2pMailbox};
+use super::members::Members;
+use super::port::{self, P2pPort};
 use crate::backend::Domain;
 use crate::p2p::P2pEndpointSet;
-use crate::progress::alarm::Alarm;
 use crate::progress::error::ThreadPanicked;
-use crate::progress::shared::Shared;
 use crate::progress::worker::Worker;
 use polyrail_software_nic as nic;
 use std::fmt;
@@ -23,7 +21,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A thread that owns the connections of a [`P2pEndpointSet`], and makes progress on them. Dropping it shuts it down,
 /// and waits for that. See the [module](super).
 pub struct P2pThread<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256>(
-    Worker<Port, News, P2pEndpointSet<D, ROUTES>>,
+    Worker<P2pPort, P2pMailbox, P2pEndpointSet<D, ROUTES>>,
 );
 
 impl<D: Domain, const ROUTES: usize> fmt::Debug for P2pThread<D, ROUTES> {
@@ -59,10 +57,8 @@ where
     ) -> io::Result<Self> {
         let set = set.into();
         let is_there = (0..set.bound()).map(|number| set.member(number).is_some());
-        let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
-        let shared = Arc::new(Shared::new(News::new(is_there), alarm));
-        let messages = MessageLoop::new(set, Arc::clone(&shared), drain_timeout);
-        Ok(Self(Worker::start(shared, move || messages.run())?))
+        let mailbox = P2pMailbox::new(is_there);
+        Ok(Self(Worker::spawn(Members::new(set), mailbox, drain_timeout)?))
     }
 }
 
@@ -70,7 +66,7 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     /// A handle for one producer on the member with this number in the set; `None` if there is none.
     pub fn handle(&self, member: usize) -> Option<P2pHandle> {
         let shared = &self.0.shared;
-        if !shared.news.has(member) {
+        if !shared.mailbox.has(member) {
             return None;
         }
         let (lanes, port) = port::port(member);
@@ -87,13 +83,13 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     /// The next thing that happened to a queue pair, of members whose rails are re-routed; see
     /// [`P2pMember::take_event`](crate::p2p::P2pMember::take_event). The oldest of more than 256 are forgotten.
     pub fn take_event(&self) -> Option<MemberEvent> {
-        self.0.shared.news.take_event()
+        self.0.shared.mailbox.rail_events.pop()
     }
 
     /// Gives a member up, whose peer is known to be gone: its requests come back as
     /// [failed](crate::p2p::CallError::Failed), and the others go on.
     pub fn give_up(&self, member: usize) {
-        self.0.shared.news.tell(member, Told::Fail);
+        self.0.shared.mailbox.instruct(member, Instruction::Fail);
         self.0.shared.wake();
     }
 

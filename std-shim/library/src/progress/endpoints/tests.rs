@@ -1,7 +1,7 @@
 //! The thread's rounds, one at a time.
 
 use super::super::error::{RequestError, SubmitError};
-use super::super::shared::Shared;
+use super::super::run::ProgressLoop;
 use super::super::{HANDLE_DEPTH, Handle, Pending, port};
 use super::*;
 use crate::endpoint::{EndpointBuilder, SET_ROUTES, connect_endpoints};
@@ -10,6 +10,7 @@ use polyrail_core::verbs::{AccessFlags, RecvWr, SendWr};
 use polyrail_software_nic::{self as nic, DeviceConfig, Fabric};
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake};
 
@@ -29,13 +30,19 @@ fn handle(shared: &Arc<QpShared>, qp: usize) -> Handle {
     Handle::new(qp, requests, replies, Arc::clone(shared))
 }
 
+type TestLoop = ProgressLoop<Endpoints<nic::QueuePair, nic::CompletionQueue, SET_ROUTES>>;
+
+fn progress_loop(set: EndpointSet, shared: &Arc<QpShared>) -> TestLoop {
+    ProgressLoop::new(Endpoints::new(set, None), Arc::clone(shared), Duration::from_secs(5))
+}
+
 #[test]
 fn a_thread_leaves_nobody_waiting_however_it_ends() {
-    let shared = Arc::new(Shared::new(News::new([true]), None));
+    let shared = Arc::new(Shared::new(QpMailbox::new([true]), None));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
     let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
-    let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let mut progress = progress_loop(set, &shared);
     let mut adopted = handle(&shared, 0);
     let mut newcomer = None;
     let waits = [0, 1].map(|wr_id| {
@@ -71,8 +78,8 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let builder = EndpointBuilder::new();
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
     let set = EndpointSet::build(members).unwrap();
-    let shared = Arc::new(Shared::new(News::new([true; 2]), None));
-    let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let shared = Arc::new(Shared::new(QpMailbox::new([true; 2]), None));
+    let mut progress = progress_loop(set, &shared);
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
 
     let mut gives_up = handle(&shared, 0);
@@ -82,15 +89,14 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let mut newcomer = handle(&shared, 0);
     given_up.push(post(&mut newcomer));
     progress.poll();
-    assert!(progress.adopt() && !progress.post());
-    progress.forget_handles();
+    assert!(progress.adopt() && !progress.submit());
+    progress.forget();
     let abandoned = |pending: Pending| pending.wait() == Err(RequestError::Abandoned);
     assert!(given_up.into_iter().all(abandoned));
     // Another handle gets its number, and its requests the names of those.
     let mut other = handle(&shared, 1);
     let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
-    let flushed =
-        |progress: &ProgressLoop<_, _, SET_ROUTES>| progress.set.get(0).unwrap().unreported() == 0;
+    let flushed = |progress: &TestLoop| progress.set.set.get(0).unwrap().unreported() == 0;
     assert!(!flushed(&progress));
     (0..10).for_each(|_| progress.round());
     assert!(flushed(&progress));
@@ -110,8 +116,8 @@ fn a_greedy_handle_leaves_room_for_others() {
         let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
         let keys = buffer.toward(&buffer.remote()).unwrap();
         let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
-        let shared = Arc::new(Shared::new(News::new([true; 2]), None));
-        let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
+        let shared = Arc::new(Shared::new(QpMailbox::new([true; 2]), None));
+        let mut progress = progress_loop(set, &shared);
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
         // Those on both sides want all that there is, and take every place that becomes free.
         let mut greedy = Vec::with_capacity(2 * HANDLE_DEPTH);

@@ -1,24 +1,28 @@
 //! The thread's rounds, one at a time.
 
+use super::super::mailbox::P2pShared;
 use super::*;
 use crate::endpoint::Healing;
+use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
 use crate::p2p::{
     End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_p2p_endpoints,
 };
 use crate::progress::SubmitError;
 use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
-use crate::progress::shared::Shared;
+use crate::progress::run::{LONG_NAP, ProgressLoop};
+use crate::progress::set::Port;
+use crate::progress::shared::{Alarm, Shared};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 
 /// An end whose thread is the test's.
 struct Side {
-    messages: MessageLoop<ProtectionDomain, P2P_ROUTES>,
+    messages: ProgressLoop<Members<ProtectionDomain, P2P_ROUTES>>,
     shared: Arc<P2pShared>,
     buffer: RegisteredBuffer,
     keys: Vec<DeviceKeys>,
@@ -26,8 +30,9 @@ struct Side {
 
 impl Side {
     fn new(end: P2pEndpoint, domain: &ProtectionDomain) -> Self {
-        let shared = Arc::new(Shared::new(News::new([true]), Some(Alarm::new().unwrap())));
-        let messages = MessageLoop::new(end.into(), Arc::clone(&shared), Duration::ZERO);
+        let shared = Arc::new(Shared::new(P2pMailbox::new([true]), Some(Alarm::new().unwrap())));
+        let messages =
+            ProgressLoop::new(Members::new(end.into()), Arc::clone(&shared), Duration::ZERO);
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let buffer = RegisteredBuffer::new(4096, access, &[domain]).unwrap();
         let keys = buffer.own_keys();
@@ -45,9 +50,7 @@ impl Side {
         let Self { messages, shared, .. } = self;
         shared.while_armed(|| {
             if let (false, Some(alarm)) = (messages.has_something_to_do(), shared.alarm()) {
-                let mut told = messages.told;
-                wait(messages, alarm, None, &mut told);
-                messages.told = told;
+                messages.wait(alarm, None);
             }
         });
     }
@@ -135,12 +138,12 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
     (0..100).for_each(|_| near.messages.round());
     // The engine has as many as it takes, and the rest is in the ring.
     assert!(!has_news(&near));
-    assert_eq!(near.messages.nap(), Some(HEALING_NAP));
+    assert_eq!(near.messages.nap(), Some(LONG_NAP));
     // Nobody tells when the peer offers a buffer.
     let sent = handle.isend(near.buffer.local(0, 8).unwrap(), 1, &near.keys).unwrap();
     near.messages.round();
     assert_eq!(near.messages.nap(), Some(NAP));
-    near.messages.fail_all();
+    near.messages.set.fail_all();
     let begin = Instant::now();
     for mut waits in waits {
         while waits.try_take().is_none() {
@@ -203,14 +206,14 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
                 let local = near.buffer.local(0, 8).unwrap();
                 let mut sent = handle.isend(local, 1, &near.keys).unwrap();
                 near.messages.adopt();
-                near.messages.start();
-                while near.messages.ports.iter().any(Port::waits_for_peer) {
+                near.messages.submit();
+                while near.messages.ports.iter().any(P2pPort::waits_for_peer) {
                     near.messages.round();
                     assert!(!near.shared.is_closing(), "message {number}: no buffer for it");
                 }
                 while sent.try_take().is_none() {
                     near.sleep();
-                    near.messages.start();
+                    near.messages.submit();
                     assert!(!near.shared.is_closing(), "message {number} left, and nobody told");
                 }
             }
@@ -220,7 +223,7 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
         for number in 0..MESSAGES {
             let mut received = far.offer(&mut handle, 0, 1);
             while received.try_take().is_none() {
-                far.messages.start();
+                far.messages.submit();
                 far.sleep();
                 assert!(!far.shared.is_closing(), "message {number} came, and nobody told");
             }
@@ -230,19 +233,19 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
 
 #[test]
 fn what_was_to_be_told_over_a_link_that_broke_is_not_told() {
-    let news = News::new([true; 2]);
+    let mailbox = P2pMailbox::new([true; 2]);
     let message = |generation| P2pMessage::Refused { from: End::Sender, place: 0, generation };
     let tell = |member, generation| {
         let mut messages = Some(message(generation)).into_iter();
-        news.carry(member, || messages.next());
+        mailbox.carry(member, || messages.next());
         messages.next().is_none()
     };
     assert!(tell(0, 1) && tell(1, 2));
-    news.tell(0, Told::LinkRestored);
+    mailbox.instruct(0, Instruction::LinkRestored);
     // The member has not been told yet, so what it says is of before.
     assert!(!tell(0, 3) && tell(1, 4));
-    assert_eq!(news.take_told().len(), 1);
+    assert_eq!(mailbox.take_instructions().len(), 1);
     assert!(tell(0, 5));
-    let told: Vec<_> = std::iter::from_fn(|| news.next_message()).collect();
+    let told: Vec<_> = std::iter::from_fn(|| mailbox.next_message()).collect();
     assert_eq!(told, [(1, message(2)), (1, message(4)), (0, message(5))]);
 }

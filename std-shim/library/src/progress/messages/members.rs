@@ -1,0 +1,164 @@
+//! The members of a [`P2pEndpointSet`] under the progress loop.
+
+use super::mailbox::{Instruction, MemberEvent, P2pMailbox};
+use super::port::P2pPort;
+use crate::backend::Domain;
+use crate::endpoint::WaitError;
+use crate::p2p::{P2pEndpointSet, P2pMember};
+use crate::progress::set::{ArmedPoll, Awaits, FLUSH_TIMEOUT, POLL_BUDGET, Ports, ProgressSet};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// The members that a progress thread owns.
+pub(super) struct Members<D: Domain, const ROUTES: usize> {
+    set: P2pEndpointSet<D, ROUTES>,
+    /// Since when a completion queue cannot be polled.
+    broken: Option<Instant>,
+}
+
+impl<D: Domain, const ROUTES: usize> Members<D, ROUTES> {
+    pub(super) const fn new(set: P2pEndpointSet<D, ROUTES>) -> Self {
+        Self { set, broken: None }
+    }
+
+    /// Reports requests that ended. Returns whether any did.
+    fn finish(&mut self, ports: &mut Ports<P2pPort>) -> bool {
+        let mut moved = false;
+        for port in ports.iter_mut() {
+            let member = self.set.member_mut(port.member);
+            moved |= member.is_some_and(|member| port.finish(member));
+        }
+        moved
+    }
+
+    /// Collects the messages of members for their peers, and the events of their rails.
+    fn collect(&mut self, mailbox: &P2pMailbox) {
+        if !self.set.reroutes() {
+            return;
+        }
+        for number in 0..self.set.bound() {
+            let Some(member) = self.set.member_mut(number) else { continue };
+            mailbox.carry(number, || member.next_message());
+            while let Some((end, place, event)) = member.take_event() {
+                mailbox.rail_events.push(MemberEvent { member: number, end, place, event });
+            }
+        }
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
+    type Set = P2pEndpointSet<D, ROUTES>;
+    type Port = P2pPort;
+    type Mailbox = P2pMailbox;
+
+    fn has_instructions(mailbox: &P2pMailbox) -> bool {
+        mailbox.has_instructions()
+    }
+
+    fn follow_instructions(&mut self, mailbox: &P2pMailbox) -> bool {
+        let instructions = mailbox.take_instructions();
+        let any = !instructions.is_empty();
+        for (number, instruction) in instructions {
+            let member = self.set.member_mut(number);
+            match instruction {
+                // A message that no correct peer sends fails an end of the member, and its requests show that.
+                Instruction::Message(message) => _ = self.set.hear(number, message),
+                Instruction::LinkRestored => {
+                    member.into_iter().for_each(P2pMember::link_restored);
+                }
+                Instruction::Fail => member.into_iter().for_each(P2pMember::fail),
+            }
+        }
+        if any {
+            // The peer waits for the answers.
+            self.collect(mailbox);
+        }
+        any
+    }
+
+    fn submit(&mut self, _: usize, port: &mut P2pPort) -> bool {
+        self.set.member_mut(port.member).is_some_and(|member| port.start(member))
+    }
+
+    /// When a completion queue breaks, members whose rails are re-routed do without it as far as they can, and all
+    /// others fail.
+    fn poll(&mut self, ports: &mut Ports<P2pPort>, mailbox: &P2pMailbox) -> bool {
+        match self.set.poll(POLL_BUDGET) {
+            Ok(()) => self.broken = None,
+            Err(error) => {
+                mailbox.queue_broke(error);
+                if !self.set.reroutes() && self.broken.is_none() {
+                    self.fail_all();
+                }
+                self.broken.get_or_insert_with(Instant::now);
+            }
+        }
+        self.finish(ports)
+    }
+
+    fn poll_armed(&mut self, ports: &mut Ports<P2pPort>) -> Result<ArmedPoll, WaitError> {
+        let polled = self.set.poll_armed()?;
+        let finished = self.finish(ports);
+        // Completions make room for requests that wait.
+        let started = ports.in_turn(|number, port| self.submit(number, port));
+        Ok(ArmedPoll { moved: finished || started, is_broken: polled.error.is_some() })
+    }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.set.completion_fd()
+    }
+
+    fn look(&mut self, _: &Ports<P2pPort>, mailbox: &P2pMailbox) {
+        self.collect(mailbox);
+    }
+
+    fn wake(&mut self, _: &mut Ports<P2pPort>, mailbox: &P2pMailbox) {
+        if self.set.reroutes() {
+            self.set.heal();
+            self.collect(mailbox);
+        }
+    }
+
+    /// Devices have had time to return the buffers of members that failed, and the completions are lost with the
+    /// completion queue.
+    fn has_lost(&self, port: &P2pPort) -> bool {
+        self.broken.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT)
+            && self.set.member(port.member).is_none_or(hangs)
+    }
+
+    fn awaits(&self, ports: &Ports<P2pPort>) -> Awaits {
+        let hangs = |number| self.set.member(number).is_some_and(hangs);
+        match () {
+            () if ports.iter().any(P2pPort::waits_for_peer) => Awaits::Memory,
+            () if ports.iter().any(P2pPort::is_busy) => Awaits::Devices,
+            () if self.set.reroutes() || self.set.numbers().any(hangs) => Awaits::Peers,
+            () => Awaits::Handles,
+        }
+    }
+
+    fn stall_interval(&self) -> Option<Duration> {
+        self.set.stall_interval()
+    }
+
+    fn fail_all(&mut self) {
+        for number in 0..self.set.bound() {
+            self.set.member_mut(number).into_iter().for_each(P2pMember::fail);
+        }
+    }
+
+    fn into_set(mut self, mailbox: &P2pMailbox) -> Self::Set {
+        self.collect(mailbox);
+        self.set
+    }
+}
+
+/// Whether an end of a member has failed, and devices may still access its buffers.
+fn hangs<D: Domain>(member: &P2pMember<D>) -> bool {
+    let sender = member.sender().filter(|sender| sender.failure().is_some());
+    let receiver = member.receiver().filter(|receiver| receiver.failure().is_some());
+    sender.is_some_and(|sender| !sender.is_drained())
+        || receiver.is_some_and(|receiver| !receiver.is_drained())
+}
+
+#[cfg(test)]
+mod tests;
