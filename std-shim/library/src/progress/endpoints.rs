@@ -1,6 +1,6 @@
 //! The virtual queue pairs of an [`EndpointSet`] under the progress loop, and what is shared about them.
 
-use super::port::{ThreadPort, number_and_place};
+use super::port::{QpPort, number_and_place};
 use super::set::{ArmedPoll, Awaits, POLL_BUDGET, Ports, ProgressSet};
 use super::shared::{RecentEvents, Shared};
 use crate::backend::{Connect, Notify};
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The state that the thread of virtual queue pairs shares.
-pub(super) type QpShared = Shared<ThreadPort, QpMailbox>;
+pub(super) type QpShared = Shared<QpPort, QpMailbox>;
 
 /// What handles and the thread's owner learn about virtual queue pairs.
 #[derive(Debug)]
@@ -100,13 +100,13 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
         &mut self,
         error: Option<CqError>,
         completions: &[VirtualWc],
-        ports: &mut Ports<ThreadPort>,
+        ports: &mut Ports<QpPort>,
         mailbox: &QpMailbox,
     ) {
         self.find_failures(error, completions, mailbox);
         completions.iter().for_each(|wc| self.report(*wc, ports));
         if !completions.is_empty() {
-            ports.iter_mut().for_each(ThreadPort::wake);
+            ports.iter_mut().for_each(QpPort::wake);
         }
     }
 
@@ -137,7 +137,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
     }
 
     /// Reports a completion to the handle whose request it completes.
-    fn report(&self, wc: VirtualWc, ports: &mut Ports<ThreadPort>) {
+    fn report(&self, wc: VirtualWc, ports: &mut Ports<QpPort>) {
         // Numbers of handles are reused, and the requests of an abandoned handle may complete late.
         if let Some((number, place)) = number_and_place(wc.wr_id)
             && let Some(port) = ports.get_mut(number)
@@ -148,7 +148,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
     }
 
     /// Fails virtual queue pairs with silent rails.
-    fn check_silence(&mut self, ports: &Ports<ThreadPort>, mailbox: &QpMailbox) {
+    fn check_silence(&mut self, ports: &Ports<QpPort>, mailbox: &QpMailbox) {
         let Some(watches) = &mut self.watches else { return };
         for (number, qp) in self.set.numbered_mut() {
             let (condition, watch) = (&mut self.conditions[number], &mut watches[number]);
@@ -158,7 +158,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
             let [posted, reported] = ports
                 .iter()
                 .filter(|port| port.qp == number)
-                .map(ThreadPort::sends)
+                .map(QpPort::sends)
                 .fold([0; 2], |sum, sends| [sum[0] + sends[0], sum[1] + sends[1]]);
             if let Err(silent) = watch.check(qp, posted, reported) {
                 *condition = Condition::Failed;
@@ -171,15 +171,15 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
 
 impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C, ROUTES> {
     type Set = EndpointSet<Q, C, ROUTES>;
-    type Port = ThreadPort;
+    type Port = QpPort;
     type Mailbox = QpMailbox;
 
-    fn submit(&mut self, number: usize, port: &mut ThreadPort) -> bool {
+    fn submit(&mut self, number: usize, port: &mut QpPort) -> bool {
         self.conditions[port.qp] != Condition::Broken
             && self.set.get_mut(port.qp).is_some_and(|qp| port.post(number, qp))
     }
 
-    fn poll(&mut self, ports: &mut Ports<ThreadPort>, mailbox: &QpMailbox) -> bool {
+    fn poll(&mut self, ports: &mut Ports<QpPort>, mailbox: &QpMailbox) -> bool {
         let mut completions = ArrayVec::<VirtualWc, POLL_BUDGET>::new();
         let polled = self.set.poll_with(POLL_BUDGET, |event| {
             // Foreign events belong to queue pairs that were taken out of the set.
@@ -191,7 +191,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
 
     /// Keeps completions until [`wake`](Self::wake): while the bell is armed, every request of a task that a
     /// report wakes would cost a system call.
-    fn poll_armed(&mut self, _: &mut Ports<ThreadPort>) -> Result<ArmedPoll, WaitError> {
+    fn poll_armed(&mut self, _: &mut Ports<QpPort>) -> Result<ArmedPoll, WaitError> {
         let Self { set, polled, completions, .. } = self;
         *polled = set.poll_armed(|event| completions.extend(event.completion()))?;
         let is_broken = polled.error.is_some();
@@ -202,7 +202,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
         self.set.completion_fd()
     }
 
-    fn look(&mut self, ports: &Ports<ThreadPort>, mailbox: &QpMailbox) {
+    fn look(&mut self, ports: &Ports<QpPort>, mailbox: &QpMailbox) {
         self.check_silence(ports, mailbox);
         if self.heals {
             for (number, qp) in self.set.numbered_mut() {
@@ -212,7 +212,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
         }
     }
 
-    fn wake(&mut self, ports: &mut Ports<ThreadPort>, mailbox: &QpMailbox) {
+    fn wake(&mut self, ports: &mut Ports<QpPort>, mailbox: &QpMailbox) {
         let polled = std::mem::take(&mut self.polled);
         if polled.events > 0 || polled.error.is_some() {
             let mut completions = std::mem::take(&mut self.completions);
@@ -227,18 +227,18 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
         self.look(ports, mailbox);
     }
 
-    fn has_lost(&self, port: &ThreadPort) -> bool {
+    fn has_lost(&self, port: &QpPort) -> bool {
         self.conditions[port.qp] == Condition::Broken
     }
 
-    fn awaits(&self, ports: &Ports<ThreadPort>) -> Awaits {
+    fn awaits(&self, ports: &Ports<QpPort>) -> Awaits {
         // DQPLB posts receives that it has to replace when peers use them up.
         let listens = |qp: &EndpointQp<Q>| {
             let qp = qp.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
         match () {
-            () if ports.iter().any(ThreadPort::is_busy) => Awaits::Devices,
+            () if ports.iter().any(QpPort::is_busy) => Awaits::Devices,
             () if self.set.qps().any(listens) => Awaits::Devices,
             () if self.heals => Awaits::Peers,
             () => Awaits::Handles,

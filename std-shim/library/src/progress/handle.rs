@@ -3,10 +3,9 @@
 use super::HANDLE_DEPTH;
 use super::endpoints::QpShared;
 use super::error::{SubmitError, SubmitManyError};
-use super::message::{Lane, Request};
-use super::outcome::RequestOutcome;
-use super::pending::Pending;
+use super::pending::{Pending, RequestOutcome};
 use super::replies::Replies;
+use super::request::{Lane, Request};
 use super::submit::Submitter;
 use crate::endpoint::EndpointError;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendFlags, SendWr};

@@ -2,9 +2,20 @@
 
 use super::HANDLE_DEPTH;
 use super::error::SubmitError;
-use super::outcome::{Outcome, Report};
-use super::rings::ReportConsumer;
-use polyrail_core::spsc::PopError;
+use super::pending::Outcome;
+use crate::sync::RingArc;
+use polyrail_core::spsc::{Consumer, PopError, Producer, Ring};
+
+/// From the thread to a handle: how a request ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<O> {
+    pub(super) slot: u16,
+    pub(super) outcome: O,
+}
+
+pub(super) type ReportRing<O> = RingArc<Ring<Report<O>, HANDLE_DEPTH>>;
+pub(super) type ReportProducer<O> = Producer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;
+pub(super) type ReportConsumer<O> = Consumer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;
 
 /// One place for an unreported request.
 ///

@@ -104,29 +104,22 @@ mod endpoints;
 mod error;
 mod handle;
 mod inbox;
-mod keys;
-mod message;
 pub mod messages;
-mod options;
-mod outcome;
 mod pending;
 mod port;
 mod replies;
-mod rings;
+mod request;
 mod run;
 mod set;
 mod shared;
 mod submit;
 mod thread;
-mod worker;
 
 pub use error::{RequestError, SubmitError, SubmitManyError, ThreadPanicked};
 pub use handle::Handle;
-pub use message::REQUEST_BYTES;
-pub use options::ProgressOptions;
-pub use outcome::Outcome;
-pub use pending::Pending;
-pub use thread::ProgressThread;
+pub use pending::{Outcome, Pending};
+pub use request::REQUEST_BYTES;
+pub use thread::{ProgressOptions, ProgressThread};
 
 /// Requests of one kind that one handle may have unreported: sends, and as many receives.
 pub const HANDLE_DEPTH: usize = if cfg!(polyrail_loom) { 2 } else { 256 };

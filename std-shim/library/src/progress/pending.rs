@@ -1,13 +1,42 @@
-//! A request that was handed over, to be waited for in one of three ways.
+//! A request that was handed over, to be waited for in one of three ways, and how it ends.
 
-use super::outcome::{Outcome, RequestOutcome};
+use super::error::RequestError;
 use super::replies::Replies;
 use super::shared::lock;
 use crate::sync::block_on;
+use polyrail_core::virtual_cq::VirtualWc;
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+
+/// How a request ended, for each kind of request that a thread takes: what its [`Pending`](super::Pending) holds in
+/// the end. Implemented in this crate only.
+pub trait Outcome: Copy + Debug {
+    /// The caller's name for the request, which does not travel.
+    type Name: Copy + Debug;
+
+    /// The thread is gone, and whether the request was carried out is unknown.
+    const ABANDONED: Self;
+
+    /// The same under the caller's name.
+    #[must_use]
+    fn named(self, name: Self::Name) -> Self;
+}
+
+/// How a request to a virtual queue pair ended.
+pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
+
+impl Outcome for RequestOutcome {
+    type Name = u64;
+
+    const ABANDONED: Self = Err(RequestError::Abandoned);
+
+    fn named(self, wr_id: u64) -> Self {
+        self.map(|wc| VirtualWc { wr_id, ..wc })
+    }
+}
 
 /// Checks before a blocking wait puts its thread to sleep.
 const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };

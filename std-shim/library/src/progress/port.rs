@@ -1,13 +1,11 @@
 //! The thread's side of one handle.
 
 use super::HANDLE_DEPTH;
-use super::keys::{KeySet, KnownKeys};
-use super::message::{HandleMessage, Lane, Request, Work};
-use super::outcome::RequestOutcome;
+use super::pending::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
-use super::rings::MessageConsumer;
+use super::request::{Lane, Request, Work};
 use super::set::Port;
-use super::submit::{Submitter, submitter};
+use super::submit::{HandleMessage, KeySet, KnownKeys, MessageConsumer, Submitter, submitter};
 use crate::endpoint::EndpointQp;
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::QueuePair;
@@ -38,7 +36,7 @@ impl Waiting {
 
 /// The thread's side of a handle.
 #[derive(Debug)]
-pub(super) struct ThreadPort {
+pub(super) struct QpPort {
     /// Its virtual queue pair, by number.
     pub(super) qp: usize,
     messages: MessageConsumer<Request>,
@@ -69,17 +67,17 @@ struct Outbox {
 }
 
 /// Makes both sides of a handle: its requests, the ways back of each lane, and the thread's side.
-pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], ThreadPort) {
+pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], QpPort) {
     let (requests, messages) = submitter();
     let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies());
     let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
     let out = Outbox { is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
     let waiting = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
     let desk = Desk { keys: KnownKeys::new(), waiting, at_once: TURN, out };
-    (requests, [sent, received], ThreadPort { qp, messages, desk })
+    (requests, [sent, received], QpPort { qp, messages, desk })
 }
 
-impl ThreadPort {
+impl QpPort {
     /// Posts requests that waited and new ones, as far as there is room. Their names contain `number`. Returns
     /// whether anything moved.
     pub(super) fn post<Q>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool
@@ -134,7 +132,7 @@ impl ThreadPort {
     }
 }
 
-impl Port for ThreadPort {
+impl Port for QpPort {
     fn has_news(&self) -> bool {
         !self.messages.is_empty() || self.is_done()
     }

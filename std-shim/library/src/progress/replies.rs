@@ -1,9 +1,8 @@
 //! The way back from the thread, for one handle's requests of one kind.
 
 use super::HANDLE_DEPTH;
-use super::inbox::Inbox;
-use super::outcome::{Outcome, Report};
-use super::rings::{ReportProducer, ReportRing};
+use super::inbox::{Inbox, Report, ReportProducer, ReportRing};
+use super::pending::Outcome;
 use crate::sync::{AtomicBool, AtomicWaker, Mutex, fence};
 use polyrail_core::spsc::Ring;
 use std::sync::Arc;

@@ -3,14 +3,34 @@
 use super::endpoints::{Endpoints, QpMailbox};
 use super::error::ThreadPanicked;
 use super::handle::Handle;
-use super::options::ProgressOptions;
-use super::port::{self, ThreadPort};
-use super::worker::Worker;
+use super::port::{self, QpPort};
+use super::run::Worker;
 use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointSet, NamedRailEvent, SET_ROUTES};
 use polyrail_software_nic as nic;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The timeouts of a progress thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgressOptions {
+    /// How long a shutdown waits for sends to complete by themselves: 5 s by default. A duration that
+    /// overflows the clock means forever.
+    pub drain_timeout: Duration,
+    /// How long a rail may make no progress while it has sends; then its virtual queue pair fails with
+    /// [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). By default there is no limit:
+    /// a peer that is slow to post receives is silent, too. A rail is found after that time and about an eighth of it
+    /// more, whether the thread polls or sleeps. It has no effect on virtual queue pairs that heal by
+    /// themselves: they have [`Healing::stall_timeout`](crate::endpoint::Healing::stall_timeout).
+    pub stall_timeout: Option<Duration>,
+}
+
+impl Default for ProgressOptions {
+    fn default() -> Self {
+        Self { drain_timeout: Duration::from_secs(5), stall_timeout: None }
+    }
+}
 
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
 /// them. Dropping it shuts it down, and waits for that.
@@ -19,7 +39,7 @@ pub struct ProgressThread<
     Q = nic::QueuePair,
     C = nic::CompletionQueue,
     const ROUTES: usize = SET_ROUTES,
->(Worker<ThreadPort, QpMailbox, EndpointSet<Q, C, ROUTES>>);
+>(Worker<QpPort, QpMailbox, EndpointSet<Q, C, ROUTES>>);
 
 impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
 where

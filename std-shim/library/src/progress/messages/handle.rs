@@ -1,10 +1,10 @@
 //! A producer's end: messages from any thread.
 
-use super::error::P2pError;
-use super::kind::{Flushes, Receives, Sends};
 use super::mailbox::P2pShared;
 use super::port::{LaneOf, Lanes};
-use super::request::{FlushRequest, KeyedBuffer, RecvRequest, SendRequest};
+use super::request::{
+    FlushRequest, Flushes, KeyedBuffer, P2pError, Receives, RecvRequest, SendRequest, Sends,
+};
 use crate::p2p::{Received, RecvBuffer};
 use crate::progress::error::SubmitError;
 use crate::progress::pending::Pending;

@@ -74,23 +74,17 @@
 //! with a `desk` for each `kind`. `run` is the thread, `thread` and `link` are its owner's views, and `news` is what they
 //! tell each other.
 
-mod desk;
-mod error;
 mod handle;
-mod kind;
-mod lane;
-mod link;
 mod mailbox;
 mod members;
 mod port;
 mod request;
 mod thread;
 
-pub use error::P2pError;
 pub use handle::{P2pHandle, PendingDone, PendingRecv};
-pub use link::P2pLink;
 pub use mailbox::MemberEvent;
-pub use thread::P2pThread;
+pub use request::P2pError;
+pub use thread::{P2pLink, P2pThread};
 
 #[cfg(doc)]
 use crate::p2p::P2pEndpointSet;

@@ -1,14 +1,16 @@
 //! The thread's side of one handle.
 
-use super::desk::Desk;
-use super::error::P2pError;
-use super::kind::{Flushes, Kind, Receives, Sends};
-use super::lane::Lane;
+use super::request::{Flushes, Kind, P2pError, Receives, Sends};
 use crate::backend::Domain;
-use crate::p2p::P2pMember;
-use crate::progress::replies::replies;
+use crate::p2p::{CallError, NotNow, P2pMember};
+use crate::progress::HANDLE_DEPTH;
+use crate::progress::error::SubmitError;
+use crate::progress::pending::{Outcome, Pending};
+use crate::progress::replies::{Replies, Reporter, replies};
 use crate::progress::set::Port;
-use crate::progress::submit::submitter;
+use crate::progress::submit::{HandleMessage, KnownKeys, MessageConsumer, Submitter, submitter};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// The thread's side of one handle.
 #[derive(Debug)]
@@ -83,5 +85,172 @@ impl Port for P2pPort {
 
     fn is_done(&self) -> bool {
         self.sends.is_done() && self.receives.is_done() && self.flushes.is_done()
+    }
+}
+
+/// Requests taken from one handle before it is the next one's turn.
+const TURN: usize = 32;
+
+/// Where requests wait until the engine takes them, and then until they end.
+///
+/// ```text
+///     ring ──► waiting ──► under way ──► reported
+///                 │                         ▲
+///                 └──────── refused ────────┘
+/// ```
+#[derive(Debug)]
+pub(super) struct Desk<K: Kind> {
+    requests: MessageConsumer<K::Request>,
+    keys: KnownKeys,
+    /// Those that cannot be started now, oldest first: [`AHEAD`](Kind::AHEAD) at most.
+    waiting: VecDeque<K::Waiting>,
+    started: Started<K>,
+}
+
+/// Requests that were started, and the way back.
+#[derive(Debug)]
+struct Started<K: Kind> {
+    /// With their slots, oldest first: never more than there are slots.
+    under_way: Vec<(u16, K::Handle)>,
+    reporter: Reporter<Result<K::Value, P2pError>>,
+}
+
+impl<K: Kind> Desk<K> {
+    pub(super) fn new(
+        requests: MessageConsumer<K::Request>,
+        reporter: Reporter<Result<K::Value, P2pError>>,
+    ) -> Self {
+        let started = Started { under_way: Vec::with_capacity(HANDLE_DEPTH), reporter };
+        let waiting = VecDeque::with_capacity(K::AHEAD);
+        Self { requests, keys: KnownKeys::new(), waiting, started }
+    }
+
+    /// Starts what waited, then what came, as far as the engine takes it; returns whether anything moved.
+    pub(super) fn start<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let mut moved = self.start_waiting(member);
+        for _ in 0..TURN {
+            if self.waiting.len() == K::AHEAD {
+                break;
+            }
+            let Ok(message) = self.requests.pop() else { break };
+            moved = true;
+            match message {
+                HandleMessage::Keys { place, keys } => _ = self.keys.learn(place, keys),
+                HandleMessage::Post(request) => self.take(member, request),
+            }
+        }
+        moved
+    }
+
+    /// Starts a request, or lets it wait: behind those that do, or because the engine does not take it now.
+    fn take<D: Domain>(&mut self, member: &mut P2pMember<D>, request: K::Request) {
+        let Self { keys, waiting, started, .. } = self;
+        let request = K::wait(request, keys);
+        if !waiting.is_empty() || started.try_start(member, &request, keys).is_err() {
+            waiting.push_back(request);
+        }
+    }
+
+    /// Starts those that wait, in order. Where no buffer has the tag of one, others may pass it; but once one was
+    /// started, other buffers may be next, so that it is the first one's turn again.
+    fn start_waiting<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let Self { keys, waiting, started, .. } = self;
+        let before = waiting.len();
+        let mut at = 0;
+        while let Some(request) = waiting.get(at) {
+            match started.try_start(member, request, keys) {
+                Ok(()) => {
+                    waiting.remove(at);
+                    at = 0;
+                }
+                Err(NotNow::NoSuchTag) => at += 1,
+                Err(_) => break,
+            }
+        }
+        waiting.len() < before
+    }
+
+    /// Reports those that have ended; returns whether there were any.
+    pub(super) fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        self.started.finish(member)
+    }
+
+    /// Whether something in the ring can be taken.
+    pub(super) fn has_news(&self) -> bool {
+        !self.requests.is_empty() && self.waiting.len() < K::AHEAD
+    }
+
+    /// Whether the thread has something to do with requests that it took.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.started.under_way.is_empty()
+    }
+
+    /// Whether a request waits to be started.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// No request is on its way, waiting or under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && !self.is_busy()
+    }
+
+    /// The handle is gone, and so are its requests.
+    pub(super) fn is_done(&self) -> bool {
+        // Closed first: then nothing can be pushed any more.
+        self.requests.is_closed() && self.is_idle()
+    }
+}
+
+impl<K: Kind> Started<K> {
+    /// Starts a request, or reports that the engine refuses it.
+    fn try_start<D: Domain>(
+        &mut self,
+        member: &mut P2pMember<D>,
+        request: &K::Waiting,
+        keys: &KnownKeys,
+    ) -> Result<(), NotNow> {
+        let slot = K::slot(request);
+        match K::start(member, request, keys) {
+            Ok(handle) => self.under_way.push((slot, handle)),
+            Err(CallError::NotNow(not_now)) => return Err(not_now),
+            Err(error) => self.reporter.report(slot, Err(error.into())),
+        }
+        Ok(())
+    }
+
+    /// Reports those that have ended; returns whether there were any.
+    fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let Self { under_way, reporter } = self;
+        let before = under_way.len();
+        under_way.retain(|(slot, handle)| {
+            let outcome = K::test(member, handle).transpose();
+            if let Some(outcome) = outcome {
+                reporter.report(*slot, outcome.map_err(P2pError::from));
+            }
+            outcome.is_none()
+        });
+        under_way.len() < before
+    }
+}
+
+/// A handle's side of its requests of one kind: requests leave, and outcomes come back.
+#[derive(Debug)]
+pub(super) struct Lane<R, O: Outcome> {
+    pub(super) requests: Submitter<R>,
+    replies: Arc<Replies<O>>,
+}
+
+impl<R, O: Outcome<Name = ()>> Lane<R, O> {
+    pub(super) fn new(requests: Submitter<R>, replies: Replies<O>) -> Self {
+        Self { requests, replies: Arc::new(replies) }
+    }
+
+    /// Hands over a request, which is reported in the slot that it is made with.
+    pub(super) fn submit(
+        &mut self,
+        request: impl FnOnce(u16) -> R,
+    ) -> Result<Pending<O>, SubmitError> {
+        self.requests.submit(&self.replies, (), request)
     }
 }

@@ -1,19 +1,10 @@
-//! What crosses between a handle and the thread.
+//! Requests to virtual queue pairs, as they cross to the thread.
 
 use super::HANDLE_DEPTH;
-use super::keys::KeySet;
+use super::submit::HandleMessage;
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
 };
-
-/// From a handle to the thread.
-#[derive(Debug)]
-pub(super) enum HandleMessage<R> {
-    /// Requests that follow refer to these keys by this place.
-    Keys { place: u8, keys: KeySet },
-    /// A request.
-    Post(R),
-}
 
 /// Bytes that cross to the thread for each request.
 pub const REQUEST_BYTES: usize = size_of::<HandleMessage<Request>>();
