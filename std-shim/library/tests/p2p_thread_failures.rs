@@ -122,7 +122,7 @@ fn wait_until_back(side: &Side) {
     let begin = Instant::now();
     let mut back = 0;
     while back < 2 {
-        let event = side.thread.take_event();
+        let event = side.thread.take_rail_event();
         let has_returned = event.is_some_and(|event| event.event.kind == RailEventKind::Returned);
         back += usize::from(has_returned);
         assert!(begin.elapsed() < LONG, "{back} of 2");
@@ -208,7 +208,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
         assert!(begin.elapsed() < LONG);
     }
     device.inject(When::Now, Fault::LinkUp);
-    links.iter().for_each(|link| link.link_restored(0));
+    links.iter().for_each(|link| link.restored(0));
     while_carried(&world, || {
         assert_eq!(ended(receive).unwrap().sizes(), [BYTES as u32]);
         ended(send).unwrap();

@@ -109,7 +109,7 @@ fn rails_come_back_while_the_threads_wait() {
             assert!(begin.elapsed() < LONG, "{fault:?}, {awaited}");
             near.tell(&far);
             far.tell(&near);
-            while let Some(event) = near.thread.take_event() {
+            while let Some(event) = near.thread.take_rail_event() {
                 awaited += usize::from(match event.event.kind {
                     RailEventKind::Returned => fault == Fault::LinkUp,
                     RailEventKind::Failed { .. } => fault == Fault::LinkDown,

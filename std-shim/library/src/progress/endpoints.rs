@@ -1,4 +1,5 @@
-//! The virtual queue pairs of an [`EndpointSet`] under the progress loop, and what is shared about them.
+//! The virtual queue pairs of an [`EndpointSet`] under the progress loop, and what is shared about
+//! them.
 
 use super::port::{QpPort, number_and_place};
 use super::set::{ArmedPoll, Awaits, POLL_BUDGET, Ports, ProgressSet};
@@ -22,7 +23,8 @@ pub(super) type QpShared = Shared<QpPort, QpMailbox>;
 /// What handles and the thread's owner learn about virtual queue pairs.
 #[derive(Debug)]
 pub(super) struct QpMailbox {
-    /// The reason why each virtual queue pair failed, by number; `None` where there is no virtual queue pair.
+    /// The reason why each virtual queue pair failed, by number; `None` where there is no virtual
+    /// queue pair.
     errors: Box<[Option<OnceLock<EndpointError>>]>,
     /// Rail events that the owner has not read, with the numbers of their virtual queue pairs.
     pub(super) rail_events: RecentEvents<(usize, NamedRailEvent)>,
@@ -59,8 +61,8 @@ enum Condition {
     Working,
     /// It failed, its queue pairs are in ERR, and its handles can read why.
     Failed,
-    /// It failed, and one of its completion queues broke: some requests may never complete, and the thread waits
-    /// for none of them.
+    /// It failed, and one of its completion queues broke: some requests may never complete, and the
+    /// thread waits for none of them.
     Broken,
 }
 
@@ -94,8 +96,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
         }
     }
 
-    /// Reports completions. Finds out first why their virtual queue pairs failed, if they did: a handle that sees
-    /// a failed completion can read the reason.
+    /// Reports completions. Finds out first why their virtual queue pairs failed, if they did: a
+    /// handle that sees a failed completion can read the reason.
     fn report_all(
         &mut self,
         error: Option<CqError>,
@@ -189,8 +191,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
         polled.events > 0
     }
 
-    /// Keeps completions until [`wake`](Self::wake): while the bell is armed, every request of a task that a
-    /// report wakes would cost a system call.
+    /// Keeps completions until [`wake`](Self::wake): while the bell is armed, every request of a
+    /// task that a report wakes would cost a system call.
     fn poll_armed(&mut self, _: &mut Ports<QpPort>) -> Result<ArmedPoll, WaitError> {
         let Self { set, polled, completions, .. } = self;
         *polled = set.poll_armed(|event| completions.extend(event.completion()))?;
@@ -260,8 +262,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
     }
 }
 
-/// Returns the status with which the requests of a virtual queue pair began to fail. A driver that refuses a post
-/// leaves none.
+/// Returns the status with which the requests of a virtual queue pair began to fail. A driver that
+/// refuses a post leaves none.
 fn first_failure(completions: &[VirtualWc], virtual_qp_num: u32) -> WcStatus {
     let failed = |wc: &&VirtualWc| wc.qp_num == virtual_qp_num && !wc.status.is_success();
     completions.iter().find(failed).map_or(WcStatus::GENERAL_ERR, |wc| wc.status)

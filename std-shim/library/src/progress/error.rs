@@ -1,59 +1,63 @@
-//! What can go wrong between a handle and the thread.
+//! Errors between a handle and the thread.
 
 use polyrail_core::virtual_qp::PostError;
 
-/// A request was not handed over. It is still the caller's, and nothing changed.
+/// Why a request was not handed over. It still belongs to the caller, and nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Back-pressure: [`HANDLE_DEPTH`](super::HANDLE_DEPTH) requests of the kind have no outcome yet, or one that was not
-    /// taken; or the ring to the thread is full.
+    /// Back-pressure: the outcomes of [`HANDLE_DEPTH`](super::HANDLE_DEPTH) requests of this kind
+    /// were not taken yet, or the ring to the thread is full.
     #[error("the handle has no room for another request")]
     Full,
-    /// A request without a completion cannot be waited for.
-    #[error("a request that is handed over must be signaled")]
+    /// The request is not signaled, so it has no completion to wait for.
+    #[error("requests to a progress thread must be signaled")]
     Unsignaled,
-    /// INLINE promises that the buffer is free when the call returns, and the thread reads it later.
-    #[error("a request that is handed over cannot be inline")]
+    /// The request is inline: its buffer would be free when the call returns, but the thread reads
+    /// it later.
+    #[error("requests to a progress thread cannot be inline")]
     Inline,
-    /// A receive of messages has 1 to 8 buffers.
-    #[error("a receive of {buffers} buffers, where 1 to 8 are possible")]
+    /// A receive of messages takes 1 to 8 buffers.
+    #[error("a receive takes 1 to 8 buffers, not {buffers}")]
     Buffers {
-        /// What was given.
+        /// The number of buffers in the request.
         buffers: usize,
     },
-    /// The virtual queue pair failed: see [`Handle::endpoint_error`](super::Handle::endpoint_error).
+    /// The virtual queue pair failed: see
+    /// [`Handle::endpoint_error`](super::Handle::endpoint_error).
     #[error("the endpoint failed")]
     EndpointFailed,
-    /// The thread shuts down, or is gone.
-    #[error("the progress thread shuts down or is gone")]
+    /// The thread is shutting down, or has ended.
+    #[error("the progress thread is shutting down or has ended")]
     ThreadGone,
 }
 
-/// The first of several requests that was not handed over. It and those behind it are still the caller's.
+/// Why one of several requests was not handed over. That request and the later ones still belong to
+/// the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("after {submitted} requests: {error}")]
 pub struct SubmitManyError {
-    /// Requests that were handed over before it, which is how many [`Pending`](super::Pending)s there are.
+    /// The number of requests before it, which were handed over and have a
+    /// [`Pending`](super::Pending) each.
     pub submitted: usize,
-    /// Why it was not.
+    /// Why it was not handed over.
     #[source]
     pub error: SubmitError,
 }
 
-/// A request that was handed over ended without a completion.
+/// Why a request that was handed over has no completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The engine refused it: it was never posted.
+    /// The engine refused the request, which was never posted.
     #[error(transparent)]
     Refused(#[from] PostError),
-    /// The thread ended, or gave the virtual queue pair up because a completion queue broke (see
+    /// The thread has ended, or a completion queue of the virtual queue pair broke (see
     /// [`Handle::endpoint_error`](super::Handle::endpoint_error)). Whether the request was carried
     /// out is unknown, and its buffer may be in use until the set is dropped.
-    #[error("the progress thread gave the request up")]
+    #[error("the progress thread abandoned the request")]
     Abandoned,
 }
 
-/// The progress thread panicked. Its queue pairs are lost, and its handles know.
+/// The progress thread panicked. Its queue pairs are lost, and its handles refuse requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the progress thread panicked")]
 pub struct ThreadPanicked;

@@ -1,4 +1,4 @@
-//! A producer's end: posts from any thread.
+//! The producer's side: posts from any thread.
 
 use super::HANDLE_DEPTH;
 use super::endpoints::QpShared;
@@ -12,33 +12,35 @@ use polyrail_core::verbs::{DeviceKeys, RecvWr, SendFlags, SendWr};
 use std::sync::Arc;
 
 /// Posts to one virtual queue pair of a [`ProgressThread`](super::ProgressThread), from any thread.
-/// Each producer has its own.
+/// Each producer has a handle for itself.
 ///
-/// Requests of a handle are posted in the order in which they were handed over, sends and receives
-/// each in their own. Between handles there is no order.
+/// The sends of a handle are posted in the order in which they were handed over, and so are its
+/// receives. There is no order between sends and receives, or between handles.
 ///
-/// Posting waits neither for the thread nor for other handles. It may wait for a [`Pending`] of its own
-/// that another thread checks, as long as a check takes: they share what was reported.
+/// Posting waits neither for the thread nor for other handles. If another thread checks a
+/// [`Pending`] of this handle, posting may wait for that check, because handle and `Pending` share
+/// a lock.
 ///
 /// # Buffer ownership
 ///
-/// As with a post of one's own, the buffer is the device's from here until the request is reported;
-/// that is, until its [`Pending`] has an outcome other than
-/// [`Abandoned`](super::RequestError::Abandoned). The device keys are copied; the handle and the
-/// thread remember the latest 16 sets of them, so that only new ones are allocated for.
+/// As with [`post_send`](crate::endpoint::EndpointQp::post_send) itself, the buffer belongs to the
+/// device until the request is reported; that is, until its [`Pending`] has an outcome other than
+/// [`Abandoned`](super::RequestError::Abandoned). The device keys are copied. The handle and the
+/// thread store the latest 16 sets of keys, so that only new sets need an allocation.
 ///
 /// # Dropping
 ///
-/// What was handed over is still carried out, and every [`Pending`] gets its outcome. When the last
-/// request ended, the thread forgets the handle.
+/// Requests that were handed over are still carried out, and every [`Pending`] gets its outcome.
+/// After the last one the thread frees its side of the handle.
 #[derive(Debug)]
 pub struct Handle {
     qp: usize,
     requests: Submitter<Request>,
-    /// Of each lane.
+    /// By lane.
     replies: [Arc<Replies<RequestOutcome>>; 2],
     shared: Arc<QpShared>,
-    /// Those of requests that are handed over together, on their way to the caller.
+    /// Where [`post_many`](Self::post_many) collects what it gives to the caller, so that it need
+    /// not allocate.
     pending: Vec<Pending>,
 }
 
@@ -58,17 +60,18 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// The request was not taken and nothing changed. What only the engine can know, such as missing
-    /// keys, comes out of the [`Pending`] instead.
+    /// The request was not taken and nothing changed. Errors that only the engine can find, such as
+    /// missing keys, are outcomes of the [`Pending`].
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<Pending, SubmitError> {
         check(wr)?;
         let request = |slot, keys| Request::send(slot, keys, wr);
         self.submit(Lane::Send, wr.wr_id, wr.keys, request)
     }
 
-    /// Hands over send requests in their order, all at once: the threads meet once and not for each of them, and the
-    /// thread posts up to 32 [together](polyrail_core::virtual_qp::VirtualQp::post_many). `pending` gets a [`Pending`] for
-    /// each, in the same order.
+    /// Hands over send requests in order, all at once: the threads synchronize once instead of once
+    /// per request, and the thread posts up to 32
+    /// [together](polyrail_core::virtual_qp::VirtualQp::post_many). `pending` gets a [`Pending`]
+    /// for each, in the same order.
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
@@ -106,7 +109,8 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send), of the first that was not taken; the error tells how many were before it.
+    /// As [`post_send`](Self::post_send), for the first request that was not taken. The error
+    /// contains how many were taken before it.
     pub fn post_many(
         &mut self,
         wrs: &[SendWr<'_>],
@@ -118,7 +122,7 @@ impl Handle {
         let outcome = requests.submit_many(replies, wrs, named, Request::send, made);
         self.shared.wake();
         let submitted = made.len();
-        // Those that it does not take are dropped, which their requests outlive.
+        // If `pending` does not take all, the rest are dropped, and their requests go on.
         pending.extend(made.drain(..));
         outcome.map_err(|error| SubmitManyError { submitted, error })
     }
@@ -134,8 +138,8 @@ impl Handle {
         self.submit(Lane::Recv, wr.wr_id, wr.keys, request)
     }
 
-    /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before any
-    /// completion shows it.
+    /// Returns why the virtual queue pair failed, if it did. The reason is the same for all its
+    /// handles, and available before any completion shows the failure.
     pub fn endpoint_error(&self) -> Option<&EndpointError> {
         self.shared.mailbox.error(self.qp)
     }
@@ -164,7 +168,7 @@ impl Handle {
     }
 }
 
-/// Whether a request can be handed over.
+/// Checks whether a request can be handed over.
 fn check(wr: &SendWr<'_>) -> Result<(), SubmitError> {
     match wr.flags {
         flags if !flags.contains(SendFlags::SIGNALED) => Err(SubmitError::Unsignaled),
@@ -175,7 +179,7 @@ fn check(wr: &SendWr<'_>) -> Result<(), SubmitError> {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // First the news, then the bell: the thread may sleep, and has to forget the handle.
+        // Closed first, then the bell: a thread that sleeps has to see it, to free its port.
         self.requests.close();
         self.shared.wake();
     }

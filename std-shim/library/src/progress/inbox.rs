@@ -1,4 +1,4 @@
-//! A handle's requests of one kind that are not reported, and how those ended that are.
+//! The unreported requests of a handle, of one kind, and the outcomes that nobody has taken yet.
 
 use super::HANDLE_DEPTH;
 use super::error::SubmitError;
@@ -6,7 +6,7 @@ use super::pending::Outcome;
 use crate::sync::RingArc;
 use polyrail_core::spsc::{Consumer, PopError, Producer, Ring};
 
-/// From the thread to a handle: how a request ended.
+/// A message from the thread to a handle: how a request ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<O> {
     pub(super) slot: u16,
@@ -17,7 +17,7 @@ pub(super) type ReportRing<O> = RingArc<Ring<Report<O>, HANDLE_DEPTH>>;
 pub(super) type ReportProducer<O> = Producer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;
 pub(super) type ReportConsumer<O> = Consumer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;
 
-/// One place for an unreported request.
+/// The state of one place for a request.
 ///
 /// ```text
 ///            reserve              report                  take
@@ -43,9 +43,9 @@ enum Slot<O: Outcome> {
 pub(super) struct Inbox<O: Outcome> {
     reports: ReportConsumer<O>,
     slots: Box<[Slot<O>]>,
-    /// Free slots.
+    /// The free slots.
     free: Vec<u16>,
-    /// No more reports will come.
+    /// The thread has dropped its end of the ring.
     closed: bool,
 }
 
@@ -55,7 +55,7 @@ impl<O: Outcome> Inbox<O> {
         Self { reports, slots: [Slot::Free; HANDLE_DEPTH].into(), free, closed: false }
     }
 
-    /// A slot for a request.
+    /// Reserves a slot for a request.
     pub(super) fn reserve(&mut self, name: O::Name) -> Result<u16, SubmitError> {
         if self.free.is_empty() {
             self.receive();
@@ -74,7 +74,7 @@ impl<O: Outcome> Inbox<O> {
         self.free.push(slot);
     }
 
-    /// Takes what the thread reported.
+    /// Takes all reports from the ring.
     fn receive(&mut self) {
         loop {
             match self.reports.pop() {
@@ -98,7 +98,7 @@ impl<O: Outcome> Inbox<O> {
         }
     }
 
-    /// How the request ended, if it did; then its slot is free.
+    /// Takes the outcome of a request and frees its slot, if the request has ended.
     pub(super) fn take(&mut self, slot: u16) -> Option<O> {
         self.receive();
         let outcome = match self.slots[usize::from(slot)] {
@@ -110,7 +110,7 @@ impl<O: Outcome> Inbox<O> {
         Some(outcome)
     }
 
-    /// The request's `Pending` was dropped.
+    /// Records that the request's `Pending` was dropped.
     pub(super) fn abandon(&mut self, slot: u16) {
         match self.slots[usize::from(slot)] {
             Slot::Done(_) => self.release(slot),

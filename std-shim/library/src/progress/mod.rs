@@ -1,5 +1,5 @@
-//! Posting from any thread: one thread owns virtual queue pairs and polls the completion queue that
-//! they share, others hand requests to it.
+//! Posting from any thread: one thread owns virtual queue pairs and polls their shared completion
+//! queue; other threads hand requests to it.
 //!
 //! ```text
 //!   a producer's thread                               the progress thread
@@ -11,14 +11,11 @@
 //!   Pending ◄──.await──── ring of completions ◄────── poll ◄── completion queue ◄───┘
 //! ```
 //!
-//! An [`EndpointSet`] is what the thread owns. Each [`Handle`] is for one virtual queue pair of it,
-//! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
-//! for each other, nor for the thread. `handle` and `pending` are the producer's view: `submit` with `keys` is how
-//! requests leave, `inbox` is where completions wait to be asked for (`outcome`); `port` is the thread's side of a
-//! handle, `replies` its way back, `run` the thread, `sleep`, `wait` and `alarm` how it rests, `thread` its owner's view of a
-//! `worker`; `message`, `depth`, `rings`, `shared` and `news` are what they have in common.
+//! The thread owns an [`EndpointSet`]. Each [`Handle`] belongs to one virtual queue pair of the
+//! set, and has rings ([`polyrail_core::spsc`]) to the thread and back, so producers wait neither
+//! for each other nor for the thread.
 //!
-//! [`messages`] is the same for messages between two processes.
+//! [`messages`] does the same for messages between two processes, with the same loop.
 //!
 //! # Example
 //!
@@ -71,34 +68,46 @@
 //!
 //! # When there is nothing to do
 //!
-//! The thread polls 64 times more, then yields the processor between polls, about 4000 times, then
-//! sleeps. While devices have requests of its queue pairs, or a virtual queue pair of several rails
-//! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at a
-//! time: devices do not wake it, unless completion queues were made
-//! [to tell](crate::endpoint::EndpointBuilder::completion_channel): then it sleeps until one does, and looks
-//! every 10 ms all the same. If virtual queue pairs heal by themselves, it sleeps for 10 ms at a time: peers
-//! may have something to say. Otherwise it sleeps until a handle hands something over, which costs the
-//! handle a system call only then.
+//! The thread polls 64 times more, then yields the processor between about 4000 polls, then sleeps:
+//!
+//! - At most 50 µs at a time while devices have requests, because devices do not wake it. The same
+//!   holds if a virtual queue pair of several rails uses DQPLB, whose receives have to be posted again
+//!   when peers use them up.
+//! - At most 10 ms at a time instead if completion queues have a
+//!   [channel](crate::endpoint::EndpointBuilder::completion_channel), whose events wake it.
+//! - At most 10 ms at a time while no device has requests, if virtual queue pairs repair their rails:
+//!   peers may send repair messages.
+//! - Otherwise until a handle hands over a request. Only then does that cost the handle a system call.
 //!
 //! # What fails
 //!
-//! A request that was posted comes back with its status, as in verbs. When a virtual queue pair fails,
-//! all its queue pairs are moved to ERR, so that all requests come back as flushed, and all its handles
-//! know why ([`Handle::endpoint_error`]). The others of the set go on.
-//! Virtual queue pairs whose rails are re-routed [heal](crate::endpoint::Healing) by themselves; what happened is read
-//! with [`ProgressThread::take_rail_event`], and a [`HealingLink`](crate::endpoint::HealingLink) that was taken
-//! before goes on carrying. [`ProgressOptions::stall_timeout`] is for the others: it detects a driver that reports nothing about a peer that is gone.
+//! A posted request completes with a status, as in verbs. When a virtual queue pair fails, the
+//! thread moves all its queue pairs to ERR, so that its requests complete as flushed, and its
+//! handles return the reason ([`Handle::endpoint_error`]). The other virtual queue pairs go on.
 //!
-//! When a completion queue breaks, every virtual queue pair that completes there, with any of its
-//! rails, is given up: its queue pairs are moved to ERR, and its requests come back as
-//! [`RequestError::Abandoned`], since they may never complete. Those on other devices go on. If the
-//! thread panics, all requests come back abandoned.
+//! Virtual queue pairs whose rails are re-routed [repair](crate::endpoint::Healing) them. The owner
+//! reads rail events with [`ProgressThread::take_rail_event`], and a
+//! [`HealingLink`](crate::endpoint::HealingLink) that was taken before still carries messages. For
+//! all others, [`ProgressOptions::stall_timeout`] detects a peer that is gone without an error from
+//! the driver.
+//!
+//! When a completion queue breaks, every virtual queue pair with a rail that completes there fails.
+//! Its requests end as [`RequestError::Abandoned`], since they may never complete. Virtual queue
+//! pairs on other devices go on. If the thread panics, all requests end as abandoned.
 //!
 //! # Memory
 //!
-//! A handle allocates when it is made, and when it is handed device keys that are not among the 16 sets
-//! it used last. Nothing else on the way of a request allocates, on any thread; except that a thread's
-//! first wait makes what it waits with.
+//! A handle allocates when it is made, and for device keys that are not among the 16 sets that it
+//! used last. No other step of a request allocates, on any thread, except that a thread's first
+//! wait makes its waker.
+//!
+//! # Files
+//!
+//! `handle` and `pending` are the producer's view. A handle submits requests with `submit`, and
+//! finds their outcomes in its `inbox`. `port` is the thread's side of a handle, which reports
+//! through `replies`. `run` is the loop, `set` the interface to what it drives, and `endpoints` the
+//! virtual queue pairs behind that interface. `thread` is the owner's view. All of them share
+//! `shared`.
 
 mod endpoints;
 mod error;
@@ -121,7 +130,8 @@ pub use pending::{Outcome, Pending};
 pub use request::REQUEST_BYTES;
 pub use thread::{ProgressOptions, ProgressThread};
 
-/// Requests of one kind that one handle may have unreported: sends, and as many receives.
+/// Limits the unreported requests of one kind on one handle: this many sends, and this many
+/// receives.
 pub const HANDLE_DEPTH: usize = if cfg!(polyrail_loom) { 2 } else { 256 };
 
 #[cfg(doc)]

@@ -11,16 +11,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// How a request ended, for each kind of request that a thread takes: what its [`Pending`](super::Pending) holds in
-/// the end. Implemented in this crate only.
+/// How a request ended: the output of its [`Pending`], for each kind of request that a thread
+/// takes. Implemented in this crate only.
 pub trait Outcome: Copy + Debug {
-    /// The caller's name for the request, which does not travel.
+    /// The caller's name for the request, which stays with the handle.
     type Name: Copy + Debug;
 
-    /// The thread is gone, and whether the request was carried out is unknown.
+    /// The outcome if the thread is gone: whether the request was carried out is unknown.
     const ABANDONED: Self;
 
-    /// The same under the caller's name.
+    /// Returns this outcome under the caller's name.
     #[must_use]
     fn named(self, name: Self::Name) -> Self;
 }
@@ -38,25 +38,26 @@ impl Outcome for RequestOutcome {
     }
 }
 
-/// Checks before a blocking wait puts its thread to sleep.
+/// Checks that a blocking wait makes before it puts its thread to sleep.
 const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };
 
-/// The completion of a request, which is there or will come: a future for any runtime, or
-/// [`wait`](Self::wait) for it, or [`try_take`](Self::try_take) it now and then.
+/// The outcome of a request that was handed over. It is a future for any runtime; threads without
+/// one block in [`wait`](Self::wait), or call [`try_take`](Self::try_take) now and then.
 ///
-/// It holds `Ok` with the completion of a request that was posted, as verbs reports it, failed or
-/// not (see [`VirtualWc::status`](polyrail_core::virtual_cq::VirtualWc::status)), and an error for
-/// one that has none.
+/// The outcome of a request to a virtual queue pair is `Ok` with its completion if it was posted,
+/// whether it succeeded or failed (see
+/// [`VirtualWc::status`](polyrail_core::virtual_cq::VirtualWc::status)), and an error if it has no
+/// completion.
 ///
 /// # Cancel safety
 ///
-/// Dropping it cancels nothing: verbs cannot take a request back. The request continues, its buffer
-/// stays in use until it ends, and its completion is discarded.
+/// Dropping a `Pending` cancels nothing, since verbs cannot take a request back. The request
+/// continues, its buffer stays in use until it ends, and its outcome is discarded.
 #[derive(Debug)]
-#[must_use = "dropping it discards the completion, and with it the news of when the buffer is free"]
+#[must_use = "dropping it discards the outcome, which shows when the buffer is free"]
 pub struct Pending<O: Outcome = RequestOutcome> {
     replies: Arc<Replies<O>>,
-    /// `None` when the outcome was taken.
+    /// `None` once the outcome was taken.
     slot: Option<u16>,
 }
 
@@ -65,11 +66,11 @@ impl<O: Outcome> Pending<O> {
         Self { replies, slot: Some(slot) }
     }
 
-    /// How the request ended, if it did.
+    /// Takes the outcome, if the request has ended.
     ///
     /// # Panics
     ///
-    /// The outcome was taken before.
+    /// If the outcome was taken before.
     pub fn try_take(&mut self) -> Option<O> {
         let slot = self.slot.expect("the outcome was taken");
         let outcome = lock(&self.replies.inbox).take(slot)?;
@@ -77,11 +78,11 @@ impl<O: Outcome> Pending<O> {
         Some(outcome)
     }
 
-    /// Blocks the calling thread until the request ended.
+    /// Blocks the calling thread until the request has ended.
     ///
     /// # Errors
     ///
-    /// It ended without a completion.
+    /// As the outcome: see [`RequestError`] and [`P2pError`](super::messages::P2pError).
     pub fn wait(mut self) -> O {
         for _ in 0..SPINS {
             if let Some(outcome) = self.try_take() {
@@ -98,12 +99,12 @@ impl<O: Outcome> Future for Pending<O> {
 
     /// # Panics
     ///
-    /// The outcome was taken before.
+    /// If the outcome was taken before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O> {
         if let Some(outcome) = self.try_take() {
             return Poll::Ready(outcome);
         }
-        // Registered first, then checked again: the thread reports first, then wakes.
+        // Registers first, then checks again: the thread reports first, then wakes.
         if let Some(slot) = self.slot {
             self.replies.waiters[usize::from(slot)].register(context.waker());
         }

@@ -4,7 +4,7 @@ use super::HANDLE_DEPTH;
 use super::pending::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
 use super::request::{Lane, Request, Work};
-use super::set::Port;
+use super::set::{Port, TURN};
 use super::submit::{HandleMessage, KeySet, KnownKeys, MessageConsumer, Submitter, submitter};
 use crate::endpoint::EndpointQp;
 use arrayvec::ArrayVec;
@@ -15,19 +15,16 @@ use polyrail_core::virtual_qp::{PostError, PostManyError, PostSendError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Messages taken from one handle before it is the next one's turn.
-const TURN: usize = 32;
-
 /// A request that was taken from the ring and not posted yet.
 #[derive(Debug)]
 struct Waiting {
     request: Request,
-    /// Its keys, if their place was taken by others since.
+    /// The keys, if another set has taken their place since.
     keys: Option<KeySet>,
 }
 
 impl Waiting {
-    /// The request for the engine, by its handle's number.
+    /// Returns the request for the engine. Its name contains the handle's `number`.
     fn work<'k>(&'k self, known: &'k KnownKeys, number: usize) -> Work<'k> {
         let keys = self.keys.as_ref().unwrap_or_else(|| known.get(self.request.keys));
         self.request.work(name(number, self.request.lane().place(self.request.slot)), keys)
@@ -37,36 +34,39 @@ impl Waiting {
 /// The thread's side of a handle.
 #[derive(Debug)]
 pub(super) struct QpPort {
-    /// Its virtual queue pair, by number.
+    /// The number of the virtual queue pair.
     pub(super) qp: usize,
     messages: MessageConsumer<Request>,
     desk: Desk,
 }
 
-/// Where its requests wait for their turn, and for room.
+/// Requests of a handle that wait for their turn, or for room.
 #[derive(Debug)]
 struct Desk {
     keys: KnownKeys,
-    /// Requests by lane, oldest first. Never more than the lane has slots, for which there is room from the start.
+    /// Requests by lane, oldest first. A lane has no more requests than slots, and the queues have
+    /// room for all of them from the start.
     waiting: [VecDeque<Waiting>; 2],
-    /// Sends that the engine is offered together; fewer once it has no room for them, or refuses one.
+    /// The number of sends that the engine is offered together. It shrinks when the engine has no
+    /// room for them, or refuses one.
     at_once: usize,
     out: Outbox,
 }
 
-/// Its requests that are posted, and the way back.
+/// Requests of a handle that are posted, and how they are reported.
 #[derive(Debug)]
 struct Outbox {
-    /// Which slots of each lane have a posted request: a device can complete what was never posted.
+    /// Whether each slot of a lane has a posted request: a faulty device may complete requests that
+    /// were never posted.
     is_posted: [Box<[bool]>; 2],
-    /// How many, by lane.
+    /// The number of posted requests by lane.
     posted: [usize; 2],
-    /// Sends that were posted and came back, so far.
+    /// Sends that have completed so far.
     sent: u64,
     reporters: [Reporter<RequestOutcome>; 2],
 }
 
-/// Makes both sides of a handle: its requests, the ways back of each lane, and the thread's side.
+/// Makes both sides of a handle: the submitter, the replies of each lane, and the port.
 pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], QpPort) {
     let (requests, messages) = submitter();
     let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies());
@@ -78,21 +78,21 @@ pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 
 }
 
 impl QpPort {
-    /// Posts requests that waited and new ones, as far as there is room. Their names contain `number`. Returns
-    /// whether anything moved.
+    /// Posts requests that waited and new ones, as far as there is room. Their names contain
+    /// `number`. Returns whether anything moved.
     pub(super) fn post<Q>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
     {
         let desk = &mut self.desk;
         let taken = self.messages.pop_batch(TURN, |message| desk.take(message));
-        // An answer may come as soon as a send is posted.
+        // Receives first: the peer may answer as soon as a send is posted.
         let posted = desk.post_receives(number, qp) | desk.post_sends(number, qp);
         posted || taken > 0
     }
 
-    /// Reports a completion; [`wake`](Self::wake) follows. A completion of a request that is not posted is the device's mistake, and
-    /// is dropped.
+    /// Reports a completion. The caller calls [`wake`](Self::wake) afterwards. Drops a completion
+    /// of a request that is not posted, which only a faulty device makes.
     pub(super) fn complete(&mut self, place: u16, wc: VirtualWc) {
         let out = &mut self.desk.out;
         let lane = Lane::of(place);
@@ -107,7 +107,7 @@ impl QpPort {
         out.reporters[lane as usize].note(slot, Ok(wc));
     }
 
-    /// Wakes those who wait for what was reported.
+    /// Wakes the tasks that wait for reported requests.
     pub(super) fn wake(&mut self) {
         self.desk.out.reporters.iter_mut().for_each(Reporter::wake);
     }
@@ -125,7 +125,7 @@ impl QpPort {
         out.posted != [0; 2] || waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
-    /// Sends that were posted so far, and those of them that came back.
+    /// Returns how many sends were posted so far, and how many of them have completed.
     pub(super) fn sends(&self) -> [u64; 2] {
         let Outbox { posted, sent, .. } = &self.desk.out;
         [sent + posted[Lane::Send as usize] as u64, *sent]
@@ -152,7 +152,7 @@ impl Port for QpPort {
 }
 
 impl Desk {
-    /// Takes what the handle sent.
+    /// Takes a message from the handle.
     fn take(&mut self, message: HandleMessage<Request>) {
         match message {
             HandleMessage::Keys { place, keys } => {
@@ -167,7 +167,8 @@ impl Desk {
         }
     }
 
-    /// Posts sends, in order and with few doorbells; returns whether any left.
+    /// Posts sends in order, many at once so that there are few doorbells. Returns whether any left
+    /// the queue.
     fn post_sends<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool {
         let Self { keys, waiting: [waiting, _], at_once, out } = self;
         let before = waiting.len();
@@ -177,14 +178,15 @@ impl Desk {
             waiting.drain(..posted).for_each(|one| out.note_posted(Lane::Send, one.request.slot));
             match error {
                 None => *at_once = (*at_once * 2).min(TURN),
-                // A driver that took them all may complain: then the virtual queue pair has failed, and knows why.
+                // An error after all were taken means that the virtual queue pair has failed;
+                // completions report them.
                 Some(_) if posted == offered => {}
                 Some(error) if error.is_back_pressure() => {
                     *at_once = (offered / 2).max(1);
                     break;
                 }
-                // Drivers that take all or none do not say whose fault it is: only one that was offered alone is
-                // refused.
+                // A driver that takes all or none does not report which send it refuses, so sends
+                // are offered in smaller groups until the refused one is alone.
                 Some(_) if offered > 1 => *at_once = offered / 2,
                 Some(error) => {
                     if let Some(one) = waiting.pop_front() {
@@ -196,7 +198,7 @@ impl Desk {
         waiting.len() < before
     }
 
-    /// Posts receives, in order; returns whether any left.
+    /// Posts receives in order. Returns whether any left the queue.
     fn post_receives<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool {
         let Self { keys, waiting: [_, waiting], out, .. } = self;
         let before = waiting.len();
@@ -215,7 +217,8 @@ impl Desk {
     }
 }
 
-/// Offers sends to the engine: how many they were, how many it took, and why not the next one.
+/// Offers sends to the engine. Returns how many were offered, how many it took, and why it did not
+/// take the next one.
 fn offer<'w, Q: QueuePair>(
     qp: &mut EndpointQp<Q>,
     sends: impl Iterator<Item = &'w Waiting>,
@@ -245,15 +248,17 @@ impl Outbox {
     }
 }
 
-/// Set in the names of the thread's requests. What was posted before has names without it.
+/// Marks the names of requests that the thread posts. Requests that were posted before the thread
+/// started have names without it.
 const OURS: u64 = 1 << 63;
 
-/// The name under which a request is posted: its handle's number, and the place of its slot among those of both lanes.
+/// Returns the `wr_id` of a request: the number of its handle, and the place of its slot among the
+/// slots of both lanes.
 const fn name(number: usize, place: u16) -> u64 {
     OURS | (number as u64) << 16 | place as u64
 }
 
-/// Number and place of a name, if it is one of ours.
+/// Returns the number and the place in a `wr_id`, if the thread made it.
 pub(super) const fn number_and_place(name: u64) -> Option<(usize, u16)> {
     if name & OURS == 0 {
         return None;

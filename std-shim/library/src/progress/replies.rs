@@ -1,4 +1,4 @@
-//! The way back from the thread, for one handle's requests of one kind.
+//! Reports from the thread about the requests of one handle, of one kind.
 
 use super::HANDLE_DEPTH;
 use super::inbox::{Inbox, Report, ReportProducer, ReportRing};
@@ -9,26 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-/// What a handle and its [`Pending`](super::Pending)s share.
+/// The state that a handle shares with its [`Pending`](super::Pending)s.
 ///
-/// The lock makes them one consumer of the ring of reports: a handle and its Pendings may be in
-/// different threads, and each check takes the reports of all. It is held for one check. The progress
-/// thread never waits for it, since it only knows the wakers, and neither do other handles.
+/// The lock makes them one consumer of the ring of reports: a handle and its `Pending`s may be in
+/// different threads, and each check takes the reports for all of them. The lock is held for one
+/// check. The progress thread has only the wakers, so it never waits for the lock.
 #[derive(Debug)]
 pub(super) struct Replies<O: Outcome> {
     pub(super) inbox: Mutex<Inbox<O>>,
-    /// For each slot, the task that waits for its request.
+    /// By slot, the task that waits for the request.
     pub(super) waiters: Arc<[Waiter]>,
 }
 
-/// A task that waits for a request, or none.
+/// The place of a task that waits for a request.
 ///
-/// A task says that it waits and then looks for its report; the thread reports and then looks who waits. A fence
-/// lies between the two steps of each, so at least one of them sees what the other did. The thread needs one for
-/// many reports, and wakes nobody who only looks now and then.
+/// A task registers and then looks for its report; the thread reports and then looks for registered
+/// tasks. Each executes a fence between its two steps, so at least one of them sees the other's
+/// first step. One fence of the thread serves many reports, and slots whose requests are only
+/// checked now and then cost no wake-up.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// A task has waited for a request in this slot, this one or an earlier one.
+    /// A task has waited for the current request of this slot, or an earlier one.
     waits: AtomicBool,
     waker: AtomicWaker,
 }
@@ -38,19 +39,20 @@ impl Waiter {
         Self { waits: AtomicBool::new(false), waker: AtomicWaker::new() }
     }
 
-    /// To be woken from now on; what was reported before is to be looked for after this.
+    /// Registers a task. The task looks for its report afterwards, since an earlier report does not
+    /// wake it.
     pub(super) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
         self.waits.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Nobody waits any more.
+    /// Removes the task.
     pub(super) fn forget(&self) {
         drop(self.waker.take());
     }
 
-    /// After a report and a fence.
+    /// Wakes the task. To be called after a report and a fence.
     fn wake(&self) {
         if self.waits.load(Ordering::Acquire) {
             self.waker.wake();
@@ -58,7 +60,7 @@ impl Waiter {
     }
 }
 
-/// Those who wait for a handle's requests; all are woken when the thread drops them.
+/// The tasks that wait for requests of a handle. The thread wakes all of them when it drops this.
 #[derive(Debug)]
 struct Waiters(Arc<[Waiter]>);
 
@@ -68,24 +70,24 @@ impl Drop for Waiters {
     }
 }
 
-/// The thread's side: reports how requests ended.
+/// The thread's side: reports how requests end.
 #[derive(Debug)]
 pub(super) struct Reporter<O: Outcome> {
     reports: ReportProducer<O>,
-    /// Reports that the handle was not given yet.
+    /// Reports that are not in the ring yet.
     noted: Vec<Report<O>>,
-    // After `reports`: a task that is woken at the end finds the ring closed.
+    // Dropped after `reports`: a task that it wakes finds the ring closed.
     waiters: Waiters,
 }
 
 impl<O: Outcome> Drop for Reporter<O> {
     fn drop(&mut self) {
-        // What ended before a panic has its outcome.
+        // Requests that ended before a panic keep their outcomes.
         self.wake();
     }
 }
 
-/// Makes both sides.
+/// Makes both sides of the ring of reports.
 pub(super) fn replies<O: Outcome>() -> (Replies<O>, Reporter<O>) {
     let ring = ReportRing::default();
     let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
@@ -102,19 +104,20 @@ impl<O: Outcome> Reporter<O> {
         self.wake();
     }
 
-    /// Reports one of many; [`wake`](Self::wake) follows.
+    /// Notes a report, one of many. The caller calls [`wake`](Self::wake) afterwards.
     pub(super) fn note(&mut self, slot: u16, outcome: O) {
         self.noted.push(Report { slot, outcome });
     }
 
-    /// Gives the handle what was noted, all at once, and wakes those who wait for it.
+    /// Hands all noted reports to the handle at once, and wakes the tasks that wait for them.
     pub(super) fn wake(&mut self) {
         if self.noted.is_empty() {
             return;
         }
         let mut noted = self.noted.iter().copied();
         self.reports.push_batch(&mut noted);
-        // What is left is of a handle that is gone, with its `Pending`s: it has no more slots than the ring.
+        // The ring has as many places as the handle has slots, so reports are left only if the
+        // handle and its `Pending`s are gone.
         debug_assert!(
             noted.next().is_none() || self.reports.is_closed(),
             "a slot was reported twice"

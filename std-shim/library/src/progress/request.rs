@@ -6,7 +6,7 @@ use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
 };
 
-/// Bytes that cross to the thread for each request.
+/// Bytes that one request takes in the ring to the thread.
 pub const REQUEST_BYTES: usize = size_of::<HandleMessage<Request>>();
 
 const _: () = assert!(REQUEST_BYTES <= 64, "a cache line for each request");
@@ -21,23 +21,24 @@ pub(super) enum Lane {
 impl Lane {
     pub(super) const ALL: [Self; 2] = [Self::Send, Self::Recv];
 
-    /// The lane of a place among the slots of both.
+    /// Returns the lane of a place among the slots of both lanes.
     pub(super) const fn of(place: u16) -> Self {
         if (place as usize) < HANDLE_DEPTH { Self::Send } else { Self::Recv }
     }
 
-    /// The place of one of its slots among those of both.
+    /// Returns the place of a slot of this lane among the slots of both lanes.
     pub(super) const fn place(self, slot: u16) -> u16 {
         self as u16 * HANDLE_DEPTH as u16 + slot
     }
 }
 
-/// A request on its way to the thread. Its keys are named by their place among the handle's.
+/// A request on its way to the thread. `keys` is the place of its key set among those that the
+/// thread has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) slot: u16,
     pub(super) keys: u8,
-    /// `None`: a receive.
+    /// `None` for a receive.
     opcode: Option<Opcode>,
     flags: SendFlags,
     imm: u32,
@@ -83,7 +84,7 @@ impl Request {
         if self.opcode.is_some() { Lane::Send } else { Lane::Recv }
     }
 
-    /// The request as the engine takes it, under a name of the thread's.
+    /// Returns the request as the engine takes it, under a name that the thread has chosen.
     pub(super) const fn work<'k>(&self, wr_id: u64, keys: &'k [DeviceKeys]) -> Work<'k> {
         let Self { opcode, flags, imm, local, remote_addr, .. } = *self;
         let Self { compare_add, swap, report_order, .. } = *self;

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// Rounds between two [looks](ProgressSet::look), which cost more than a round.
 const ROUNDS_PER_LOOK: u32 = 256;
 
-/// The longest sleep while something may change that does not wake the thread, but is not urgent either: peers may
-/// have reported failed rails.
+/// The longest sleep while something may change that does not wake the thread, but is not urgent
+/// either: peers may have reported failed rails.
 pub(super) const LONG_NAP: Duration = Duration::from_millis(10);
 
-/// The state of a progress thread. Its steps are visible to the tests of each kind of set, which take them one at a
-/// time.
+/// The state of a progress thread. Its steps are visible to the tests of each kind of set, which
+/// take them one at a time.
 #[derive(Debug)]
 pub(super) struct ProgressLoop<S: ProgressSet> {
     pub(super) set: S,
@@ -152,11 +152,12 @@ impl<S: ProgressSet> ProgressLoop<S> {
             || self.ports.iter().any(Port::has_news)
     }
 
-    /// Waits for completions, for the alarm, or for `nap` to end. Does not wait if completions came before.
+    /// Waits for completions, for the alarm, or for `nap` to end. Does not wait if completions came
+    /// before.
     pub(super) fn wait(&mut self, alarm: &Alarm, nap: Option<Duration>) {
         if std::mem::take(&mut self.notified) {
-            // A device whose requests are all under way notifies as soon as its completion queue is armed: armed
-            // again at once, it would keep the thread from sleeping at all.
+            // A device whose requests are all under way notifies as soon as its completion queue is
+            // armed: armed again at once, it would keep the thread from sleeping at all.
             alarm.sleep(None, Some(NAP));
             return;
         }
@@ -192,7 +193,8 @@ impl<S: ProgressSet> ProgressLoop<S> {
     }
 }
 
-/// A thread that drives a set and gives back a `T`. Dropping it shuts the thread down, and waits for its end.
+/// A thread that drives a set and gives back a `T`. Dropping it shuts the thread down, and waits
+/// for its end.
 #[derive(Debug)]
 pub(super) struct Worker<P, X, T> {
     pub(super) shared: Arc<Shared<P, X>>,

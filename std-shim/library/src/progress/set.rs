@@ -7,13 +7,17 @@ use std::time::Duration;
 /// Completions of a whole set that one poll takes before handles have their turn.
 pub(super) const POLL_BUDGET: usize = 64;
 
+/// Messages that the thread takes from one ring before the next handle has its turn.
+pub(super) const TURN: usize = 32;
+
 /// The time that devices have to return buffers once their owner has given up.
 pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A set that a [`ProgressLoop`](super::run::ProgressLoop) drives: virtual queue pairs, or ends of messages.
+/// A set that a [`ProgressLoop`](super::run::ProgressLoop) drives: virtual queue pairs, or ends of
+/// messages.
 ///
-/// The loop decides when a step runs, when the thread rests, and when it ends. An implementation decides what a
-/// step does to its set.
+/// The loop decides when a step runs, when the thread rests, and when it ends. An implementation
+/// decides what a step does to its set.
 pub(super) trait ProgressSet {
     /// The set that the owner of the thread gives, and gets back.
     type Set;
@@ -32,26 +36,27 @@ pub(super) trait ProgressSet {
         false
     }
 
-    /// Submits requests of a handle, as far as there is room. `number` is the handle's place among the ports.
-    /// Returns whether anything moved.
+    /// Submits requests of a handle, as far as there is room. `number` is the handle's place among
+    /// the ports. Returns whether anything moved.
     fn submit(&mut self, number: usize, port: &mut Self::Port) -> bool;
 
     /// Polls once, and reports requests that ended. Returns whether anything moved.
     fn poll(&mut self, ports: &mut Ports<Self::Port>, mailbox: &Self::Mailbox) -> bool;
 
-    /// Arms the completion queues, and looks for everything that their completions may have changed before that.
+    /// Arms the completion queues, and looks for everything that their completions may have changed
+    /// before that.
     fn poll_armed(&mut self, ports: &mut Ports<Self::Port>) -> Result<ArmedPoll, WaitError>;
 
-    /// Returns what becomes readable after a completion queue has notified; `None` if completion queues are only
-    /// polled.
+    /// Returns what becomes readable after a completion queue has notified; `None` if completion
+    /// queues are only polled.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Looks at rails: for silence, and for events and messages that the owner reads. The loop calls it seldom,
-    /// since it costs more than a round.
+    /// Looks at rails: for silence, and for events and messages that the owner reads. The loop
+    /// calls it seldom, since it costs more than a round.
     fn look(&mut self, ports: &Ports<Self::Port>, mailbox: &Self::Mailbox);
 
-    /// Catches up after a sleep: reports what [`poll_armed`](Self::poll_armed) found, repairs rails, and looks at
-    /// them, because rounds are rare while the thread sleeps.
+    /// Catches up after a sleep: reports what [`poll_armed`](Self::poll_armed) found, repairs
+    /// rails, and looks at them, because rounds are rare while the thread sleeps.
     fn wake(&mut self, ports: &mut Ports<Self::Port>, mailbox: &Self::Mailbox);
 
     /// Whether requests of this handle can never be reported, so that the loop has to abandon them.
@@ -142,8 +147,8 @@ impl<P> Ports<P> {
         self.places.iter_mut().flatten()
     }
 
-    /// Gives each port a turn, with its number, and begins with another port each time: the first one takes all
-    /// the room there is. Returns whether any turn moved something.
+    /// Gives each port a turn, with its number, and begins with another port each time: the first
+    /// one takes all the room there is. Returns whether any turn moved something.
     pub(super) fn in_turn(&mut self, mut turn: impl FnMut(usize, &mut P) -> bool) -> bool {
         let count = self.places.len();
         // Empty places are skipped: the port behind one would have the first turn twice as often.

@@ -15,8 +15,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// State that is read often and written seldom, so that it stays in every processor's cache. `P` is the thread's
-/// side of a handle, `X` the mailbox of its kind of set.
+/// State that is read often and written seldom, so that it stays in every processor's cache. `P` is
+/// the thread's side of a handle, `X` the mailbox of its kind of set.
 #[derive(Debug)]
 pub(super) struct Shared<P, X> {
     /// Whether the thread sleeps.
@@ -79,8 +79,8 @@ impl<P, X> Shared<P, X> {
         lock(&self.newcomers).is_none()
     }
 
-    /// Hands the port of a new handle to the thread. If the thread is gone, the port is dropped, and the handle
-    /// finds its rings closed.
+    /// Hands the port of a new handle to the thread. If the thread is gone, the port is dropped,
+    /// and the handle finds its rings closed.
     pub(super) fn introduce(&self, port: P) {
         if let Some(newcomers) = lock(&self.newcomers).as_mut() {
             newcomers.push(port);
@@ -127,7 +127,8 @@ impl<P, X> Shared<P, X> {
     }
 }
 
-/// The thread's reference to the shared state. However the thread ends, dropping it leaves no handle waiting.
+/// The thread's reference to the shared state. However the thread ends, dropping it leaves no
+/// handle waiting.
 #[derive(Debug)]
 pub(super) struct Presence<P, X>(pub(super) Arc<Shared<P, X>>);
 
@@ -137,7 +138,8 @@ impl<P, X> Drop for Presence<P, X> {
     }
 }
 
-/// Events that the owner of the thread has not read. Only the newest are kept, since an owner need not read them.
+/// Events that the owner of the thread has not read. Only the newest are kept, since an owner need
+/// not read them.
 #[derive(Debug)]
 pub(super) struct RecentEvents<E>(Mutex<VecDeque<E>>);
 
@@ -181,8 +183,8 @@ impl Alarm {
         _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until the alarm rings, `completions` can be read, or `timeout` is over. Returns whether
-    /// `completions` can be read.
+    /// Sleeps until the alarm rings, `completions` can be read, or `timeout` is over. Returns
+    /// whether `completions` can be read.
     pub(super) fn sleep(
         &self,
         completions: Option<BorrowedFd<'_>>,

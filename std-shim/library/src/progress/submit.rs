@@ -1,4 +1,4 @@
-//! How a handle's requests reach the thread.
+//! How requests of a handle, and the device keys that they use, reach the thread.
 
 use super::error::SubmitError;
 use super::pending::{Outcome, Pending};
@@ -9,55 +9,56 @@ use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
 use polyrail_core::verbs::DeviceKeys;
 use std::sync::Arc;
 
-/// From a handle to the thread.
+/// A message from a handle to the thread.
 #[derive(Debug)]
 pub(super) enum HandleMessage<R> {
-    /// Requests that follow refer to these keys by this place.
+    /// Stores a key set in a place. Later requests refer to the set by its place.
     Keys { place: u8, keys: KeySet },
     /// A request.
     Post(R),
 }
 
-/// Messages that a handle can have on their way.
+/// Capacity of the ring from a handle to the thread.
 const MESSAGES: usize = if cfg!(polyrail_loom) { 2 } else { 256 };
 
 type MessageRing<R> = RingArc<Ring<HandleMessage<R>, MESSAGES>>;
 type MessageProducer<R> = Producer<HandleMessage<R>, MESSAGES, MessageRing<R>>;
 pub(super) type MessageConsumer<R> = Consumer<HandleMessage<R>, MESSAGES, MessageRing<R>>;
 
-/// Sets of device keys that a handle keeps with the thread.
+/// Sets of device keys that the thread stores for a handle.
 const KEY_SETS: usize = 16;
 
-/// The device keys of a request: a borrowed slice cannot cross threads.
+/// The device keys of a request. They are copied, since a borrowed slice cannot cross threads.
 pub(super) type KeySet = Arc<[DeviceKeys]>;
 
 /// A handle's view of the key sets that the thread has.
 ///
 /// Requests between the same buffers have the same keys, so few sets serve many requests, and a
-/// request carries one byte for them. A new set takes the place of the oldest; the ring keeps order,
-/// so requests that were pushed earlier have found theirs by then.
+/// request carries one byte for them. A new set takes the place of the oldest. The ring keeps the
+/// order, so the thread has taken all earlier requests by then.
 ///
-/// They are copies of its own: what counts those that share the thread's lies beside them, and changes.
+/// The handle has copies: if it shared the sets with the thread, every change of their reference
+/// counts would take their cache lines away from the handle.
 #[derive(Debug, Default)]
 struct KeySets {
     sets: arrayvec::ArrayVec<Box<[DeviceKeys]>, KEY_SETS>,
-    /// The place that a new set takes.
+    /// The place for the next new set.
     next: usize,
 }
 
 impl KeySets {
-    /// The place of a set that the thread has.
+    /// Returns the place of a set that the thread has.
     fn find(&self, keys: &[DeviceKeys]) -> Option<u8> {
         self.sets.iter().position(|set| **set == *keys).map(|place| place as u8)
     }
 
-    /// The place and the set for the message that announces a new set to the thread. Call
-    /// [`add`](Self::add) when the message is on its way.
+    /// Returns the place and the set for the message that announces a new set to the thread. The
+    /// caller calls [`add`](Self::add) once the message is in the ring.
     fn announce(&self, keys: &[DeviceKeys]) -> (u8, KeySet) {
         (self.next as u8, KeySet::from(keys))
     }
 
-    /// The thread will know this set by the next place.
+    /// Records that the thread gets this set in the next place.
     fn add(&mut self, keys: &[DeviceKeys]) {
         let set = keys.into();
         match self.sets.get_mut(self.next) {
@@ -68,7 +69,7 @@ impl KeySets {
     }
 }
 
-/// The thread's view of them.
+/// The key sets of one handle that the thread has.
 #[derive(Debug)]
 pub(super) struct KnownKeys(Vec<KeySet>);
 
@@ -77,7 +78,7 @@ impl KnownKeys {
         Self(Vec::with_capacity(KEY_SETS))
     }
 
-    /// Returns those that had the place.
+    /// Stores a set, and returns the set that had the place before.
     pub(super) fn learn(&mut self, place: u8, keys: KeySet) -> Option<KeySet> {
         if let Some(known) = self.0.get_mut(usize::from(place)) {
             return Some(std::mem::replace(known, keys));
@@ -86,7 +87,7 @@ impl KnownKeys {
         None
     }
 
-    /// Those that were announced for a place last.
+    /// Returns the set in a place.
     pub(super) fn get(&self, place: u8) -> &KeySet {
         &self.0[usize::from(place)]
     }
@@ -95,7 +96,7 @@ impl KnownKeys {
 /// The producer's end of a ring of requests, with the device keys that the thread knows.
 #[derive(Debug)]
 pub(super) struct Submitter<R> {
-    /// `None` when it was closed.
+    /// `None` once it is closed.
     messages: Option<MessageProducer<R>>,
     keys: KeySets,
 }
@@ -108,7 +109,8 @@ pub(super) fn submitter<R>() -> (Submitter<R>, MessageConsumer<R>) {
 }
 
 impl<R> Submitter<R> {
-    /// Hands over a request that is reported by `replies`, in the slot that it is made with.
+    /// Hands over a request. `request` makes it for the slot of `replies` in which it will be
+    /// reported.
     pub(super) fn submit<O: Outcome>(
         &mut self,
         replies: &Arc<Replies<O>>,
@@ -123,8 +125,9 @@ impl<R> Submitter<R> {
         Ok(Pending::new(Arc::clone(replies), slot))
     }
 
-    /// Hands over requests in their order, all at once, as far as there is room for them, and adds to `pending`;
-    /// `named` is the caller's name and the keys of a request, unless it cannot be handed over.
+    /// Hands over requests in order, all at once, as far as there is room, and adds a [`Pending`]
+    /// for each. `named` returns the caller's name and the keys of a request, or why it cannot be
+    /// handed over.
     pub(super) fn submit_many<'w, O: Outcome, W>(
         &mut self,
         replies: &Arc<Replies<O>>,
@@ -140,7 +143,7 @@ impl<R> Submitter<R> {
             let (name, device_keys) = named(work)?;
             let Some(place) = keys.find(device_keys) else {
                 let (place, set) = keys.announce(device_keys);
-                // The ring takes what it asks for.
+                // The ring asks only for messages that it has room for.
                 keys.add(device_keys);
                 return Ok(HandleMessage::Keys { place, keys: set });
             };
@@ -170,7 +173,7 @@ impl<R> Submitter<R> {
         self.keys.find(keys).is_some()
     }
 
-    /// The place of these keys with the thread; announces them to it if they are new.
+    /// Returns the place of these keys; announces them to the thread if they are new.
     pub(super) fn place_of(&mut self, keys: &[DeviceKeys]) -> Result<u8, SubmitError> {
         if let Some(place) = self.keys.find(keys) {
             return Ok(place);
@@ -181,7 +184,7 @@ impl<R> Submitter<R> {
         Ok(place)
     }
 
-    /// Hands nothing over any more.
+    /// Closes the ring; the thread still takes what is in it.
     pub(super) fn close(&mut self) {
         self.messages = None;
     }

@@ -1,4 +1,4 @@
-//! The thread as its owner sees it.
+//! The progress thread of virtual queue pairs, as its owner holds it.
 
 use super::endpoints::{Endpoints, QpMailbox};
 use super::error::ThreadPanicked;
@@ -15,14 +15,15 @@ use std::time::Duration;
 /// The timeouts of a progress thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressOptions {
-    /// How long a shutdown waits for sends to complete by themselves: 5 s by default. A duration that
-    /// overflows the clock means forever.
+    /// How long a shutdown waits for sends to complete: 5 s by default. A duration that overflows
+    /// the clock means forever.
     pub drain_timeout: Duration,
-    /// How long a rail may make no progress while it has sends; then its virtual queue pair fails with
-    /// [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). By default there is no limit:
-    /// a peer that is slow to post receives is silent, too. A rail is found after that time and about an eighth of it
-    /// more, whether the thread polls or sleeps. It has no effect on virtual queue pairs that heal by
-    /// themselves: they have [`Healing::stall_timeout`](crate::endpoint::Healing::stall_timeout).
+    /// How long a rail with sends may make no progress before its virtual queue pair fails with
+    /// [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). By default there is no
+    /// limit, because a peer that is slow to post receives is silent, too. The thread finds a
+    /// silent rail within nine eighths of this time, whether it polls or sleeps. Virtual queue
+    /// pairs that repair their rails ignore it: they have
+    /// [`Healing::stall_timeout`](crate::endpoint::Healing::stall_timeout).
     pub stall_timeout: Option<Duration>,
 }
 
@@ -32,8 +33,8 @@ impl Default for ProgressOptions {
     }
 }
 
-/// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
-/// them. Dropping it shuts it down, and waits for that.
+/// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress
+/// on them. Dropping it shuts the thread down, and waits for its end.
 #[derive(Debug)]
 pub struct ProgressThread<
     Q = nic::QueuePair,
@@ -47,9 +48,9 @@ where
     C: Notify + Send + 'static,
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
-    /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them
-    /// before, with a `wr_id` below 2^63, is still carried out, and its completions are dropped: the
-    /// names from there on are the thread's.
+    /// with the default [`ProgressOptions`]. The queue pairs are connected before. Requests that
+    /// were posted before, with a `wr_id` below 2^63, are still carried out, and their completions
+    /// are dropped. The thread uses all greater `wr_id`s.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread, or gives no file descriptor to wait on.
+    /// The system cannot start a thread, or has no file descriptor to wait on.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
@@ -75,8 +76,8 @@ where
         Ok(Self(Worker::spawn(endpoints, mailbox, drain_timeout)?))
     }
 
-    /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
-    /// there is none.
+    /// Makes a handle for one producer on the virtual queue pair with this number in the set;
+    /// `None` if there is none.
     pub fn handle(&self, qp: usize) -> Option<Handle> {
         let shared = &self.0.shared;
         if !shared.mailbox.has(qp) {
@@ -87,18 +88,19 @@ where
         Some(Handle::new(qp, requests, replies, Arc::clone(shared)))
     }
 
-    /// The next thing that happened to a rail, with the number of its virtual queue pair; see
-    /// [`EndpointQp::take_rail_event`]. The oldest of more than 256 are forgotten.
+    /// Takes the oldest event of a rail, with the number of its virtual queue pair; see
+    /// [`EndpointQp::take_rail_event`]. The thread keeps the newest 256 events.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
         self.0.shared.mailbox.rail_events.pop()
     }
 
     /// Drains, ends the thread and gives its set back.
     ///
-    /// From now on handles are refused. Everything that they handed over is posted; sends have the
-    /// [drain timeout](ProgressOptions::drain_timeout) to complete. Then all queue pairs are moved to
-    /// ERR, so that receives, and what else is left, come back as flushed. Every [`Pending`](super::Pending) has its
-    /// outcome when this returns.
+    /// Handles refuse further requests. The thread posts all requests that were handed over, and
+    /// waits for sends to complete, at most for the [drain
+    /// timeout](ProgressOptions::drain_timeout). Then it moves all queue pairs to ERR, so that
+    /// receives, and sends that are left, complete as flushed. Every [`Pending`](super::Pending)
+    /// has its outcome when this returns.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ impl Side {
         let begin = Instant::now();
         let mut there = 0;
         while there < 2 {
-            let event = self.thread.take_event();
+            let event = self.thread.take_rail_event();
             there += usize::from(event.is_some_and(|event| is_it(&event.event.kind)));
             assert!(begin.elapsed() < LIMIT + Duration::from_secs(10), "{there} of 2");
             thread::sleep(Duration::from_millis(1));

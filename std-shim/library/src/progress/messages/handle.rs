@@ -1,4 +1,4 @@
-//! A producer's end: messages from any thread.
+//! The producer's side: messages from any thread.
 
 use super::mailbox::P2pShared;
 use super::port::{LaneOf, Lanes};
@@ -14,33 +14,34 @@ use polyrail_core::p2p::MAX_BUFFERS;
 use polyrail_core::verbs::{DeviceKeys, LocalBuffer};
 use std::sync::Arc;
 
-/// A message that leaves, or a flush: done, or why not.
+/// The outcome of a send or a flush.
 pub type PendingDone = Pending<Result<(), P2pError>>;
 
-/// A receive: what came, or why nothing will.
+/// The outcome of a receive: what arrived, or why nothing did.
 pub type PendingRecv = Pending<Result<Received, P2pError>>;
 
-/// Messages with one peer of a [`P2pThread`](super::P2pThread), from any thread. Each producer has its own.
+/// Exchanges messages with the peer of one member of a [`P2pThread`](super::P2pThread), from any
+/// thread. Each producer has a handle for itself.
 ///
-/// Receives of a handle are offered in the order in which they were handed over, and messages of the same tag leave in
-/// theirs. A message for which the peer offers no buffer yet waits, and messages of other tags pass it. Between
-/// handles there is no order.
+/// The receives of a handle are offered to the peer in the order in which they were handed over,
+/// and messages of the same tag are sent in that order. A message for which the peer offers no
+/// buffer yet waits, and messages of other tags pass it. There is no order between handles.
 ///
-/// Handing over waits neither for the thread nor for other handles, and "not now" of the engine is the thread's to deal
-/// with. 256 requests of each kind may be unreported ([`HANDLE_DEPTH`](crate::progress::HANDLE_DEPTH)): then
-/// [`SubmitError::Full`].
+/// A call waits neither for the thread nor for other handles. The thread repeats what the engine
+/// refuses with "not now". 256 requests of each kind may be unreported
+/// ([`HANDLE_DEPTH`](crate::progress::HANDLE_DEPTH)); further ones return [`SubmitError::Full`].
 ///
 /// # Buffer ownership
 ///
-/// A buffer is the connection's from here until the request is reported; that is, until its [`Pending`] has an outcome
-/// other than [`Abandoned`](P2pError::Abandoned). To drop the `Pending` does not end that. The device keys are copied;
-/// the handle and the thread remember the latest 16 sets of them for each kind of request, so that only new ones are
-/// allocated for.
+/// A buffer belongs to the member until the request is reported; that is, until its [`Pending`] has
+/// an outcome other than [`Abandoned`](P2pError::Abandoned). Dropping the `Pending` does not change
+/// that. The device keys are copied. The handle and the thread store the latest 16 sets of keys for
+/// each kind of request, so that only new sets need an allocation.
 ///
 /// # Dropping
 ///
-/// What was handed over is still carried out, and every [`Pending`] gets its outcome. When the last request ended, the
-/// thread forgets the handle.
+/// Requests that were handed over are still carried out, and every [`Pending`] gets its outcome.
+/// After the last one the thread frees its side of the handle.
 #[derive(Debug)]
 pub struct P2pHandle {
     sends: LaneOf<Sends>,
@@ -54,13 +55,14 @@ impl P2pHandle {
         Self { sends, receives, flushes, shared }
     }
 
-    /// Sends `buffer` to the next buffer with this tag that the peer offers; `keys` are its
-    /// [own](crate::memory::Registration::own_keys). See [`P2pMember::isend`](crate::p2p::P2pMember::isend).
+    /// Sends `buffer` to the next buffer with this tag that the peer offers. `keys` are the [own
+    /// keys](crate::memory::Registration::own_keys) of `buffer`. See
+    /// [`P2pMember::isend`](crate::p2p::P2pMember::isend).
     ///
     /// # Errors
     ///
-    /// The request was not taken and nothing changed. What only the engine can know, such as a message that is too long,
-    /// comes out of the [`Pending`] instead.
+    /// The request was not taken and nothing changed. Errors that only the engine can find, such as
+    /// a message that is too long, are outcomes of the [`Pending`].
     pub fn isend(
         &mut self,
         buffer: LocalBuffer,
@@ -79,7 +81,7 @@ impl P2pHandle {
     ///
     /// # Errors
     ///
-    /// As [`isend`](Self::isend); or no buffer, or more than 8.
+    /// As [`isend`](Self::isend), and [`SubmitError::Buffers`] for no buffer or more than 8.
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<PendingRecv, SubmitError> {
         self.working()?;
         if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
@@ -91,9 +93,9 @@ impl P2pHandle {
         Ok(pending)
     }
 
-    /// Makes every byte of a message visible to whoever reads that memory. Its buffers are registered with
-    /// [`REMOTE_READ`](polyrail_core::verbs::AccessFlags::REMOTE_READ): devices read them back. See
-    /// [`P2pMember::flush`](crate::p2p::P2pMember::flush).
+    /// Makes every byte of a message visible to all readers of that memory. Its buffers are
+    /// registered with [`REMOTE_READ`](polyrail_core::verbs::AccessFlags::REMOTE_READ), because
+    /// devices read them back. See [`P2pMember::flush`](crate::p2p::P2pMember::flush).
     ///
     /// # Errors
     ///
@@ -106,8 +108,8 @@ impl P2pHandle {
         Ok(pending)
     }
 
-    /// The first completion queue of the set that broke, if one did. Members that are not re-routed were
-    /// [given up](crate::p2p::Failure::Owner) because of it.
+    /// Returns the error of the first completion queue of the set that broke. Members that are not
+    /// re-routed have [failed](crate::p2p::Failure::Owner) because of it.
     pub fn queue_error(&self) -> Option<&CqError> {
         self.shared.mailbox.queue_error()
     }
@@ -116,14 +118,15 @@ impl P2pHandle {
         if self.shared.is_closing() { Err(SubmitError::ThreadGone) } else { Ok(()) }
     }
 
-    /// The buffers with the places of their keys, all of which the thread knows.
+    /// Returns the buffers with the places of their keys, after announcing new keys to the thread.
     fn keyed(
         &mut self,
         buffers: &[RecvBuffer<'_>],
     ) -> Result<ArrayVec<KeyedBuffer, MAX_BUFFERS>, SubmitError> {
         let requests = &mut self.receives.requests;
-        // A new set may take the place of one that another buffer needs; but no buffer's set is announced twice, since
-        // more sets are kept than a request has.
+        // A new set may take the place of one that another buffer needs, so this repeats until all
+        // are there. It announces no set twice, since there are more places than buffers in a
+        // request.
         while let Some(new) = buffers.iter().find(|buffer| !requests.knows(buffer.keys)) {
             requests.place_of(new.keys)?;
         }
@@ -137,7 +140,7 @@ impl P2pHandle {
 
 impl Drop for P2pHandle {
     fn drop(&mut self) {
-        // First the news, then the bell: the thread may sleep, and has to forget the handle.
+        // Closed first, then the bell: a thread that sleeps has to see it, to free its port.
         self.sends.requests.close();
         self.receives.requests.close();
         self.flushes.requests.close();

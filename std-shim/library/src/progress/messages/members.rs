@@ -61,7 +61,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         for (number, instruction) in instructions {
             let member = self.set.member_mut(number);
             match instruction {
-                // A message that no correct peer sends fails an end of the member, and its requests show that.
+                // A message that no correct peer sends fails an end of the member, and its requests
+                // show that.
                 Instruction::Message(message) => _ = self.set.hear(number, message),
                 Instruction::LinkRestored => {
                     member.into_iter().for_each(P2pMember::link_restored);
@@ -80,8 +81,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         self.set.member_mut(port.member).is_some_and(|member| port.start(member))
     }
 
-    /// When a completion queue breaks, members whose rails are re-routed do without it as far as they can, and all
-    /// others fail.
+    /// When a completion queue breaks, members whose rails are re-routed do without it as far as
+    /// they can, and all others fail.
     fn poll(&mut self, ports: &mut Ports<P2pPort>, mailbox: &P2pMailbox) -> bool {
         match self.set.poll(POLL_BUDGET) {
             Ok(()) => self.broken = None,
@@ -119,8 +120,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         }
     }
 
-    /// Devices have had time to return the buffers of members that failed, and the completions are lost with the
-    /// completion queue.
+    /// Devices have had time to return the buffers of members that failed, and the completions are
+    /// lost with the completion queue.
     fn has_lost(&self, port: &P2pPort) -> bool {
         self.broken.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT)
             && self.set.member(port.member).is_none_or(hangs)

@@ -1,10 +1,10 @@
-//! Messages from any thread: one thread owns connections for messages and polls them, others hand it sends and
-//! receives, and get futures.
+//! Messages from any thread: one thread owns message endpoints and polls them; other threads hand
+//! sends and receives to it, and get futures.
 //!
-//! A [`P2pEndpointSet`] is what the thread owns, or a single
-//! [`P2pEndpoint`](crate::p2p::P2pEndpoint). Each [`P2pHandle`] is for one member of it. The engine says
-//! ["not now"](crate::p2p::CallError::NotNow) to a message for which the peer has offered no buffer, or for which there
-//! is no room; here such requests wait with the thread, in order, and nobody has to try again.
+//! The thread owns a [`P2pEndpointSet`], or a single [`P2pEndpoint`](crate::p2p::P2pEndpoint). Each
+//! [`P2pHandle`] belongs to one member of the set. The engine refuses a message with ["not
+//! now"](crate::p2p::CallError::NotNow) while the peer has offered no buffer for it, or there is no
+//! room. The thread keeps such requests, in order, and tries again.
 //!
 //! ```
 //! use futures_util::future::try_join;
@@ -31,11 +31,11 @@
 //! from.write_at(0, b"hello")?;
 //!
 //! let (mut sender, mut receiver) = (near.handle(0).unwrap(), far.handle(0).unwrap());
-//! // Nothing is offered yet: the message waits.
+//! // The peer has offered no buffer yet: the message waits.
 //! let sent = sender.isend(from.local(0, 5)?, 7, &from.own_keys())?;
 //! let to_keys = to.own_keys();
 //! let offered = RecvBuffer { local: to.local(0, BYTES)?, tag: 7, keys: &to_keys };
-//! // Any executor will do; `wait` is for threads without one. Whichever end fails, it is over.
+//! // Any executor will do; `wait` is for threads without one. A failure of either end is the result.
 //! let (_, received) = pollster::block_on(try_join(sent, receiver.irecv(&[offered])?))?;
 //! assert_eq!(received.sizes(), [5]);
 //! let mut bytes = [0; 5];
@@ -48,31 +48,31 @@
 //!
 //! # When there is nothing to do
 //!
-//! The thread rests as [its sibling](super#when-there-is-nothing-to-do) does: while requests are under way, it sleeps for
-//! 50 µs at a time, unless completion queues were made to
-//! [tell](crate::p2p::P2pBuilder::completion_channel). Then it sleeps until one does, or a handle hands something over, and
-//! looks every 10 ms all the same. But for as long as a message waits for a buffer of the peer's, it looks every 50 µs in
-//! any case: offers are written into memory, and nobody tells of that.
+//! The thread rests as [that of virtual queue pairs](super#when-there-is-nothing-to-do) does: at
+//! most 50 µs at a time while requests are under way, or 10 ms if completion queues have a
+//! [channel](crate::p2p::P2pBuilder::completion_channel). But while a message waits for a buffer of
+//! the peer, it looks every 50 µs in any case: the peer writes its offers to memory, which wakes no
+//! thread.
 //!
 //! # What fails
 //!
-//! When a connection fails, its requests come back with the reason as soon as no device accesses their buffers any
-//! more, and what is handed over later does at once. Members whose rails are re-routed heal by themselves; the
-//! thread's owner carries what they and their peers have to tell each other ([`P2pLink`]). When a completion queue
-//! breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail, and what devices have not given back within
-//! a second comes back as [`P2pError::Abandoned`].
+//! When a member fails, its requests end with the reason as soon as no device accesses their
+//! buffers any more, and later requests end at once. Members whose rails are re-routed repair them;
+//! the thread's owner carries the repair messages between them and their peers ([`P2pLink`]). When
+//! a completion queue breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail.
+//! Requests whose buffers devices have not returned a second later end as [`P2pError::Abandoned`].
 //!
 //! # Memory
 //!
-//! A handle allocates when it is made, and when it is handed device keys that are not among the 16 sets it used last for
-//! that kind of request. Nothing else on the way of a request allocates, on any thread; except that a thread's first
-//! wait makes what it waits with.
+//! A handle allocates when it is made, and for device keys that are not among the 16 sets that it
+//! used last for that kind of request. No other step of a request allocates, on any thread, except
+//! that a thread's first wait makes its waker.
 //!
 //! # Files
 //!
-//! `handle` is the producer's view, with a `lane` for each kind of `request`; `port` is the thread's side of a handle,
-//! with a `desk` for each `kind`. `run` is the thread, `thread` and `link` are its owner's views, and `news` is what they
-//! tell each other.
+//! `handle` is the producer's view, with a lane for each kind of `request`. `port` is the thread's
+//! side of a handle, with a desk for each kind. `members` are what the loop drives. `thread` is the
+//! owner's view, and `mailbox` holds what thread and owner exchange.
 
 mod handle;
 mod mailbox;

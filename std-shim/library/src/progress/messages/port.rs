@@ -7,7 +7,7 @@ use crate::progress::HANDLE_DEPTH;
 use crate::progress::error::SubmitError;
 use crate::progress::pending::{Outcome, Pending};
 use crate::progress::replies::{Replies, Reporter, replies};
-use crate::progress::set::Port;
+use crate::progress::set::{Port, TURN};
 use crate::progress::submit::{HandleMessage, KnownKeys, MessageConsumer, Submitter, submitter};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The thread's side of one handle.
 #[derive(Debug)]
 pub(super) struct P2pPort {
-    /// The number of its member.
+    /// The number of the member.
     pub(super) member: usize,
     sends: Desk<Sends>,
     receives: Desk<Receives>,
@@ -36,7 +36,7 @@ pub(super) fn port(member: usize) -> (Lanes, P2pPort) {
     ((send_lane, recv_lane, flush_lane), P2pPort { member, sends, receives, flushes })
 }
 
-/// Makes both sides of one kind.
+/// Makes both sides for one kind of request.
 fn lane<K: Kind>() -> (LaneOf<K>, Desk<K>) {
     let (requests, consumer) = submitter();
     let (replies, reporter) = replies();
@@ -44,26 +44,27 @@ fn lane<K: Kind>() -> (LaneOf<K>, Desk<K>) {
 }
 
 impl P2pPort {
-    /// Starts what can be started; returns whether anything moved. Receives first: they let peers go on.
+    /// Starts requests, as far as the engine takes them. Receives come first, because peers may
+    /// wait for them. Returns whether anything moved.
     pub(super) fn start<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let received = self.receives.start(member);
         let sent = self.sends.start(member);
         self.flushes.start(member) || received || sent
     }
 
-    /// Reports what has ended; returns whether anything had.
+    /// Reports requests that have ended. Returns whether there were any.
     pub(super) fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let received = self.receives.finish(member);
         let sent = self.sends.finish(member);
         self.flushes.finish(member) || received || sent
     }
 
-    /// Whether the thread has something to do with requests that it took.
+    /// Whether the thread has requests that have not ended.
     pub(super) fn is_busy(&self) -> bool {
         self.sends.is_busy() || self.receives.is_busy() || self.flushes.is_busy()
     }
 
-    /// Whether a message waits for a buffer of the peer's.
+    /// Whether a message waits for the peer to offer a buffer.
     pub(super) fn waits_for_peer(&self) -> bool {
         self.sends.has_waiting()
     }
@@ -88,10 +89,7 @@ impl Port for P2pPort {
     }
 }
 
-/// Requests taken from one handle before it is the next one's turn.
-const TURN: usize = 32;
-
-/// Where requests wait until the engine takes them, and then until they end.
+/// The requests of a handle of one kind, from the ring until they end.
 ///
 /// ```text
 ///     ring ──► waiting ──► under way ──► reported
@@ -102,15 +100,15 @@ const TURN: usize = 32;
 pub(super) struct Desk<K: Kind> {
     requests: MessageConsumer<K::Request>,
     keys: KnownKeys,
-    /// Those that cannot be started now, oldest first: [`AHEAD`](Kind::AHEAD) at most.
+    /// Requests that the engine does not take now, oldest first: at most [`AHEAD`](Kind::AHEAD).
     waiting: VecDeque<K::Waiting>,
     started: Started<K>,
 }
 
-/// Requests that were started, and the way back.
+/// Requests that were started, and how they are reported.
 #[derive(Debug)]
 struct Started<K: Kind> {
-    /// With their slots, oldest first: never more than there are slots.
+    /// With their slots, oldest first. There are never more than slots.
     under_way: Vec<(u16, K::Handle)>,
     reporter: Reporter<Result<K::Value, P2pError>>,
 }
@@ -125,7 +123,8 @@ impl<K: Kind> Desk<K> {
         Self { requests, keys: KnownKeys::new(), waiting, started }
     }
 
-    /// Starts what waited, then what came, as far as the engine takes it; returns whether anything moved.
+    /// Starts requests that waited, then new ones, as far as the engine takes them. Returns whether
+    /// anything moved.
     pub(super) fn start<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let mut moved = self.start_waiting(member);
         for _ in 0..TURN {
@@ -142,7 +141,8 @@ impl<K: Kind> Desk<K> {
         moved
     }
 
-    /// Starts a request, or lets it wait: behind those that do, or because the engine does not take it now.
+    /// Starts a request, or lets it wait if others wait already, or the engine does not take it
+    /// now.
     fn take<D: Domain>(&mut self, member: &mut P2pMember<D>, request: K::Request) {
         let Self { keys, waiting, started, .. } = self;
         let request = K::wait(request, keys);
@@ -151,8 +151,9 @@ impl<K: Kind> Desk<K> {
         }
     }
 
-    /// Starts those that wait, in order. Where no buffer has the tag of one, others may pass it; but once one was
-    /// started, other buffers may be next, so that it is the first one's turn again.
+    /// Starts requests that wait, in order. A request passes those for whose tags the peer offers
+    /// no buffer. Once a request was started, other buffers may be next, so the oldest request has
+    /// its turn again.
     fn start_waiting<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let Self { keys, waiting, started, .. } = self;
         let before = waiting.len();
@@ -170,17 +171,17 @@ impl<K: Kind> Desk<K> {
         waiting.len() < before
     }
 
-    /// Reports those that have ended; returns whether there were any.
+    /// Reports requests that have ended. Returns whether there were any.
     pub(super) fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         self.started.finish(member)
     }
 
-    /// Whether something in the ring can be taken.
+    /// Whether the ring holds a request that can be taken.
     pub(super) fn has_news(&self) -> bool {
         !self.requests.is_empty() && self.waiting.len() < K::AHEAD
     }
 
-    /// Whether the thread has something to do with requests that it took.
+    /// Whether the thread has requests that have not ended.
     pub(super) fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || !self.started.under_way.is_empty()
     }
@@ -190,12 +191,12 @@ impl<K: Kind> Desk<K> {
         !self.waiting.is_empty()
     }
 
-    /// No request is on its way, waiting or under way.
+    /// Whether no request is in the ring, waiting or under way.
     pub(super) fn is_idle(&self) -> bool {
         self.requests.is_empty() && !self.is_busy()
     }
 
-    /// The handle is gone, and so are its requests.
+    /// Whether the handle was dropped and every request has ended.
     pub(super) fn is_done(&self) -> bool {
         // Closed first: then nothing can be pushed any more.
         self.requests.is_closed() && self.is_idle()
@@ -219,7 +220,7 @@ impl<K: Kind> Started<K> {
         Ok(())
     }
 
-    /// Reports those that have ended; returns whether there were any.
+    /// Reports requests that have ended. Returns whether there were any.
     fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
         let Self { under_way, reporter } = self;
         let before = under_way.len();
@@ -234,7 +235,7 @@ impl<K: Kind> Started<K> {
     }
 }
 
-/// A handle's side of its requests of one kind: requests leave, and outcomes come back.
+/// A handle's side of its requests of one kind.
 #[derive(Debug)]
 pub(super) struct Lane<R, O: Outcome> {
     pub(super) requests: Submitter<R>,
@@ -246,7 +247,7 @@ impl<R, O: Outcome<Name = ()>> Lane<R, O> {
         Self { requests, replies: Arc::new(replies) }
     }
 
-    /// Hands over a request, which is reported in the slot that it is made with.
+    /// Hands over a request, which `request` makes for the slot in which it will be reported.
     pub(super) fn submit(
         &mut self,
         request: impl FnOnce(u16) -> R,

@@ -11,16 +11,17 @@ use polyrail_core::verbs::LocalBuffer;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A request that was handed over to a [`P2pThread`](super::P2pThread) did not succeed.
+/// Why a request to a [`P2pThread`](super::P2pThread) did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum P2pError {
-    /// The engine refused it, and never started it; or the connection [failed](CallError::Failed). Either way its
-    /// buffers are the caller's again. [Not now](CallError::NotNow) is never among these: the thread tries again.
+    /// The engine refused the request and never started it, or the member
+    /// [failed](CallError::Failed). Either way, its buffers belong to the caller again. This is
+    /// never [`NotNow`](CallError::NotNow), since the thread tries again.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The thread ended, or a completion queue broke so that nobody can say how the request ends. Its buffers may be
-    /// in use until the set is dropped.
-    #[error("the progress thread gave the request up")]
+    /// The thread has ended, or a completion queue broke. Whether the request was carried out is
+    /// unknown, and its buffers may be in use until the set is dropped.
+    #[error("the progress thread abandoned the request")]
     Abandoned,
 }
 
@@ -35,28 +36,28 @@ impl<T: Copy + Debug> Outcome for Result<T, P2pError> {
     }
 }
 
-/// A buffer to be sent.
+/// Sends a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendRequest {
     pub(super) slot: u16,
     pub(super) buffer: KeyedBuffer,
 }
 
-/// Buffers to be offered.
+/// Offers buffers to the peer.
 #[derive(Debug)]
 pub(super) struct RecvRequest {
     pub(super) slot: u16,
     pub(super) buffers: ArrayVec<KeyedBuffer, MAX_BUFFERS>,
 }
 
-/// What is to be made visible.
+/// Makes a received message visible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlushRequest {
     pub(super) slot: u16,
     pub(super) received: Received,
 }
 
-/// A buffer of a message.
+/// A buffer of a message, with the place of its keys among those that the thread has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyedBuffer {
     pub(super) local: LocalBuffer,
@@ -64,18 +65,19 @@ pub(super) struct KeyedBuffer {
     pub(super) keys: u8,
 }
 
-/// How a kind of request is made of a member.
+/// A kind of request: how the engine starts it, and how it ends.
 pub(super) trait Kind {
-    /// As it crosses.
+    /// The request as it crosses to the thread.
     type Request: Debug;
-    /// As it waits until it can be started.
+    /// The request while it waits to be started.
     type Waiting: Debug;
-    /// What the engine knows it by.
+    /// The engine's handle of a started request.
     type Handle: Debug;
-    /// What its caller gets.
+    /// What a request that succeeds returns.
     type Value: Copy + Debug;
 
-    /// Most that wait, apart from those in the ring. Where it is one, no key set is learnt while one waits.
+    /// Limits the requests that wait outside the ring. If it is one, no key set is stored while a
+    /// request waits, so the request need not keep its own.
     const AHEAD: usize;
 
     fn wait(request: Self::Request, keys: &KnownKeys) -> Self::Waiting;
@@ -94,14 +96,14 @@ pub(super) trait Kind {
     ) -> Result<Option<Self::Value>, CallError>;
 }
 
-/// Messages that leave. Those for which the peer offers no buffer yet let others pass, which have another tag: all of a
-/// handle may wait.
+/// Sends. All of a handle may wait, because a send for which the peer offers no buffer yet lets
+/// sends with other tags pass.
 #[derive(Debug)]
 pub(super) enum Sends {}
 
 impl Kind for Sends {
     type Request = SendRequest;
-    /// The place of its keys may be taken by others.
+    /// With the keys, whose place may be taken while the request waits.
     type Waiting = (SendRequest, KeySet);
     type Handle = SendHandle;
     type Value = ();
@@ -133,7 +135,7 @@ impl Kind for Sends {
     }
 }
 
-/// Messages that come, in the order of their receives.
+/// Receives, which are offered in order.
 #[derive(Debug)]
 pub(super) enum Receives {}
 
@@ -173,7 +175,7 @@ impl Kind for Receives {
     }
 }
 
-/// Flushes of what came.
+/// Flushes of received messages.
 #[derive(Debug)]
 pub(super) enum Flushes {}
 

@@ -1,4 +1,4 @@
-//! The thread as its owner sees it.
+//! The progress thread of messages, as its owner holds it.
 
 use super::handle::P2pHandle;
 use super::mailbox::{Instruction, MemberEvent, P2pMailbox, P2pShared};
@@ -14,11 +14,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a shutdown waits for messages to leave, unless its owner says otherwise.
+/// The default time that a shutdown waits for messages to be sent.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A thread that owns the connections of a [`P2pEndpointSet`], and makes progress on them. Dropping it shuts it down,
-/// and waits for that. See the [module](super).
+/// A thread that owns the members of a [`P2pEndpointSet`], and makes progress on them. Dropping it
+/// shuts the thread down, and waits for its end. See the [module](super).
 pub struct P2pThread<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256>(
     Worker<P2pPort, P2pMailbox, P2pEndpointSet<D, ROUTES>>,
 );
@@ -33,9 +33,10 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES>
 where
     P2pEndpointSet<D, ROUTES>: Send,
 {
-    /// Starts a thread for a [`P2pEndpointSet`], or a single [`P2pEndpoint`](crate::p2p::P2pEndpoint), which is member
-    /// 0. Its members are connected. What they began before is carried out, and nobody is told. A
-    /// [shutdown](Self::shutdown) waits for 5 s until messages have left.
+    /// Starts a thread for a [`P2pEndpointSet`], or a single
+    /// [`P2pEndpoint`](crate::p2p::P2pEndpoint), which is member 0. The members are connected
+    /// before. Requests that were started before are still carried out, and not reported. A
+    /// [shutdown](Self::shutdown) waits at most 5 s for messages to be sent.
     ///
     /// # Errors
     ///
@@ -44,12 +45,12 @@ where
         Self::spawn_with(set, DRAIN_TIMEOUT)
     }
 
-    /// [`spawn`](Self::spawn) with another time for messages to leave. A duration that overflows the clock means
-    /// forever.
+    /// [`spawn`](Self::spawn) with another limit for the shutdown. A duration that overflows the
+    /// clock means forever.
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread, or gives no file descriptor to wait on.
+    /// The system cannot start a thread, or has no file descriptor to wait on.
     pub fn spawn_with(
         set: impl Into<P2pEndpointSet<D, ROUTES>>,
         drain_timeout: Duration,
@@ -62,7 +63,8 @@ where
 }
 
 impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
-    /// A handle for one producer on the member with this number in the set; `None` if there is none.
+    /// Makes a handle for one producer on the member with this number in the set; `None` if there
+    /// is none.
     pub fn handle(&self, member: usize) -> Option<P2pHandle> {
         let shared = &self.0.shared;
         if !shared.mailbox.has(member) {
@@ -73,20 +75,21 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
         Some(P2pHandle::new(lanes, Arc::clone(shared)))
     }
 
-    /// What carries the messages of members whose rails are [re-routed](crate::p2p::P2pBuilder::reroutes) to their
-    /// peers, and back.
+    /// Returns the link that carries repair messages between members whose rails are
+    /// [re-routed](crate::p2p::P2pBuilder::reroutes) and their peers.
     pub fn link(&self) -> P2pLink {
         P2pLink::new(Arc::clone(&self.0.shared))
     }
 
-    /// The next thing that happened to a queue pair, of members whose rails are re-routed; see
-    /// [`P2pMember::take_event`](crate::p2p::P2pMember::take_event). The oldest of more than 256 are forgotten.
-    pub fn take_event(&self) -> Option<MemberEvent> {
+    /// Takes the oldest event of a rail of a member whose rails are re-routed; see
+    /// [`P2pMember::take_event`](crate::p2p::P2pMember::take_event). The thread keeps the newest
+    /// 256 events.
+    pub fn take_rail_event(&self) -> Option<MemberEvent> {
         self.0.shared.mailbox.rail_events.pop()
     }
 
-    /// Gives a member up, whose peer is known to be gone: its requests come back as
-    /// [failed](crate::p2p::CallError::Failed), and the others go on.
+    /// Gives up a member, for example because its peer is gone. Its requests end as
+    /// [failed](crate::p2p::CallError::Failed), and the other members go on.
     pub fn give_up(&self, member: usize) {
         self.0.shared.mailbox.instruct(member, Instruction::Fail);
         self.0.shared.wake();
@@ -94,10 +97,11 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
 
     /// Drains, ends the thread and gives its set back.
     ///
-    /// From now on handles are refused. Messages that were handed over, and flushes, have the time that was
-    /// [given](Self::spawn_with) to end by themselves; those for which peers offer no buffer stay until it is over. Then
-    /// all members are [given up](crate::p2p::P2pMember::fail), so that receives, and what else is left, come back as
-    /// failed. Every [`Pending`](crate::progress::Pending) has its outcome when this returns.
+    /// Handles refuse further requests. The thread waits for the sends and flushes that were handed
+    /// over, at most for the [limit](Self::spawn_with), which includes messages for which peers
+    /// offer no buffer. Then all members [fail](crate::p2p::P2pMember::fail), so that receives, and
+    /// requests that are left, end as failed. Every [`Pending`](crate::progress::Pending) has its
+    /// outcome when this returns.
     ///
     /// # Errors
     ///
@@ -107,9 +111,12 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     }
 }
 
-/// Carries what members whose rails are [re-routed](crate::p2p::P2pBuilder::reroutes) and their peers tell each other:
-/// from any thread, over any link that keeps the order, for as long as there are requests. It sleeps for nobody; the
-/// thread has something to tell within 10 ms of a failure.
+/// Carries repair messages between members whose rails are
+/// [re-routed](crate::p2p::P2pBuilder::reroutes) and their peers.
+///
+/// Any thread may use it, for as long as there are requests. The messages may travel over any link
+/// that keeps their order. No method blocks, so the caller polls
+/// [`next_message`](Self::next_message); the thread has messages within 10 ms of a failure.
 #[derive(Clone, Debug)]
 pub struct P2pLink {
     shared: Arc<P2pShared>,
@@ -120,25 +127,27 @@ impl P2pLink {
         Self { shared }
     }
 
-    /// The next message, with the number of the member whose peer is to [hear](Self::hear) it.
+    /// Takes the oldest message, with the number of the member whose peer has to
+    /// [handle](Self::hear) it.
     pub fn next_message(&self) -> Option<(usize, P2pMessage)> {
         self.shared.mailbox.next_message()
     }
 
-    /// A member's peer says this. If no correct peer does, an end of the member fails, and its requests show that.
+    /// Handles a message of a member's peer. If a correct peer does not send it, an end of the
+    /// member fails, and its requests show that.
     pub fn hear(&self, member: usize, message: P2pMessage) {
         self.instruct(member, Instruction::Message(message));
     }
 
-    /// What carried a member's messages broke, and both ends have a new way; see
-    /// [`P2pMember::link_restored`](crate::p2p::P2pMember::link_restored).
-    pub fn link_restored(&self, member: usize) {
+    /// Reports that the link which carried a member's messages broke, and that both ends have a new
+    /// one; see [`P2pMember::link_restored`](crate::p2p::P2pMember::link_restored).
+    pub fn restored(&self, member: usize) {
         self.instruct(member, Instruction::LinkRestored);
     }
 
     fn instruct(&self, member: usize, instruction: Instruction) {
         if self.shared.is_gone() {
-            // Nobody would ever take it.
+            // No thread would take the instruction.
             return;
         }
         self.shared.mailbox.instruct(member, instruction);

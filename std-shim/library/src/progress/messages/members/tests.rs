@@ -45,7 +45,8 @@ impl Side {
         P2pHandle::new(lanes, Arc::clone(&self.shared))
     }
 
-    /// Sleeps until there is something, without a nap: what is missed is waited for until the watch ends it.
+    /// Sleeps until there is something, without a nap: what is missed is waited for until the watch
+    /// ends it.
     fn sleep(&mut self) {
         let Self { messages, shared, .. } = self;
         shared.while_armed(|| {
@@ -97,8 +98,8 @@ fn a_thread_leaves_nobody_waiting_however_it_ends() {
 fn of_messages_that_wait_the_first_of_a_tag_goes_first() {
     let [mut near, mut far] = pair();
     let (mut sender, mut receiver) = (near.handle(), far.handle());
-    // The first offer is for the third message. When that has gone, it is the turn of the one before it, not of the one
-    // behind it with the same tag.
+    // The first offer is for the third message. When that has gone, it is the turn of the one
+    // before it, not of the one behind it with the same tag.
     let tags = [5, 6, 7, 5];
     for (number, tag) in (0..).zip(tags) {
         near.buffer.fill(number * 64, 64, number as u8).unwrap();
@@ -191,7 +192,8 @@ impl Drop for Watch {
     }
 }
 
-/// Each end sleeps for as long as nothing tells it, and messages come while it falls asleep, before and after.
+/// Each end sleeps for as long as nothing tells it, and messages come while it falls asleep, before
+/// and after.
 #[test]
 fn no_completion_is_missed_by_a_thread_that_sleeps() {
     const MESSAGES: u64 = 400;
