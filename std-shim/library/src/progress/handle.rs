@@ -2,8 +2,8 @@
 
 use super::HANDLE_DEPTH;
 use super::endpoints::QpShared;
-use super::error::{SubmitError, SubmitManyError};
-use super::pending::{Pending, RequestOutcome};
+use super::outcome::{RequestOutcome, SubmitError, SubmitManyError};
+use super::pending::Pending;
 use super::replies::Replies;
 use super::request::{Lane, Request};
 use super::submit::Submitter;

@@ -1,8 +1,7 @@
 //! The unreported requests of a handle, of one kind, and the outcomes that nobody has taken yet.
 
 use super::HANDLE_DEPTH;
-use super::error::SubmitError;
-use super::pending::Outcome;
+use super::outcome::{Outcome, SubmitError};
 use crate::sync::RingArc;
 use polyrail_core::spsc::{Consumer, PopError, Producer, Ring};
 

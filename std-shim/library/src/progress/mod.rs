@@ -110,10 +110,10 @@
 //! `shared`.
 
 mod endpoints;
-mod error;
 mod handle;
 mod inbox;
 pub mod messages;
+mod outcome;
 mod pending;
 mod port;
 mod replies;
@@ -124,9 +124,9 @@ mod shared;
 mod submit;
 mod thread;
 
-pub use error::{RequestError, SubmitError, SubmitManyError, ThreadPanicked};
 pub use handle::Handle;
-pub use pending::{Outcome, Pending};
+pub use outcome::{Outcome, RequestError, SubmitError, SubmitManyError, ThreadPanicked};
+pub use pending::Pending;
 pub use request::REQUEST_BYTES;
 pub use thread::{ProgressOptions, ProgressThread};
 

@@ -1,42 +1,13 @@
-//! A request that was handed over, to be waited for in one of three ways, and how it ends.
+//! A request that was handed over, to be waited for in one of three ways.
 
-use super::error::RequestError;
+use super::outcome::{Outcome, RequestOutcome};
 use super::replies::Replies;
 use super::shared::lock;
 use crate::sync::block_on;
-use polyrail_core::virtual_cq::VirtualWc;
-use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// How a request ended: the output of its [`Pending`], for each kind of request that a thread
-/// takes. Implemented in this crate only.
-pub trait Outcome: Copy + Debug {
-    /// The caller's name for the request, which stays with the handle.
-    type Name: Copy + Debug;
-
-    /// The outcome if the thread is gone: whether the request was carried out is unknown.
-    const ABANDONED: Self;
-
-    /// Returns this outcome under the caller's name.
-    #[must_use]
-    fn named(self, name: Self::Name) -> Self;
-}
-
-/// How a request to a virtual queue pair ended.
-pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
-
-impl Outcome for RequestOutcome {
-    type Name = u64;
-
-    const ABANDONED: Self = Err(RequestError::Abandoned);
-
-    fn named(self, wr_id: u64) -> Self {
-        self.map(|wc| VirtualWc { wr_id, ..wc })
-    }
-}
 
 /// Checks that a blocking wait makes before it puts its thread to sleep.
 const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };
@@ -82,7 +53,8 @@ impl<O: Outcome> Pending<O> {
     ///
     /// # Errors
     ///
-    /// As the outcome: see [`RequestError`] and [`P2pError`](super::messages::P2pError).
+    /// As the outcome: see [`RequestError`](super::RequestError) and
+    /// [`P2pError`](super::messages::P2pError).
     pub fn wait(mut self) -> O {
         for _ in 0..SPINS {
             if let Some(outcome) = self.try_take() {

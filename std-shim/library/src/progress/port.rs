@@ -1,7 +1,7 @@
 //! The thread's side of one handle.
 
 use super::HANDLE_DEPTH;
-use super::pending::RequestOutcome;
+use super::outcome::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
 use super::request::{Lane, Request, Work};
 use super::set::{Port, TURN};

@@ -2,7 +2,7 @@
 
 use super::HANDLE_DEPTH;
 use super::inbox::{Inbox, Report, ReportProducer, ReportRing};
-use super::pending::Outcome;
+use super::outcome::Outcome;
 use crate::sync::{AtomicBool, AtomicWaker, Mutex, fence};
 use polyrail_core::spsc::Ring;
 use std::sync::Arc;

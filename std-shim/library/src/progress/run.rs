@@ -1,6 +1,6 @@
 //! The progress loop: takes requests from handles, submits them, polls, reports, and rests.
 
-use super::error::ThreadPanicked;
+use super::outcome::ThreadPanicked;
 use super::set::{ArmedPoll, Awaits, FLUSH_TIMEOUT, Port, Ports, ProgressSet};
 use super::shared::{Alarm, Presence, Shared};
 use crate::idle::{Idle, NAP, Rest};

@@ -1,7 +1,7 @@
 //! How requests of a handle, and the device keys that they use, reach the thread.
 
-use super::error::SubmitError;
-use super::pending::{Outcome, Pending};
+use super::outcome::{Outcome, SubmitError};
+use super::pending::Pending;
 use super::replies::Replies;
 use super::shared::lock;
 use crate::sync::RingArc;

@@ -1,8 +1,8 @@
 //! The progress thread of virtual queue pairs, as its owner holds it.
 
 use super::endpoints::{Endpoints, QpMailbox};
-use super::error::ThreadPanicked;
 use super::handle::Handle;
+use super::outcome::ThreadPanicked;
 use super::port::{self, QpPort};
 use super::run::Worker;
 use crate::backend::{Connect, Notify};

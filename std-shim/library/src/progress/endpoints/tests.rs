@@ -1,6 +1,6 @@
 //! The thread's rounds, one at a time.
 
-use super::super::error::{RequestError, SubmitError};
+use super::super::outcome::{RequestError, SubmitError};
 use super::super::run::ProgressLoop;
 use super::super::{HANDLE_DEPTH, Handle, Pending, port};
 use super::*;

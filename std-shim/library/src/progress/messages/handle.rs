@@ -6,7 +6,7 @@ use super::request::{
     FlushRequest, Flushes, KeyedBuffer, P2pError, Receives, RecvRequest, SendRequest, Sends,
 };
 use crate::p2p::{Received, RecvBuffer};
-use crate::progress::error::SubmitError;
+use crate::progress::outcome::SubmitError;
 use crate::progress::pending::Pending;
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::CqError;

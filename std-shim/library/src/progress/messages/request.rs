@@ -3,7 +3,7 @@
 use crate::backend::Domain;
 use crate::p2p::{CallError, FlushHandle, P2pMember, Received, RecvBuffer, RecvHandle, SendHandle};
 use crate::progress::HANDLE_DEPTH;
-use crate::progress::pending::Outcome;
+use crate::progress::outcome::Outcome;
 use crate::progress::submit::{KeySet, KnownKeys};
 use arrayvec::ArrayVec;
 use polyrail_core::p2p::MAX_BUFFERS;

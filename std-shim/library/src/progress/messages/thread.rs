@@ -6,7 +6,7 @@ use super::members::Members;
 use super::port::{self, P2pPort};
 use crate::backend::Domain;
 use crate::p2p::{P2pEndpointSet, P2pMessage};
-use crate::progress::error::ThreadPanicked;
+use crate::progress::outcome::ThreadPanicked;
 use crate::progress::run::Worker;
 use polyrail_software_nic as nic;
 use std::fmt;

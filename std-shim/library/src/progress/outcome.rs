@@ -1,6 +1,35 @@
-//! Errors between a handle and the thread.
+//! How requests end, and why a handle or the thread refuses them.
 
+use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
+use std::fmt::Debug;
+
+/// How a request ended: the output of its [`Pending`](super::Pending), for each kind of request
+/// that a thread takes. Implemented in this crate only.
+pub trait Outcome: Copy + Debug {
+    /// The caller's name for the request, which stays with the handle.
+    type Name: Copy + Debug;
+
+    /// The outcome if the thread is gone: whether the request was carried out is unknown.
+    const ABANDONED: Self;
+
+    /// Returns this outcome under the caller's name.
+    #[must_use]
+    fn named(self, name: Self::Name) -> Self;
+}
+
+/// How a request to a virtual queue pair ended.
+pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
+
+impl Outcome for RequestOutcome {
+    type Name = u64;
+
+    const ABANDONED: Self = Err(RequestError::Abandoned);
+
+    fn named(self, wr_id: u64) -> Self {
+        self.map(|wc| VirtualWc { wr_id, ..wc })
+    }
+}
 
 /// Why a request was not handed over. It still belongs to the caller, and nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
