@@ -12,6 +12,7 @@ const BYTES: u32 = 4096;
 
 pub(super) type Qp<F> = <<F as Fixture>::Domain as Domain>::Qp;
 pub(super) type Cq<F> = <<F as Fixture>::Domain as Domain>::Cq;
+pub(super) type EndpointOf<F> = Endpoint<Qp<F>, Cq<F>>;
 pub(super) type SetOf<F> = EndpointSet<Qp<F>, Cq<F>>;
 
 /// The devices of one end, opened, and its memory.
@@ -47,7 +48,7 @@ impl<F: Fixture> Host<F> {
         self.domains.iter().collect()
     }
 
-    pub(super) fn endpoint(&self, builder: EndpointBuilder) -> Endpoint<Qp<F>, Cq<F>> {
+    pub(super) fn endpoint(&self, builder: EndpointBuilder) -> EndpointOf<F> {
         builder.build(&self.domains()).expect("an endpoint")
     }
 

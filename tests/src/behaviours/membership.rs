@@ -1,10 +1,10 @@
 //! Virtual queue pairs that come to a set, leave it and are replaced, while the others work; their completion
-//! queues grow, and are polled in all ways.
+//! queues grow. And endpoints that are polled in all ways.
 
-use super::hosts::{Host, Route, SetOf, connect, ended, hosts};
+use super::hosts::{EndpointOf, Host, Route, SetOf, connect, ended, hosts};
 use super::{End, Fixture, LIMIT};
 use polyrail::backend::Domain;
-use polyrail::endpoint::{EndpointBuilder, EndpointSet};
+use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{Completion, RecvWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
@@ -166,69 +166,50 @@ enum Way {
     Fed,
 }
 
-/// The next completion of a set, with the number of its member; only these queues are looked at, unless `way` is
-/// to look at all.
-fn taken<F: Fixture>(set: &mut SetOf<F>, way: Way, cqs: &[usize]) -> (usize, u64, WcStatus) {
+/// The next completion of an endpoint, of its parts.
+fn taken<F: Fixture>(endpoint: &mut EndpointOf<F>, way: Way) -> (u64, WcStatus) {
     let begin = Instant::now();
-    for &cq in cqs.iter().cycle() {
+    let (qp, cq) = endpoint.parts_mut();
+    for at in (0..cq.cqs().len()).cycle() {
         let mut came = None;
-        let mut see =
-            |event: Event| came = Some(*event.completion().as_ref().expect("of a member"));
+        let mut see = |event: Event| came = Some(event.completion().expect("of this endpoint"));
         match way {
-            Way::Queues => assert_eq!(set.poll_cq(cq, 1, see).error, None),
+            Way::Queues => assert_eq!(cq.poll_cq(at, qp, 1, see).error, None),
             Way::One => {
-                let (event, polled) = set.poll_one();
+                let (event, polled) = cq.poll_one(qp);
                 assert_eq!(polled.error, None);
                 event.into_iter().for_each(see);
             }
             Way::Fed => {
                 let mut out = [MaybeUninit::uninit()];
-                let cq = &mut set.cqs_mut()[cq];
-                let device = cq.device();
-                let completions = cq.poll(&mut out).expect("a working completion queue").to_vec();
+                let queue = &mut cq.cqs_mut()[at];
+                let device = queue.device();
+                let completions =
+                    queue.poll(&mut out).expect("a working completion queue").to_vec();
                 // SAFETY: polled from a queue of this device, and fed once, in order.
-                let events = unsafe { set.feed(device, &completions, &mut see) };
+                let events = unsafe { cq.feed(qp, device, &completions, &mut see) };
                 assert_eq!(events, usize::from(came.is_some()));
             }
         }
         if let Some(completion) = came {
-            let (wr_id, status) = ended(completion);
-            return (set.number_of(completion.qp_num).expect("of a member"), wr_id, status);
+            return ended(completion);
         }
-        assert!(begin.elapsed() < LIMIT, "nothing from {cqs:?} by {way:?}");
+        assert!(begin.elapsed() < LIMIT, "nothing by {way:?}");
     }
     unreachable!("there is a queue")
 }
 
-pub(super) fn completions_of_a_set_are_taken_in_all_ways<F: Fixture>(fixture: &F) {
+pub(super) fn completions_of_an_endpoint_are_taken_in_all_ways<F: Fixture>(fixture: &F) {
     let hosts = hosts(fixture);
-    let builder = EndpointBuilder::new();
-    let set = |host: &Host<F>| {
-        let domains = host.domains();
-        let alone = |at: usize| (builder.rails(1), vec![domains[at]]);
-        EndpointSet::build([alone(0), alone(1), (builder.rails(2), domains.clone())])
-            .expect("a set")
-    };
-    let mut sets = hosts.each_ref().map(set);
-    (0..3).for_each(|number| connect::<F>(&mut sets, number));
+    let mut ends = hosts.each_ref().map(|host| host.endpoint(EndpointBuilder::new().rails(2)));
+    let [near, far] = &mut ends;
+    connect_endpoints(near, far).expect("ends that reach each other");
     let route = hosts[0].route(&hosts[1]);
-    let write = |sets: &mut [SetOf<F>; 2], number: usize| {
-        let [near, far] = sets.each_mut().map(|set| set.get_mut(number).expect("a member"));
-        far.post_recv(&RecvWr::notification(number as u64)).expect("room");
-        near.post_send(&route.notify(number as u64)).expect("room");
-    };
-    let done = |number: usize| (number, number as u64, WcStatus::SUCCESS);
-    for way in [Way::Queues, Way::Fed] {
-        // Each queue has its own device's, whatever waits in the other.
-        [0, 1].into_iter().for_each(|number| write(&mut sets, number));
-        for set in &mut sets {
-            assert_eq!([1, 0].map(|cq| taken::<F>(set, way, &[cq])), [1, 0].map(done), "{way:?}");
-        }
-    }
-    for way in [Way::Queues, Way::One, Way::Fed] {
-        write(&mut sets, 2);
-        for set in &mut sets {
-            assert_eq!(taken::<F>(set, way, &[0, 1]), done(2), "{way:?}");
+    for (wr_id, way) in (0..).zip([Way::Queues, Way::One, Way::Fed]) {
+        far.post_recv(&RecvWr::notification(wr_id)).expect("room");
+        near.post_send(&route.notify(wr_id)).expect("room");
+        for end in [&mut *near, &mut *far] {
+            assert_eq!(taken::<F>(end, way), (wr_id, WcStatus::SUCCESS), "{way:?}");
         }
     }
 }

@@ -219,7 +219,7 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             threads_that_sleep_wake_for_requests_and_completions;
         membership:
             members_come_go_and_are_replaced_while_others_work
-            completions_of_a_set_are_taken_in_all_ways
+            completions_of_an_endpoint_are_taken_in_all_ways
             a_completion_queue_grows_and_keeps_what_it_holds;
         drivers:
             a_driver_that_takes_batches_in_parts_costs_no_byte

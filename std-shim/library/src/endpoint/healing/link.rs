@@ -80,7 +80,7 @@ const MOST_UNHEARD: usize = 256;
 #[error("{MOST_UNHEARD} messages already wait for the endpoint: poll it, then try again")]
 pub struct NotHeard(pub HealingMessage);
 
-/// The repair messages of an endpoint that [repairs its rails](super::Healing) automatically. The
+/// The repair messages of an endpoint that [repairs its rails](crate::endpoint::Healing) automatically. The
 /// owner carries them to the peer and back, over any channel that keeps their order. Clones are
 /// handles of the same endpoint, and any thread may use them.
 ///

@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// 200.
 pub const MAX_HEALING_BYTES: usize = 1024;
 
-/// A repair message between two endpoints that [repair their rails](super::Healing) automatically,
+/// A repair message between two endpoints that [repair their rails](crate::endpoint::Healing) automatically,
 /// as plain data:
 ///
 /// ```json
