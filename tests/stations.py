@@ -1,4 +1,4 @@
-"""Runs within gdb, for tests/stations.sh: prints which functions of polyrail-core a request comes by.
+"""Runs within gdb, for tests/stations.sh: prints which functions of polyrail-core run on each way.
 
 A station is a function of core/src that the engine or the program calls. These do not count:
 - closures, which are read with the function around them;
@@ -6,9 +6,13 @@ A station is a function of core/src that the engine or the program calls. These 
 - what another crate's macro writes: the methods of bitflags;
 - what the device calls: constructors of completions, for example;
 - functions of one or two lines: accessors and delegations, which are read at a glance.
-The last line of the output counts those of one or two lines as well.
+The right half of the table counts those of one or two lines as well.
+
+The environment has the names of the ways in STATIONS_WAYS, and STATIONS_LIST is not empty if stations are to be
+listed.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +20,13 @@ import sys
 import gdb
 
 CORE = "core/src/"
+# The engine, the program and the devices: the others are the standard library and dependencies.
+OURS = (CORE, "core/examples/", "tests/")
+# The calls of the program that are traced: see tests/examples/stations/watched.rs.
+WATCHED = r"stations::watched::\w+(<.*>)?"
 GLANCE_LINES = 2
+FIGURES = ("changes of file", "files")
+TABLE = "{:8} {:>9} {:>16} {:>6} | {:>10} {:>16} {:>6}"
 
 entered = []
 
@@ -27,10 +37,11 @@ class Entry(gdb.Breakpoint):
     def __init__(self, address, name):
         super().__init__(f"*{address:#x}", internal=True)
         place = gdb.find_pc_line(address)
-        self.file = place.symtab.filename if place.symtab else ""
+        self.file = path_of(place.symtab)
         self.name = re.sub(r"<.*?>::|<.*>", "", name.rsplit("::", 1)[-1])
-        self.counts = self.file.startswith(CORE) and not re.search(r"{{closure|^<.* as core::", name)
-        self.lines = body_lines(self.file, place.line) if self.counts else 0
+        is_ours = self.file.startswith(CORE) and not re.search(r"{{closure|^<.* as core::", name)
+        self.lines = body_lines(self.file, place.line) if is_ours else None
+        self.counts = self.lines is not None
 
     def stop(self):
         if self.counts and is_on_the_way():
@@ -39,10 +50,16 @@ class Entry(gdb.Breakpoint):
 
 
 def body_lines(file, line):
-    """The lines between the braces of the function that begins at or before this line."""
+    """The lines between the braces of the function that begins at or before this line.
+
+    None if there is no such function: a derive, a macro or the constructor of a variant is at this line.
+    """
     with open(file) as source:
         lines = source.read().splitlines()
-    first = next(at for at in range(line - 1, -1, -1) if re.search(r"\bfn \w", lines[at]))
+    before = range(line - 1, -1, -1)
+    first = next((at for at in before if re.search(r"\bfn \w", lines[at])), None)
+    if first is None:
+        return None
     opening = next(at for at in range(first, len(lines)) if lines[at].endswith(("{", "}")))
     if lines[opening].endswith("}"):
         return 1
@@ -56,22 +73,25 @@ def callers(frame):
         yield frame
 
 
+def path_of(symtab):
+    return os.path.normpath(symtab.filename) if symtab else ""
+
+
 def file_of(frame):
-    symtab = frame.find_sal().symtab
-    return symtab.filename if symtab else ""
+    return path_of(frame.find_sal().symtab)
 
 
 def is_watched(frame):
-    return re.fullmatch(r"stations::(post|poll)", frame.name() or "") is not None
+    return re.fullmatch(WATCHED, frame.name() or "") is not None
 
 
 def is_on_the_way():
     """Whether the engine calls, or the watched part of the program: neither the device nor set-up."""
-    ours = (frame for frame in callers(gdb.newest_frame()) if file_of(frame).startswith((CORE, "tests/")))
+    ours = (frame for frame in callers(gdb.newest_frame()) if file_of(frame).startswith(OURS))
     caller = next(ours)
-    if file_of(caller).startswith("tests/"):
-        return is_watched(caller)
-    return any(map(is_watched, callers(caller)))
+    if file_of(caller).startswith(CORE):
+        return any(map(is_watched, callers(caller)))
+    return is_watched(caller)
 
 
 def changes(stations):
@@ -89,12 +109,29 @@ def functions_of_core():
             yield int(found[1], 16), found[2]
 
 
+def figures(functions):
+    files = {function.file for function in functions}
+    return len(functions), changes(functions), len(files)
+
+
 breakpoints = [Entry(address, name) for address, name in functions_of_core()]
-gdb.execute("run", to_string=True)
-stations = [station for station in entered if station.lines > GLANCE_LINES]
 # gdb is silent, and what Python prints is gdb's.
 out = sys.__stdout__
-for station in stations:
-    print(f"{station.file}: {station.name}", file=out)
-print(f"{len(stations)} stations, {changes(stations)} changes of file", file=out)
-print(f"{len(entered)} and {changes(entered)} with functions of one or two lines", file=out)
+rows = []
+for way in os.environ["STATIONS_WAYS"].split():
+    entered.clear()
+    gdb.execute(f"run {way}", to_string=True)
+    if gdb.parse_and_eval("$_exitcode") != 0:
+        sys.exit(f"the program of the way {way} failed")
+    stations = [function for function in entered if function.lines > GLANCE_LINES]
+    rows.append((way, *figures(stations), *figures(entered)))
+    if os.environ["STATIONS_LIST"]:
+        print(f"{way}:", file=out)
+        for station in stations:
+            print(f"  {station.file}: {station.name}", file=out)
+        print(file=out)
+
+print(f"{'':9}functions of three or more lines | all functions", file=out)
+print(TABLE.format("way", "stations", *FIGURES, "functions", *FIGURES), file=out)
+for row in rows:
+    print(TABLE.format(*row), file=out)
