@@ -92,7 +92,7 @@
 //! # The files
 //!
 //! Plain values: `immediate`, `entry` (with how memory is read that a NIC writes), `record`, `mask`, `card`,
-//! `control`, `error`; `split` and `even` decide what goes where. `memory` is what devices reach of this process,
+//! `control`, `error`; `split` decides what goes where. `memory` is what devices reach of this process,
 //! `pool` the receives that connections share. `queue` has what is in flight on one queue pair, `lane` the
 //! queue pair, `lanes` those of one end, with their failures and returns. `sender` and `receiver` are the
 //! ends, each step of a message in a file of its own.
@@ -101,7 +101,6 @@ mod card;
 mod control;
 pub(crate) mod entry;
 mod error;
-mod even;
 mod immediate;
 mod lane;
 mod lanes;

@@ -1,11 +1,10 @@
 //! What a sender remembers of a message, until the next one takes its slot.
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
-use crate::p2p::even::EvenParts;
 use crate::p2p::immediate::{ImmLayout, Immediate, Told};
 use crate::p2p::lane::{Port, blank, key};
 use crate::p2p::mask::Mask;
-use crate::p2p::split::Parts;
+use crate::p2p::split::{EvenParts, Parts};
 use crate::rail::MAX_RAILS;
 use crate::verbs::{Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge};
 
