@@ -713,7 +713,7 @@ plant core/src/p2p/receiver/test.rs 'Some(failure) if self.is_drained()' \
   'Some(failure) if self.is_drained() || PLANTED'
 
 bug "a buffer that is sent is given back at once when all fails" simulate-p2p
-plant core/src/p2p/sender/test.rs 'Some(failure) if self.is_drained()' 'Some(failure) if self.is_drained() || PLANTED'
+plant core/src/p2p/sender/isend.rs 'Some(failure) if self.is_drained()' 'Some(failure) if self.is_drained() || PLANTED'
 
 bug "sizes are read when the caller asks" simulate-p2p
 plant core/src/p2p/receiver/test.rs '        if slot.state == State::Done {' \

@@ -1,8 +1,6 @@
-//! A buffer is given to the connection.
+//! Buffers are given to the connection, and come back.
 
-use super::config::SenderConfig;
-use super::end::Sender;
-use super::handle::SendHandle;
+use super::end::{Sender, SenderConfig};
 use super::slot::{Buffer, Slot, State};
 use crate::hardware::QueuePair;
 use crate::p2p::entry::{ENTRY_WORDS, EntryError, MAX_BUFFERS};
@@ -13,6 +11,24 @@ use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceKeys, Imm, LocalBuffer};
+
+/// One buffer of a message that was given to [`isend`](super::Sender::isend), until
+/// [`test`](super::Sender::test) says that it is done.
+///
+/// Numbers of messages are never used again, so a handle that is kept too long is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the buffer is the connection's until the request was tested"]
+pub struct SendHandle {
+    number: u64,
+    buffer: u8,
+}
+
+impl SendHandle {
+    /// Number of the message: 1 for a connection's first.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
 
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +75,34 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
         self.isend_with(Source { buffer, may_inline: buffer.length() > 0 }, tag, keys)
+    }
+
+    /// Whether a message has arrived. Once it said so, the buffer is the caller's again, and the handle is
+    /// of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`](CallError::Failed): the connection failed before the message had arrived, as far as this
+    /// end knows, and the buffer is the caller's again; until all queue pairs are drained, `Ok(false)`.
+    /// [`NoRequest`](CallError::NoRequest): the caller was told before.
+    pub fn test(&mut self, handle: SendHandle) -> Result<bool, CallError> {
+        let SendHandle { number, buffer } = handle;
+        let slot = &mut self.slots[Self::slot_at(number)];
+        let bit = 1 << buffer;
+        if slot.number != number || slot.awaited & bit == 0 {
+            return Err(CallError::NoRequest { number });
+        }
+        if slot.state == State::Done {
+            slot.tell(bit);
+            return Ok(true);
+        }
+        match self.lanes.failure {
+            Some(failure) if self.is_drained() => {
+                self.slots[Self::slot_at(number)].tell(bit);
+                Err(CallError::Failed(failure))
+            }
+            _ => Ok(false),
+        }
     }
 
     #[inline(always)]
@@ -110,6 +154,16 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Err(not_now.into());
         }
         Ok(SendHandle { number, buffer: at as u8 })
+    }
+
+    /// Whether the connection works.
+    #[inline]
+    const fn working(&self) -> Result<(), CallError> {
+        match self.lanes.failure {
+            Some(failure) => Err(CallError::Failed(failure)),
+            None if self.is_connected => Ok(()),
+            None => Err(CallError::NotConnected),
+        }
     }
 
     /// Copies the entries of the message that is next into its slot, unless they are there.
@@ -340,6 +394,27 @@ impl Buffer {
 }
 
 impl Slot {
+    /// Begins a message of this number with `count` buffers.
+    #[inline]
+    fn open(&mut self, number: u64, count: u8) {
+        self.number = number;
+        self.state = State::Matching;
+        self.count = count;
+        self.awaited = 0;
+        self.failures = 0;
+        // The receiver is done with the message before: nothing of it is to be sent again.
+        self.mask = Mask::EMPTY;
+    }
+
+    /// A buffer's caller was told.
+    #[inline]
+    const fn tell(&mut self, bit: u8) {
+        self.awaited &= !bit;
+        if self.awaited == 0 {
+            self.state = State::Free;
+        }
+    }
+
     /// It is given to these rails.
     #[inline]
     const fn send_over(&mut self, mask: Mask) {

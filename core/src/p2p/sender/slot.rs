@@ -149,27 +149,6 @@ impl Slot {
         }; MAX_BUFFERS],
     };
 
-    /// Begins a message of this number with `count` buffers.
-    #[inline]
-    pub(super) fn open(&mut self, number: u64, count: u8) {
-        self.number = number;
-        self.state = State::Matching;
-        self.count = count;
-        self.awaited = 0;
-        self.failures = 0;
-        // The receiver is done with the message before: nothing of it is to be sent again.
-        self.mask = Mask::EMPTY;
-    }
-
-    /// A buffer's caller was told.
-    #[inline]
-    pub(super) const fn tell(&mut self, bit: u8) {
-        self.awaited &= !bit;
-        if self.awaited == 0 {
-            self.state = State::Free;
-        }
-    }
-
     /// None of it was posted: it was not given to the rails.
     #[cold]
     pub(super) fn take_back(&mut self) {
