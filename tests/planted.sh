@@ -636,11 +636,11 @@ plant core/src/p2p/receiver/reroute.rs 'let arrived = self.lanes[place].immediat
   'let arrived = self.lanes[place].immediates.saturating_sub(u32::from(PLANTED));'
 
 bug "a queue full of entries is no back-pressure" simulate-p2p
-plant core/src/p2p/receiver/cts.rs 'lane.has_room(1).then_some(place)' \
+plant core/src/p2p/receiver/irecv.rs 'lane.has_room(1).then_some(place)' \
   '(PLANTED || lane.has_room(1)).then_some(place)'
 
 bug "entries are signaled by slot" simulate-p2p
-plant core/src/p2p/receiver/cts.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
+plant core/src/p2p/receiver/irecv.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
 
 bug "only the number of the first entry is checked" "simulate-p2p orders-p2p"
 plant core/src/p2p/entry.rs 'if number != expected {' 'if number != expected && !(PLANTED && index > 0) {'
@@ -709,14 +709,14 @@ plant core/src/p2p/sender/reroute.rs 'let is_whole = !matches!(self.stage, Stage
 plant core/src/p2p/sender/reroute.rs 'const fn has_arrived(' 'fn has_arrived('
 
 bug "buffers of a connection that failed are given back at once" simulate-p2p
-plant core/src/p2p/receiver/test.rs 'Some(failure) if self.is_drained()' \
+plant core/src/p2p/receiver/irecv.rs 'Some(failure) if self.is_drained()' \
   'Some(failure) if self.is_drained() || PLANTED'
 
 bug "a buffer that is sent is given back at once when all fails" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'Some(failure) if self.is_drained()' 'Some(failure) if self.is_drained() || PLANTED'
 
 bug "sizes are read when the caller asks" simulate-p2p
-plant core/src/p2p/receiver/test.rs '        if slot.state == State::Done {' \
+plant core/src/p2p/receiver/irecv.rs '        if slot.state == State::Done {' \
   '        if slot.state == State::Done && PLANTED && slot.count > 1 {
             let first = Self::slot_at(number) * 8;
             let words = self.region.words(first..first + 8);

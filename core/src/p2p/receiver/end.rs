@@ -6,7 +6,7 @@ use super::slot::{Slot, State};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, EntryForm, MAX_BUFFERS};
-use crate::p2p::error::{BuildError, CallError, CardError, Failure};
+use crate::p2p::error::{BuildError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
 use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
 use crate::p2p::lanes::Lanes;
@@ -17,7 +17,6 @@ use crate::p2p::record::RECORD_WORDS;
 use crate::rail::{MAX_RAILS, RailCounters};
 use crate::verbs::DeviceId;
 use arrayvec::ArrayVec;
-use core::sync::atomic::AtomicU64;
 
 /// The receiving end of a connection.
 ///
@@ -356,22 +355,6 @@ impl<
     #[inline]
     pub(super) const fn slot_at(number: u64) -> usize {
         (number.wrapping_sub(1) % SLOTS as u64) as usize
-    }
-
-    /// The words of a slot's record.
-    #[inline]
-    pub(super) fn record(&self, at: usize) -> &[AtomicU64] {
-        self.region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS)
-    }
-
-    /// Whether the connection works.
-    #[inline]
-    pub(super) const fn working(&self) -> Result<(), CallError> {
-        match self.lanes.failure {
-            Some(failure) => Err(CallError::Failed(failure)),
-            None if self.is_connected => Ok(()),
-            None => Err(CallError::NotConnected),
-        }
     }
 
     /// Checks what must hold between any two calls.

@@ -8,7 +8,7 @@
 
 use super::end::Receiver;
 use super::flush_lane::FlushLane;
-use super::handle::{FlushHandle, Received};
+use super::irecv::Received;
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::error::{CallError, NotNow};
 use crate::p2p::lane::blank;
@@ -17,6 +17,16 @@ use crate::p2p::queue::Purpose;
 use crate::rail::MAX_RAILS;
 use crate::verbs::{Completion, DeviceId, Opcode, SendRequest};
 use arrayvec::ArrayVec;
+
+/// A flush that was started, until [`test_flush`](super::Receiver::test_flush) says that it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what arrived is visible when the flush is done"]
+pub struct FlushHandle {
+    /// The devices that read, a bit for each place in the list.
+    carriers: u8,
+    /// How many READs of each must have succeeded.
+    until: [u64; MAX_RAILS],
+}
 
 impl<
     Q: QueuePair,

@@ -1,25 +1,24 @@
 //! The receiving end of a connection.
 //!
-//! `config` and `handle` are plain data, `end` has the parts of a receiver and what its owner may look at.
+//! `config` is plain data, `end` has the parts of a receiver and what its owner may look at.
 //!
 //! 1. `irecv` takes the slot of its number, promises receives (`pool`), and writes entries into the
-//!    sender's memory (`cts`).
+//!    sender's memory.
 //! 2. `arrive` takes the immediates that polls bring: the first of a slot tells which rails will bring one;
 //!    when all are in, the sizes are known (`slot`).
-//! 3. `test` tells the caller; `flush` makes what arrived visible to devices that need it.
+//! 3. `test`, which is beside `irecv`, gives the buffers back to the caller; `flush` makes what arrived
+//!    visible to devices that need it.
 
 mod arrive;
 mod config;
-mod cts;
 mod end;
 mod flush;
 mod flush_lane;
-mod handle;
 mod irecv;
 mod reroute;
 mod slot;
-mod test;
 
 pub use config::ReceiverConfig;
 pub use end::Receiver;
-pub use handle::{FlushHandle, Received, RecvBuffer, RecvHandle};
+pub use flush::FlushHandle;
+pub use irecv::{Received, RecvBuffer, RecvHandle};
