@@ -1,7 +1,5 @@
 //! The receiver itself: its parts, and what its owner may look at.
 
-use super::config::ReceiverConfig;
-use super::flush_lane::{self, FlushLane};
 use super::slot::{Slot, State};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
@@ -17,6 +15,27 @@ use crate::p2p::record::RECORD_WORDS;
 use crate::rail::{MAX_RAILS, RailCounters};
 use crate::verbs::DeviceId;
 use arrayvec::ArrayVec;
+
+/// What can be chosen about a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// Its number on its virtual completion queue, where each target has its own.
+    pub virtual_qp_num: u32,
+    /// How many rails there are, 1 to 8; the same at both ends.
+    pub rails: u8,
+    /// Other rails take over from one that fails; the same at both ends. See
+    /// [Rails that fail](crate::p2p::Sender#rails-that-fail).
+    pub reroutes: bool,
+    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages wait for a
+    /// rail for as long as its owner likes.
+    pub min_rails: u8,
+}
+
+impl Default for ReceiverConfig {
+    fn default() -> Self {
+        Self { virtual_qp_num: 0, rails: 1, reroutes: false, min_rails: 1 }
+    }
+}
 
 /// The receiving end of a connection.
 ///
@@ -83,6 +102,14 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// The loopback queue pair of each device that has one, in no order.
     pub(super) flushes: ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>,
     pub(super) slots: [Slot; SLOTS],
+}
+
+/// A queue pair for flushes, which is connected to itself.
+#[derive(Debug)]
+pub(super) struct FlushLane<Q, const DEPTH: usize> {
+    pub(super) lane: Lane<Q, DEPTH>,
+    pub(super) posted: u64,
+    pub(super) succeeded: u64,
 }
 
 /// The account of one device, and what a waiting slot needs there.
@@ -162,7 +189,7 @@ impl<
             is_connected: false,
             ring: RemoteMemory::default(),
             form: EntryForm::default(),
-            flushes: flush_lane::lanes(flush_queue_pairs)?,
+            flushes: flush_lanes(flush_queue_pairs)?,
             slots: [Slot::BLANK; SLOTS],
         };
         this.take_accounts(accounts)?;
@@ -387,4 +414,24 @@ impl<
             }
         }
     }
+}
+
+/// Makes lanes for flushes.
+fn flush_lanes<Q: QueuePair, const DEPTH: usize>(
+    queue_pairs: impl IntoIterator<Item = Q>,
+) -> Result<ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>, BuildError> {
+    let mut lanes = ArrayVec::<FlushLane<Q, DEPTH>, MAX_RAILS>::new();
+    for qp in queue_pairs {
+        let lane = Lane::new(qp, lanes.len(), MAX_RAILS as u8);
+        lane.check(1)?;
+        let device = lane.device;
+        let is_new = lanes.iter().all(|other| other.lane.device != device);
+        let given = lanes.len() + 1;
+        if !is_new {
+            return Err(BuildError::Account { device });
+        }
+        let all = BuildError::QueuePairs { given, rails: MAX_RAILS as u8, max: MAX_RAILS };
+        lanes.try_push(FlushLane { lane, posted: 0, succeeded: 0 }).map_err(|_| all)?;
+    }
+    Ok(lanes)
 }

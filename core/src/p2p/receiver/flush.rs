@@ -6,8 +6,7 @@
 //! it, over a queue pair that is connected to itself: the device that carried it, which for a share that was
 //! moved is not the one of its rail.
 
-use super::end::Receiver;
-use super::flush_lane::FlushLane;
+use super::end::{FlushLane, Receiver};
 use super::irecv::Received;
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::error::{CallError, NotNow};

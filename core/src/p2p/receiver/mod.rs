@@ -1,6 +1,6 @@
 //! The receiving end of a connection.
 //!
-//! `config` is plain data, `end` has the parts of a receiver and what its owner may look at.
+//! `end` has the parts of a receiver, what can be chosen about it, and what its owner may look at.
 //!
 //! 1. `irecv` takes the slot of its number, promises receives (`pool`), and writes entries into the
 //!    sender's memory.
@@ -10,15 +10,12 @@
 //!    visible to devices that need it.
 
 mod arrive;
-mod config;
 mod end;
 mod flush;
-mod flush_lane;
 mod irecv;
 mod reroute;
 mod slot;
 
-pub use config::ReceiverConfig;
-pub use end::Receiver;
+pub use end::{Receiver, ReceiverConfig};
 pub use flush::FlushHandle;
 pub use irecv::{Received, RecvBuffer, RecvHandle};
