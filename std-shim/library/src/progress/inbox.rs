@@ -1,4 +1,4 @@
-//! The unreported requests of a handle, of one kind, and the outcomes that nobody has taken yet.
+//! The unreported requests of a handle, of one kind, and the outcomes that were not taken yet.
 
 use super::HANDLE_DEPTH;
 use super::outcome::{Outcome, SubmitError};

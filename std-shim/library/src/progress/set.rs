@@ -172,3 +172,30 @@ impl<P> Ports<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_port_has_the_first_turn_equally_often_beside_empty_places() {
+        let mut ports = Ports::default();
+        (0..5).for_each(|name| ports.add(name));
+        ports.forget(|name| [1, 2].contains(name));
+        let mut firsts = Vec::new();
+        for _ in 0..6 {
+            let mut turns = Vec::new();
+            assert!(!ports.in_turn(|number, name| {
+                assert_eq!(number, *name);
+                turns.push(*name);
+                false
+            }));
+            firsts.push(turns[0]);
+            turns.sort_unstable();
+            assert_eq!(turns, [0, 3, 4]);
+        }
+        assert_eq!(firsts, [0, 3, 4, 0, 3, 4]);
+        ports.forget(|_| true);
+        assert!(!ports.in_turn(|_, _| true));
+    }
+}

@@ -140,7 +140,7 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
     // The engine has as many as it takes, and the rest is in the ring.
     assert!(!has_news(&near));
     assert_eq!(near.messages.nap(), Some(LONG_NAP));
-    // Nobody tells when the peer offers a buffer.
+    // An offer of the peer does not wake the thread.
     let sent = handle.isend(near.buffer.local(0, 8).unwrap(), 1, &near.keys).unwrap();
     near.messages.round();
     assert_eq!(near.messages.nap(), Some(NAP));
@@ -216,7 +216,10 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
                 while sent.try_take().is_none() {
                     near.sleep();
                     near.messages.submit();
-                    assert!(!near.shared.is_closing(), "message {number} left, and nobody told");
+                    assert!(
+                        !near.shared.is_closing(),
+                        "message {number} was sent, and its completion missed"
+                    );
                 }
             }
         });
@@ -227,7 +230,10 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
             while received.try_take().is_none() {
                 far.messages.submit();
                 far.sleep();
-                assert!(!far.shared.is_closing(), "message {number} came, and nobody told");
+                assert!(
+                    !far.shared.is_closing(),
+                    "message {number} arrived, and its completion missed"
+                );
             }
         }
     });
@@ -237,17 +243,17 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
 fn what_was_to_be_told_over_a_link_that_broke_is_not_told() {
     let mailbox = P2pMailbox::new([true; 2]);
     let message = |generation| P2pMessage::Refused { from: End::Sender, place: 0, generation };
-    let tell = |member, generation| {
+    let carry = |member, generation| {
         let mut messages = Some(message(generation)).into_iter();
         mailbox.carry(member, || messages.next());
         messages.next().is_none()
     };
-    assert!(tell(0, 1) && tell(1, 2));
+    assert!(carry(0, 1) && carry(1, 2));
     mailbox.instruct(0, Instruction::LinkRestored);
-    // The member has not been told yet, so what it says is of before.
-    assert!(!tell(0, 3) && tell(1, 4));
+    // The member has not learned of the new link yet, so its messages are for the old one.
+    assert!(!carry(0, 3) && carry(1, 4));
     assert_eq!(mailbox.take_instructions().len(), 1);
-    assert!(tell(0, 5));
-    let told: Vec<_> = std::iter::from_fn(|| mailbox.next_message()).collect();
-    assert_eq!(told, [(1, message(2)), (1, message(4)), (0, message(5))]);
+    assert!(carry(0, 5));
+    let carried: Vec<_> = std::iter::from_fn(|| mailbox.next_message()).collect();
+    assert_eq!(carried, [(1, message(2)), (1, message(4)), (0, message(5))]);
 }
