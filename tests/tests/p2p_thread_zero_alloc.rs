@@ -5,7 +5,7 @@
 //! A single test: the allocations of all threads are counted.
 
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
-use polyrail::p2p::{P2P_ROUTES, P2pBuilder, Received, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{P2P_ROUTES, P2pBuilder, Received, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::progress::{Outcome, Pending, SubmitError};
 use polyrail::verbs::{AccessFlags, DeviceKeys};
@@ -66,7 +66,7 @@ impl World {
         let builder = builder.completion_channel(comp_vector);
         let mut ends = [near, far].map(|domains| builder.build(&domains).expect("an endpoint"));
         let [here, there] = &mut ends;
-        connect_p2p_endpoints(here, there).expect("alike");
+        connect_endpoints(here, there).expect("alike");
         let threads = ends.map(|end| P2pThread::spawn(end).expect("a thread"));
         let [senders, receivers] =
             threads.each_ref().map(|thread| [(); 2].map(|()| thread.handle(0).expect("member 0")));

@@ -253,7 +253,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     }
 
     /// The oldest event that was not taken yet, with the place of its queue pair.
-    pub(super) fn take_event(&mut self) -> Option<(usize, RailEvent)> {
+    pub(super) fn take_rail_event(&mut self) -> Option<(usize, RailEvent)> {
         let mut lanes = self.all.iter_mut().enumerate();
         lanes.find_map(|(place, lane)| Some((place, lane.events.take()?)))
     }

@@ -121,7 +121,7 @@ fn a_rail_that_fails_and_returns_allocates_nothing() {
             let state = rig.sender().queue_pair_state(1);
             assert_eq!(state.map(|(state, _)| state), Some(RailState::InService));
         }
-        while let Some((_, event)) = counted(|| rig.connections[0].sender.take_event()) {
+        while let Some((_, event)) = counted(|| rig.connections[0].sender.take_rail_event()) {
             match event.kind {
                 RailEventKind::Fenced { again: shares, .. } => again += shares,
                 RailEventKind::Returned => returned += 1,

@@ -58,13 +58,13 @@ fn check_unused(fields: &[(&str, u32)], what: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Whether rails are rerouted.
-pub(crate) fn reroutes(options: &EndpointOptions) -> Result<bool, Refusal> {
+/// What the failure of a rail does.
+pub(crate) fn rail_failure(options: &EndpointOptions) -> Result<virtual_qp::RailFailure, Refusal> {
     const FATAL: u32 = RailFailure::Fatal as u32;
     const REROUTE: u32 = RailFailure::Reroute as u32;
     match options.rail_failure {
-        0 | FATAL => Ok(false),
-        REROUTE => Ok(true),
+        0 | FATAL => Ok(virtual_qp::RailFailure::Fatal),
+        REROUTE => Ok(virtual_qp::RailFailure::Reroute),
         other => refuse(Code::Argument, format_args!("rail_failure is {other}")),
     }
 }
@@ -157,10 +157,7 @@ pub(crate) fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Ref
         },
         max_msg_size: or(options.max_msg_size, default.max_msg_size),
         max_msgs_per_qp: or(options.max_msgs_per_qp, default.max_msgs_per_qp),
-        rail_failure: match reroutes(options)? {
-            true => virtual_qp::RailFailure::Reroute,
-            false => virtual_qp::RailFailure::Fatal,
-        },
+        rail_failure: rail_failure(options)?,
         min_rails: min_rails(options)?,
         imm_order: match has(POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM) {
             true => ImmOrder::LittleEndian,
@@ -214,7 +211,7 @@ pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal>
         .queue_pairs_per_rail(or(options.queue_pairs_per_rail, QUEUE_PAIRS) as usize)
         .split_threshold(or(options.split_threshold, SPLIT))
         .flushes(options.flags & POLYRAIL_ENDPOINT_FLUSHES != 0)
-        .reroutes(reroutes(options)?)
+        .rail_failure(rail_failure(options)?)
         .min_rails(min_rails(options)?)
         .healing(healing(options));
     Ok(builder.connect_options(connect_options(options)?))

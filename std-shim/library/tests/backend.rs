@@ -198,7 +198,7 @@ fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
         assert_eq!((to.gid, to.qp_num, to.psn), (lives.gid, peer.card.notify_qp_num, lives.psn));
         assert_eq!(Some(psn), own.notify.map(|notify| notify.psn));
         write(&a, &mut here, &b, &mut there);
-        here.fail_all();
+        here.fail();
         assert_eq!(a.asked(0, qp_num).last(), Some(&Asked::Err));
 
         let mut without = b.build(&builder);

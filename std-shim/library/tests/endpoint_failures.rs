@@ -109,7 +109,7 @@ fn failing_all_rails_flushes_everything() {
         for wr_id in 0..10 {
             b.endpoint.post_recv(&RecvWr::notification(wr_id)).unwrap();
         }
-        b.endpoint.fail_all();
+        b.endpoint.fail();
         let (_, flushed) = poll_both(&mut a, &mut b, (0, 10));
         assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");

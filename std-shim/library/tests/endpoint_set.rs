@@ -153,7 +153,7 @@ fn the_queues_hold_everything_that_can_be_in_flight() {
         while pair.near.set.get_mut(qp).unwrap().post_recv(&receive).is_ok() {
             *posted += 1;
         }
-        pair.near.set.get_mut(qp).unwrap().fail_all();
+        pair.near.set.get_mut(qp).unwrap().fail();
     }
     pair.fabric.run_until_idle(u64::MAX);
     loop {
@@ -328,7 +328,7 @@ fn an_endpoint_is_a_set_of_one() {
     let mut set = EndpointSet::from(endpoint);
     assert_eq!(set.number_of(number), Some(0));
     set.get_mut(0).unwrap().post_recv(&RecvWr::notification(3)).unwrap();
-    set.get_mut(0).unwrap().fail_all();
+    set.get_mut(0).unwrap().fail();
     let flushed = loop {
         if let Some(flushed) = set.poll(16).completions.pop() {
             break flushed;

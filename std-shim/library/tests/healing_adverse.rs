@@ -186,7 +186,7 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
         ends.far.may_fail = true;
         ends.limit(0);
         steps(&mut ends, 20);
-        ends.near.endpoint.flush(Duration::from_secs(1));
+        ends.near.endpoint.give_up(Duration::from_secs(1));
         let begin = Instant::now();
         while ends.far.endpoint.state() != QpState::Error {
             ends.fabric.step();
@@ -381,7 +381,7 @@ fn what_arrived_before_the_end_is_told() {
             fabric.step();
             sent += near.poll(16).completions.len();
         }
-        near.flush(Duration::from_secs(1));
+        near.give_up(Duration::from_secs(1));
         drop(near);
         let mut told = Vec::new();
         while far.state() != QpState::Error || told.len() < MESSAGES as usize {

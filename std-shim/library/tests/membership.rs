@@ -116,7 +116,7 @@ fn one_in_error_is_replaced_while_the_others_work() {
         for set in 0..2 {
             let member = sides.sets[set].get_mut(1).unwrap();
             member.post_recv(&RecvWr::notification(9)).unwrap();
-            member.fail_all();
+            member.fail();
             let flushed = sides.next(set);
             assert_eq!((flushed.wr_id, flushed.status), (9, WcStatus::WR_FLUSH_ERR));
         }
@@ -214,7 +214,7 @@ fn a_thousand_members_fit_in_a_set() {
     assert_eq!(added, Ok(1000));
     let last = set.get_mut(1000).unwrap();
     last.post_recv(&RecvWr::notification(7)).unwrap();
-    last.fail_all();
+    last.fail();
     let flushed = set.poll(16).completions;
     assert_eq!(flushed.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
 }

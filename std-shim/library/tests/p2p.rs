@@ -9,9 +9,9 @@ use polyrail::endpoint::Healing;
 use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, Failure, NotNow, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError, SLOTS,
-    connect_p2p_endpoints,
+    connect_endpoints,
 };
-use polyrail::virtual_qp::RailEventKind;
+use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -199,7 +199,7 @@ fn what_does_not_fit_is_refused_before_anything_is_moved() {
     let error = near.endpoint.connect(&odd).unwrap_err();
     assert!(matches!(error, P2pConnectError::Card { end: End::Sender, .. }), "{error}");
     let mut far = far;
-    connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+    connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
     Pair { near, far }.exchange(64, 64);
 }
 
@@ -218,7 +218,7 @@ fn endpoints_of_impossible_shapes_are_refused() {
 }
 
 fn rerouted(rails: usize) -> P2pBuilder {
-    P2pBuilder::new().rails(rails).reroutes(true).connect_options(impatient())
+    P2pBuilder::new().rails(rails).rail_failure(RailFailure::Reroute).connect_options(impatient())
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_link_that_goes_down_costs_no_message_and_comes_back() {
                 pair.exchange(length, 1 << 20);
             }
             let mut events = Vec::new();
-            while let Some((end, place, event)) = pair.near.endpoint.take_event() {
+            while let Some((end, place, event)) = pair.near.endpoint.take_rail_event() {
                 assert_eq!(place, device, "{end:?} {event:?}");
                 events.push(event.kind);
             }
@@ -290,7 +290,10 @@ fn an_offer_over_a_rail_that_falls_silent_is_made_again() {
         pair.poll();
     }
     let ends = [&mut pair.near.endpoint, &mut pair.far.endpoint];
-    assert!(ends.into_iter().all(|end| end.take_event().is_none()), "idle rails are not silent");
+    assert!(
+        ends.into_iter().all(|end| end.take_rail_event().is_none()),
+        "idle rails are not silent"
+    );
     pair.far.devices[0].inject(When::Now, Fault::Silent(true));
     // Every other one is offered over that device.
     for _ in 0..4 {

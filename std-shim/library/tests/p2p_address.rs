@@ -6,9 +6,7 @@ mod messages;
 use fixture::Host;
 use messages::{Pair, Side};
 use polyrail::nic::Fabric;
-use polyrail::p2p::{
-    End, P2pAddress, P2pBuilder, P2pConnectError, P2pEndpoint, connect_p2p_endpoints,
-};
+use polyrail::p2p::{End, P2pAddress, P2pBuilder, P2pConnectError, P2pEndpoint, connect_endpoints};
 
 fn endpoint(fabric: &Fabric, name: &str, only: Option<End>) -> P2pEndpoint {
     P2pBuilder::new().only(only).build(&Host::new(fabric, name, 2, 64).all()).unwrap()
@@ -65,7 +63,7 @@ fn a_card_that_is_refused_changes_nothing() {
         let refused = near.endpoint.connect(&bad).unwrap_err();
         let P2pConnectError::Card { end, source } = refused else { panic!("{refused}") };
         assert!(end == wrong && source.to_string().contains("slots"), "{end}: {source}");
-        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         let mut pair = Pair { near, far };
         pair.exchange(64, 64);
         pair.turned().exchange(64, 64);

@@ -10,9 +10,9 @@ use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, MemoryRegion, When};
 use polyrail::p2p::{
     CallError, End, Failure, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, RecvHandle,
-    SendHandle, connect_p2p_endpoints,
+    SendHandle, connect_endpoints,
 };
-use polyrail::virtual_qp::{RailEvent, RailEventKind, RailState};
+use polyrail::virtual_qp::{RailEvent, RailEventKind, RailFailure, RailState};
 use recorded::{Log, Recorded};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -76,11 +76,14 @@ impl Pair {
 
     fn with([near, far]: Way, builder: P2pBuilder) -> Self {
         let fabric = Fabric::threaded();
-        let builder =
-            builder.rails(2).split_threshold(1024).reroutes(true).connect_options(impatient());
+        let builder = builder
+            .rails(2)
+            .split_threshold(1024)
+            .rail_failure(RailFailure::Reroute)
+            .connect_options(impatient());
         let mut near = Side::new(&fabric, ["near0", "near1"], &builder.only(near));
         let mut far = Side::new(&fabric, ["far0", "far1"], &builder.only(far));
-        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         Self { near, far, loses: |_| false, lost: 0 }
     }
 
@@ -176,7 +179,7 @@ impl Pair {
 
     /// Failures of near's rails, of the end that sends.
     fn failures(&mut self) -> usize {
-        let events = std::iter::from_fn(|| self.near.endpoint.take_event());
+        let events = std::iter::from_fn(|| self.near.endpoint.take_rail_event());
         let is_failure = |(end, _, event): &(End, usize, RailEvent)| {
             *end == End::Sender && matches!(event.kind, RailEventKind::Failed { .. })
         };

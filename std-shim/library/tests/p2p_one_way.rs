@@ -7,12 +7,11 @@ use fixture::{Host, impatient};
 use messages::{LONG, Pair, Side};
 use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, NotNow, P2pAddress, P2pBuilder, P2pConnectError, RecvBuffer,
-    connect_p2p_endpoints,
+    CallError, End, NotNow, P2pAddress, P2pBuilder, P2pConnectError, RecvBuffer, connect_endpoints,
 };
 use polyrail::progress::messages::{P2pError, P2pThread};
 use polyrail::progress::{Outcome, Pending};
-use polyrail::virtual_qp::ControlError;
+use polyrail::virtual_qp::{ControlError, RailFailure};
 use std::time::{Duration, Instant};
 
 /// The outcome of what a thread was given.
@@ -83,13 +82,14 @@ fn ends_without_the_other_are_refused_before_anything_is_moved() {
     bare.receiving.clear();
     let refused = near.endpoint.connect(&bare).unwrap_err();
     assert!(matches!(refused, P2pConnectError::QueuePairs { peer: 0, .. }), "{refused}");
-    connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+    connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
     Pair { near, far }.exchange(64, 64);
 }
 
 #[test]
 fn links_that_go_down_cost_no_message_and_come_back() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let builder =
+        P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
     for far in [false, true] {
         let mut pair = pair(builder);
         for device in [0, 1, 0] {
@@ -106,7 +106,7 @@ fn links_that_go_down_cost_no_message_and_come_back() {
             pair.exchange(1 << 20, 1 << 20);
         }
         let events = |side: &mut Side| {
-            let events = std::iter::from_fn(|| side.endpoint.take_event());
+            let events = std::iter::from_fn(|| side.endpoint.take_rail_event());
             events.map(|(end, ..)| end).collect::<Vec<_>>()
         };
         let (near, far) = (events(&mut pair.near), events(&mut pair.far));
@@ -118,7 +118,8 @@ fn links_that_go_down_cost_no_message_and_come_back() {
 /// A peer that tells of an end that is not here.
 #[test]
 fn news_of_the_other_way_are_refused() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let builder =
+        P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
     let mut both = Pair::new([2, 2], 1 << 20, &builder);
     let mut one_way = pair(builder);
     both.near.devices[0].inject(When::Now, Fault::LinkDown);
@@ -194,7 +195,10 @@ fn flushes_that_find_no_room_read_nothing() {
 /// The other device carries everything then, and nothing waits for the one that is gone.
 #[test]
 fn devices_that_are_gone_keep_nobody_waiting() {
-    let builder = P2pBuilder::new().reroutes(true).flushes(true).connect_options(impatient());
+    let builder = P2pBuilder::new()
+        .rail_failure(RailFailure::Reroute)
+        .flushes(true)
+        .connect_options(impatient());
     for far in [false, true] {
         let mut pair = pair(builder);
         pair.exchange(1 << 20, 1 << 20);
@@ -249,7 +253,7 @@ fn threads_drive_endpoints_that_go_one_way() {
         let builder = P2pBuilder::new().completion_channel(comp_vector);
         let mut sends = builder.only(End::Sender).build(&near.all()).unwrap();
         let mut receives = builder.only(End::Receiver).build(&far.all()).unwrap();
-        connect_p2p_endpoints(&mut sends, &mut receives).unwrap();
+        connect_endpoints(&mut sends, &mut receives).unwrap();
         let threads = [sends, receives].map(|endpoint| P2pThread::spawn(endpoint).unwrap());
         let [mut sends, mut receives] = threads.each_ref().map(|each| each.handle(0).unwrap());
         let keys = [near.buffer.own_keys(), far.buffer.own_keys()];

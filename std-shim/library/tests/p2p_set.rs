@@ -7,9 +7,9 @@ use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
     P2pRemoveError, PoolError, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle,
-    connect_p2p_endpoints,
+    connect_endpoints,
 };
-use polyrail::virtual_qp::RailState;
+use polyrail::virtual_qp::{RailFailure, RailState};
 use polyrail_faults::{DriverFault, Faults};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ impl World {
         let host = fixture::Host::new(&self.fabric, "peer", devices, ROOM);
         let mut endpoint = self.builder.build(&host.all()).unwrap();
         let number = self.hub.set.add().unwrap();
-        connect_p2p_endpoints(self.hub.set.member_mut(number).unwrap(), &mut endpoint).unwrap();
+        connect_endpoints(self.hub.set.get_mut(number).unwrap(), &mut endpoint).unwrap();
         self.peers.resize_with(self.peers.len().max(number + 1), || None);
         self.peers[number] = Some(Peer { host, endpoint, number });
         number
@@ -71,7 +71,7 @@ impl World {
             while let Some(message) = endpoint.next_message() {
                 self.hub.set.hear(*number, message).unwrap();
             }
-            let next = |set: &mut P2pEndpointSet| set.member_mut(*number)?.next_message();
+            let next = |set: &mut P2pEndpointSet| set.get_mut(*number)?.next_message();
             while let Some(message) = next(&mut self.hub.set) {
                 endpoint.hear(message).unwrap();
             }
@@ -98,12 +98,12 @@ impl World {
         let Hub { host, set } = &mut self.hub;
         let local = host.buffer.local(number * ROOM, ROOM as u32).unwrap();
         let keys = host.buffer.own_keys();
-        set.member_mut(number).unwrap().irecv(&[RecvBuffer { local, tag: 1, keys: &keys }])
+        set.get_mut(number).unwrap().irecv(&[RecvBuffer { local, tag: 1, keys: &keys }])
     }
 
     fn received(&mut self, number: usize, receive: RecvHandle) -> Result<Received, CallError> {
         self.until(|world| {
-            let member = world.hub.set.member_mut(number).unwrap();
+            let member = world.hub.set.get_mut(number).unwrap();
             member.test_recv(receive)?.ok_or(CallError::NotNow(NotNow::NoCredits))
         })
     }
@@ -186,7 +186,7 @@ fn the_hub_sends_to_each_peer() {
             .until(|world| {
                 let Hub { host, set } = &mut world.hub;
                 let local = host.buffer.local(0, length).unwrap();
-                set.member_mut(number).unwrap().isend(local, 1, &host.buffer.own_keys())
+                set.get_mut(number).unwrap().isend(local, 1, &host.buffer.own_keys())
             })
             .unwrap();
         let received = world
@@ -197,7 +197,7 @@ fn the_hub_sends_to_each_peer() {
             .unwrap();
         assert_eq!(received.sizes(), [length]);
         world
-            .until(|world| match world.hub.set.member_mut(number).unwrap().test_send(send)? {
+            .until(|world| match world.hub.set.get_mut(number).unwrap().test_send(send)? {
                 true => Ok(()),
                 false => Err(NotNow::NoCredits.into()),
             })
@@ -251,8 +251,8 @@ fn receives_of_a_member_that_could_not_be_polled_are_promised_to_nobody() {
     let local = hub.buffer.local(0, 64).unwrap();
     for (number, peer) in peers.iter_mut().enumerate() {
         assert_eq!(set.add().unwrap(), number);
-        let member = set.member_mut(number).unwrap();
-        connect_p2p_endpoints(member, peer).unwrap();
+        let member = set.get_mut(number).unwrap();
+        connect_endpoints(member, peer).unwrap();
         // All receives of its account are posted.
         _ = member.irecv(&[RecvBuffer { local, tag: 1, keys: &hub.buffer.own_keys() }]).unwrap();
         set.give_up(number, LONG).unwrap();
@@ -284,7 +284,7 @@ fn a_member_that_fails_leaves_the_others_alone() {
     // This side hears of it from its own next request there.
     let begin = Instant::now();
     let failed = |member: &P2pMember| member.recv_failure().is_some();
-    while !failed(world.hub.set.member(1).unwrap()) {
+    while !failed(world.hub.set.get(1).unwrap()) {
         assert!(begin.elapsed() < LONG);
         _ = world.offer(1);
         world.poll();
@@ -321,7 +321,7 @@ fn receives_of_all_slots_of_all_members_have_room() {
 
 #[test]
 fn rails_of_members_are_re_routed_and_come_back() {
-    let mut world = World::new(P2pBuilder::new().reroutes(true), 2, 3);
+    let mut world = World::new(P2pBuilder::new().rail_failure(RailFailure::Reroute), 2, 3);
     let numbers: Vec<usize> = (0..3).map(|_| world.join()).collect();
     world.exchange(&numbers, 200_000);
     // A device of the hub, and so a rail of every member.
@@ -336,7 +336,7 @@ fn rails_of_members_are_re_routed_and_come_back() {
         (0..2).flat_map(both).all(is)
     };
     let begin = Instant::now();
-    while !numbers.iter().all(|&number| in_service(world.hub.set.member(number).unwrap())) {
+    while !numbers.iter().all(|&number| in_service(world.hub.set.get(number).unwrap())) {
         assert!(begin.elapsed() < LONG);
         world.poll();
     }

@@ -5,9 +5,9 @@ mod fixture;
 use fixture::{Host, impatient};
 use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
-    End, P2pBuildError, P2pBuilder, P2pEndpointSet, P2pMember, RecvBuffer, connect_p2p_endpoints,
+    End, P2pBuildError, P2pBuilder, P2pEndpointSet, P2pMember, RecvBuffer, connect_endpoints,
 };
-use polyrail::virtual_qp::RailState;
+use polyrail::virtual_qp::{RailFailure, RailState};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -38,8 +38,8 @@ impl Sets {
         let Self { senders, receivers, numbers, .. } = self;
         for _ in 0..MEMBERS {
             let (from, to) = (senders.add().unwrap(), receivers.add().unwrap());
-            let to_member = receivers.member_mut(to).unwrap();
-            connect_p2p_endpoints(senders.member_mut(from).unwrap(), to_member).unwrap();
+            let to_member = receivers.get_mut(to).unwrap();
+            connect_endpoints(senders.get_mut(from).unwrap(), to_member).unwrap();
             numbers.push((from, to));
         }
         for set in [senders, receivers] {
@@ -52,10 +52,10 @@ impl Sets {
         senders.poll(64).unwrap();
         receivers.poll(64).unwrap();
         for &(from, to) in &*numbers {
-            while let Some(said) = senders.member_mut(from).unwrap().next_message() {
+            while let Some(said) = senders.get_mut(from).unwrap().next_message() {
                 receivers.hear(to, said).unwrap();
             }
-            while let Some(said) = receivers.member_mut(to).unwrap().next_message() {
+            while let Some(said) = receivers.get_mut(to).unwrap().next_message() {
                 senders.hear(from, said).unwrap();
             }
         }
@@ -72,7 +72,7 @@ impl Sets {
             let local = self.hosts[1].buffer.local(to * LENGTH, LENGTH as u32).unwrap();
             let offered = [RecvBuffer { local, tag: 1, keys: &keys[1] }];
             receives.push(loop {
-                match self.receivers.member_mut(to).unwrap().irecv(&offered) {
+                match self.receivers.get_mut(to).unwrap().irecv(&offered) {
                     Err(error) if error.is_not_now() => self.poll(),
                     receive => break receive.unwrap(),
                 }
@@ -86,7 +86,7 @@ impl Sets {
             for (&(from, _), send) in numbers.iter().zip(&mut sends).filter(|(_, it)| it.is_none())
             {
                 let local = self.hosts[0].buffer.local(from * LENGTH, LENGTH as u32).unwrap();
-                match self.senders.member_mut(from).unwrap().isend(local, 1, &keys[0]) {
+                match self.senders.get_mut(from).unwrap().isend(local, 1, &keys[0]) {
                     Err(error) if error.is_not_now() => (),
                     sent => (*send, open) = (Some(sent.unwrap()), open - 1),
                 }
@@ -94,11 +94,11 @@ impl Sets {
             self.poll();
         }
         for ((&(from, to), send), receive) in numbers.iter().zip(sends).zip(receives) {
-            while !self.senders.member_mut(from).unwrap().test_send(send.unwrap()).unwrap() {
+            while !self.senders.get_mut(from).unwrap().test_send(send.unwrap()).unwrap() {
                 self.poll();
                 assert!(begin.elapsed() < LONG);
             }
-            while self.receivers.member_mut(to).unwrap().test_recv(receive).unwrap().is_none() {
+            while self.receivers.get_mut(to).unwrap().test_recv(receive).unwrap().is_none() {
                 self.poll();
                 assert!(begin.elapsed() < LONG);
             }
@@ -114,8 +114,8 @@ impl Sets {
             (0..2).all(|at| state(at) == RailState::InService)
         };
         self.numbers.iter().all(|(from, to)| {
-            works(self.senders.member(*from).unwrap(), End::Sender)
-                && works(self.receivers.member(*to).unwrap(), End::Receiver)
+            works(self.senders.get(*from).unwrap(), End::Sender)
+                && works(self.receivers.get(*to).unwrap(), End::Receiver)
         })
     }
 
@@ -141,7 +141,7 @@ fn all_members_of_sets_go_one_way_at_once() {
 
 #[test]
 fn links_of_either_side_fail_all_members_and_come_back() {
-    let builder = P2pBuilder::new().reroutes(true).connect_options(impatient());
+    let builder = P2pBuilder::new().rail_failure(RailFailure::Reroute).connect_options(impatient());
     let mut sets = Sets::new(builder);
     sets.add_all();
     for host in [0, 1] {

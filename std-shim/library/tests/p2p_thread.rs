@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::Fabric;
 use polyrail::p2p::{
-    CallError, Failure, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints,
+    CallError, Failure, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_endpoints,
 };
 use polyrail::progress::messages::{P2pError, P2pThread, PendingDone, PendingRecv};
 use polyrail::progress::{HANDLE_DEPTH, SubmitError};
@@ -57,7 +57,7 @@ fn ten_thousand_messages_arrive_in_order_between_threads_that_each_have_a_handle
     });
     let [near, far] = [world.near, world.far].map(|side| side.thread.shutdown().unwrap());
     for set in [near, far] {
-        assert_eq!(set.member(0).unwrap().unfinished(), (0, 0));
+        assert_eq!(set.get(0).unwrap().unfinished(), (0, 0));
     }
 }
 
@@ -297,7 +297,7 @@ fn a_shutdown_brings_everything_back() {
     let World { near, far } = world;
     let set = near.thread.shutdown().unwrap();
     assert!(begin.elapsed() >= patience, "the message that waits has its time");
-    assert!(set.member(0).unwrap().is_drained());
+    assert!(set.get(0).unwrap().is_drained());
     sent.into_iter().for_each(|mut pending| assert_eq!(pending.try_take(), Some(Ok(()))));
     let failed = P2pError::Call(CallError::Failed(Failure::Owner));
     assert_eq!(ended(waits), Err(failed));
@@ -322,7 +322,7 @@ fn members_of_a_set_have_handles_of_their_own() {
             let host = Host::new(&fabric, name, 1, 4096);
             let mut end = builder.build(&host.all()).unwrap();
             let number = set.add().unwrap();
-            connect_p2p_endpoints(set.member_mut(number).unwrap(), &mut end).unwrap();
+            connect_endpoints(set.get_mut(number).unwrap(), &mut end).unwrap();
             (host, P2pThread::spawn(end).unwrap())
         })
         .collect();

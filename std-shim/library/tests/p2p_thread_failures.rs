@@ -7,7 +7,7 @@ use fixture::impatient;
 use polyrail::nic::{Fault, When};
 use polyrail::p2p::{CallError, Failure, P2pBuilder};
 use polyrail::progress::messages::{P2pError, P2pHandle, P2pLink};
-use polyrail::virtual_qp::RailEventKind;
+use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
@@ -15,7 +15,10 @@ use threads::{BYTES, LONG, Side, World, ended, submit};
 
 #[test]
 fn a_flush_on_a_device_that_goes_away_comes_back() {
-    let builder = P2pBuilder::new().reroutes(true).flushes(true).connect_options(impatient());
+    let builder = P2pBuilder::new()
+        .rail_failure(RailFailure::Reroute)
+        .flushes(true)
+        .connect_options(impatient());
     let world = World::with_patience(2, &builder, Duration::ZERO);
     let mut sender = world.near.handle();
     let mut receiver = world.far.handle();
@@ -132,7 +135,8 @@ fn wait_until_back(side: &Side) {
 
 #[test]
 fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let builder =
+        P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
     let world = World::new(2, &builder);
     while_carried(&world, || {
         let mut sender = world.near.handle();
@@ -166,7 +170,7 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
 
 #[test]
 fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
-    let builder = P2pBuilder::new().reroutes(true).connect_options(impatient());
+    let builder = P2pBuilder::new().rail_failure(RailFailure::Reroute).connect_options(impatient());
     for is_far in [false, true] {
         let world = World::with_patience(2, &builder, Duration::ZERO);
         while_carried(&world, || {
@@ -190,7 +194,8 @@ fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
 
 #[test]
 fn a_link_between_owners_that_breaks_is_no_loss() {
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let builder =
+        P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
     let world = World::new(2, &builder);
     let links = [&world.near, &world.far].map(|side| side.thread.link());
     let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());

@@ -4,9 +4,9 @@ mod fixture;
 
 use fixture::{Host, impatient};
 use polyrail::nic::{Fabric, Fault, ProtectionDomain, When};
-use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pError, P2pHandle, P2pThread, PendingDone, PendingRecv};
-use polyrail::virtual_qp::RailEventKind;
+use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ fn sides(builder: &P2pBuilder) -> [Side; 2] {
     let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 2, LENGTH as usize));
     let mut ends = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
     let [near, far] = &mut ends;
-    connect_p2p_endpoints(near, far).unwrap();
+    connect_endpoints(near, far).unwrap();
     let mut threads = ends.map(|end| P2pThread::spawn(end).unwrap()).into_iter();
     hosts.map(|host| Side { host, thread: threads.next().unwrap() })
 }
@@ -98,7 +98,7 @@ fn what_fails_wakes_those_who_wait() {
 
 #[test]
 fn rails_come_back_while_the_threads_wait() {
-    let [near, far] = sides(&P2pBuilder::new().reroutes(true));
+    let [near, far] = sides(&P2pBuilder::new().rail_failure(RailFailure::Reroute));
     let mut handles = [&near, &far].map(|side| side.thread.handle(0).unwrap());
     for fault in [Fault::LinkDown, Fault::LinkUp] {
         near.host.devices[1].inject(When::Now, fault);

@@ -6,10 +6,11 @@ mod fixture;
 use fixture::{Host, connect_sets};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::nic::Fabric;
-use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_endpoints};
 use polyrail::progress::ProgressThread;
 use polyrail::progress::messages::P2pThread;
 use polyrail::verbs::{RecvWr, WcStatus};
+use polyrail::virtual_qp::RailFailure;
 use std::fs;
 use std::time::Duration;
 
@@ -63,10 +64,10 @@ fn one_with_a_receive_sleeps() {
 
 fn one_with_a_buffer_on_offer_sleeps() {
     let fabric = Fabric::threaded();
-    let builder = P2pBuilder::new().completion_channel(0).reroutes(true);
+    let builder = P2pBuilder::new().completion_channel(0).rail_failure(RailFailure::Reroute);
     let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 2, 64));
     let [mut near, mut far] = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
-    connect_p2p_endpoints(&mut near, &mut far).unwrap();
+    connect_endpoints(&mut near, &mut far).unwrap();
     let threads = [near, far].map(|end| P2pThread::spawn(end).unwrap());
     let mut handle = threads[1].handle(0).unwrap();
     let keys = hosts[1].buffer.own_keys();

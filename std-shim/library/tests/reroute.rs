@@ -109,7 +109,7 @@ fn both_ends_know_why_when_one_gives_up() {
     let mut ends = waiting(&healed(Scheme::Spray));
     let Ends { fabric, near, far, .. } = &mut ends;
     let (near, far) = (&mut near.endpoint, &mut far.endpoint);
-    near.fail_all();
+    near.fail();
     assert_eq!(end_of(fabric, near, far), EndpointError::GivenUp);
     assert_eq!(end_of(fabric, far, near), EndpointError::Peer);
 }

@@ -7,7 +7,7 @@ use fixture::Host;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
 use polyrail::hardware::{QueuePair, SendBatch};
 use polyrail::nic::{Fabric, Fault, When};
-use polyrail::p2p::{CallError, P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{self, CallError, P2pBuilder, RecvBuffer};
 use polyrail::verbs::{Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge, WcStatus};
 use polyrail::virtual_qp::{ProtocolError, QpState, RailEventKind, RailFailure, RailId};
 use std::io::{self, Write};
@@ -161,12 +161,15 @@ fn a_peer_that_breaks_the_protocol_is_told_of_when_the_owner_asks() {
 fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
     let fabric = Fabric::threaded();
     let hosts = ["here", "there"].map(|name| Host::new(&fabric, name, 2, 4096));
-    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(fixture::impatient());
+    let builder = P2pBuilder::new()
+        .rails(2)
+        .rail_failure(RailFailure::Reroute)
+        .connect_options(fixture::impatient());
     let mut ends = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
     let link = &hosts[1].devices[1];
     let told = Told::during(|| {
         let [near, far] = &mut ends;
-        connect_p2p_endpoints(near, far).unwrap();
+        p2p::connect_endpoints(near, far).unwrap();
         for fault in [Fault::LinkDown, Fault::LinkUp] {
             link.inject(When::Now, fault);
             let is_it = |kind: &RailEventKind| match fault {
@@ -179,7 +182,7 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
                 for end in [&mut *near, &mut *far] {
                     end.poll(16).unwrap();
                     end.heal();
-                    let events = std::iter::from_fn(|| end.take_event());
+                    let events = std::iter::from_fn(|| end.take_rail_event());
                     left -= events.filter(|(.., event)| is_it(&event.kind)).count();
                 }
                 while let Some(message) = near.next_message() {
@@ -221,13 +224,13 @@ fn ends_for_messages_that_do_not_match_and_why_one_failed_are_told() {
         builder.build(&hosts[host].all()).unwrap()
     };
     let told = Told::during(|| {
-        connect_p2p_endpoints(&mut build(0, 1), &mut build(1, 2)).unwrap_err();
+        p2p::connect_endpoints(&mut build(0, 1), &mut build(1, 2)).unwrap_err();
     });
     assert_eq!(count(&told, &["WARN", "cannot connect", "qp="]), 1, "{told:#?}");
 
     let (mut near, mut far) = (build(0, 1), build(1, 1));
     let told = Told::during(|| {
-        connect_p2p_endpoints(&mut near, &mut far).unwrap();
+        p2p::connect_endpoints(&mut near, &mut far).unwrap();
         let keys = hosts[0].buffer.own_keys();
         let local = hosts[0].buffer.local(0, 64).unwrap();
         let offered = RecvBuffer { local, tag: 1, keys: &keys };

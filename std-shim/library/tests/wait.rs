@@ -164,7 +164,7 @@ fn a_set_with_many_members_waits_for_all_of_them() {
     for number in [99, 50, 0, 77] {
         let member = set.get_mut(number).unwrap();
         member.post_recv(&RecvWr::notification(number as u64)).unwrap();
-        member.fail_all();
+        member.fail();
         let mut seen = Vec::new();
         let polled = set.wait(Some(SOON), |event| seen.extend(event.completion())).unwrap();
         assert_eq!(polled.error, None);

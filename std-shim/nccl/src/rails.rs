@@ -50,7 +50,7 @@ pub(crate) trait Wire: Send {
     /// Messages either way may be lost, and there is a new link.
     fn link_restored(&mut self);
     /// What happened to a rail, on the device of this name.
-    fn take_event(&mut self) -> Option<(String, RailEvent)>;
+    fn take_rail_event(&mut self) -> Option<(String, RailEvent)>;
     fn failure(&self) -> Option<&Failure>;
     fn fail(&mut self);
     fn give_up(&mut self, patience: Duration);
@@ -122,8 +122,8 @@ where
         (**self).link_restored();
     }
 
-    fn take_event(&mut self) -> Option<(String, RailEvent)> {
-        let (_, place, event) = (**self).take_event()?;
+    fn take_rail_event(&mut self) -> Option<(String, RailEvent)> {
+        let (_, place, event) = (**self).take_rail_event()?;
         let device = self.device_of(place).unwrap_or_default().to_owned();
         Some((device, event))
     }

@@ -94,7 +94,7 @@ pub(super) fn members_come_go_and_are_replaced_while_others_work<F: Fixture>(fix
         for which in 0..2 {
             let member = sets.sets[which].get_mut(1).expect("a member");
             member.post_recv(&RecvWr::notification(9)).expect("room");
-            member.fail_all();
+            member.fail();
         }
         sets.finish(0);
         for which in 0..2 {

@@ -403,9 +403,11 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let mut all = 0;
         for end in 0..2 {
             let is_sender = end == 0;
-            while let Some((place, event)) =
-                if is_sender { self.sender.take_event() } else { self.receiver.take_event() }
-            {
+            while let Some((place, event)) = if is_sender {
+                self.sender.take_rail_event()
+            } else {
+                self.receiver.take_rail_event()
+            } {
                 let (step, again) = match event.kind {
                     RailEventKind::Returned => (0, 0),
                     RailEventKind::Failed { .. } => (1, 0),

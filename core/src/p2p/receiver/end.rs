@@ -56,7 +56,7 @@ impl Default for ReceiverConfig {
 /// [`counters`](Self::counters).
 ///
 /// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
-/// [`take_event`](Self::take_event), [`replace_queue_pair`](Self::replace_queue_pair) and others.
+/// [`take_event`](Self::take_rail_event), [`replace_queue_pair`](Self::replace_queue_pair) and others.
 ///
 /// # Buffer ownership
 ///

@@ -73,7 +73,7 @@ impl Default for SenderConfig {
 /// [`counters`](Self::counters).
 ///
 /// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
-/// [`take_event`](Self::take_event), [`replace_queue_pair`](Self::replace_queue_pair) and others, see below.
+/// [`take_event`](Self::take_rail_event), [`replace_queue_pair`](Self::replace_queue_pair) and others, see below.
 ///
 /// # Buffer ownership
 ///
@@ -97,7 +97,7 @@ impl Default for SenderConfig {
 /// over whatever link they have, and make a new queue pair for one that is
 /// [Down](crate::virtual_qp::RailState::Down) ([`replace_queue_pair`](Self::replace_queue_pair)). They may say
 /// themselves that one has failed ([`fail_queue_pair`](Self::fail_queue_pair),
-/// [`lose_queue_pair`](Self::lose_queue_pair)), and read what happened ([`take_event`](Self::take_event)).
+/// [`lose_queue_pair`](Self::lose_queue_pair)), and read what happened ([`take_event`](Self::take_rail_event)).
 ///
 /// What no other rail would do better (a bad key, a length) fails the connection, as does a message behind
 /// more than twice as many failures of devices and drivers as there are rails.

@@ -87,8 +87,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// The oldest event of a queue pair that was not taken yet, with the place of the queue pair.
-    pub fn take_event(&mut self) -> Option<(usize, RailEvent)> {
-        self.lanes.take_event()
+    pub fn take_rail_event(&mut self) -> Option<(usize, RailEvent)> {
+        self.lanes.take_rail_event()
     }
 
     /// Where a queue pair stands between failure and return, and which one in its place it is: 0 for the

@@ -146,23 +146,23 @@ fn events_come_in_order_when_the_next_generation_is_adopted() {
         }
         receiver_is_ahead(&mut rig, Newest::Failed);
         let sender = &mut rig.connections[0].sender;
-        assert_eq!(events(|| sender.take_event()), [(0, failed(FailedBecause::Owner))]);
+        assert_eq!(events(|| sender.take_rail_event()), [(0, failed(FailedBecause::Owner))]);
         carry_back(&mut rig);
         let expected = [(0, fenced(arrived, 1 - arrived)), (1, failed(FailedBecause::Peer))];
         let sender = &mut rig.connections[0].sender;
-        assert_eq!(events(|| sender.take_event()), expected);
+        assert_eq!(events(|| sender.take_rail_event()), expected);
         rig.recover();
         let sender = &mut rig.connections[0].sender;
-        assert_eq!(events(|| sender.take_event()), [(1, fenced(0, 0))]);
+        assert_eq!(events(|| sender.take_rail_event()), [(1, fenced(0, 0))]);
     }
     let (mut rig, ..) = under_way();
     sender_is_ahead(&mut rig, Newest::Failed);
     let receiver = &mut rig.connections[0].receiver;
-    assert_eq!(events(|| receiver.take_event()), [(0, failed(FailedBecause::Owner))]);
+    assert_eq!(events(|| receiver.take_rail_event()), [(0, failed(FailedBecause::Owner))]);
     carry_there(&mut rig);
     let receiver = &mut rig.connections[0].receiver;
     let expected = [(0, fenced(0, 0)), (1, failed(FailedBecause::Peer))];
-    assert_eq!(events(|| receiver.take_event()), expected);
+    assert_eq!(events(|| receiver.take_rail_event()), expected);
 }
 
 /// A message that lost a share to a failure that it may be the cause of is blamed for it, whichever generation the
@@ -221,7 +221,7 @@ fn entries_that_are_written_again_are_told_of_once() {
         carry_there(&mut rig);
         let receiver = &mut rig.connections[0].receiver;
         let mut told = Vec::new();
-        for (generation, kind) in events(|| receiver.take_event()) {
+        for (generation, kind) in events(|| receiver.take_rail_event()) {
             if let RailEventKind::Fenced { again, .. } = kind {
                 told.push((generation, again));
             }

@@ -23,13 +23,13 @@ fn whoever_notices_first_both_ends_go_the_same_way() {
         arrives(&mut rig, send, recv);
         assert_eq!(rig.sender().queue_pair_state(2), DOWN);
         assert_eq!(rig.receiver().queue_pair_state(2), DOWN);
-        let (place, event) = rig.sender().take_event().expect("an event");
+        let (place, event) = rig.sender().take_rail_event().expect("an event");
         let why = if who == 1 { FailedBecause::Peer } else { FailedBecause::Owner };
         assert_eq!((place, event.rail), (2, RailId::Data(2)));
         assert_eq!(event.kind, RailEventKind::Failed { why, refused: None });
-        let (_, event) = rig.sender().take_event().expect("another");
+        let (_, event) = rig.sender().take_rail_event().expect("another");
         assert_eq!(event.kind, RailEventKind::Fenced { arrived: 0, again: 1 });
-        assert_eq!(rig.sender().take_event(), None);
+        assert_eq!(rig.sender().take_rail_event(), None);
     }
 }
 

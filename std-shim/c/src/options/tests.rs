@@ -128,7 +128,7 @@ fn every_option_of_messages_arrives() {
         .queue_pairs_per_rail(4)
         .split_threshold(12345)
         .flushes(true)
-        .reroutes(true)
+        .rail_failure(virtual_qp::RailFailure::Reroute)
         .min_rails(2)
         .healing(healing_of_both())
         .connect_options(connect_options_of_both());

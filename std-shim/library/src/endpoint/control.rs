@@ -105,7 +105,7 @@ where
     /// Moves every queue pair to ERR, so that all requests complete as flushed. If rails are
     /// re-routed, the peer is notified. Poll until no request is unreported; then no device
     /// accesses the buffers any more.
-    pub fn fail_all(&mut self) {
+    pub fn fail(&mut self) {
         if self.reroutes() {
             self.qp.fail();
             self.lose_gone_rails();

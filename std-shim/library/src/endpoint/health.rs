@@ -156,7 +156,7 @@ pub enum EndpointError {
         /// Number of acknowledged requests, modulo 2^32.
         acknowledged: u32,
     },
-    /// Its owner called [`fail_all`](super::EndpointQp::fail_all).
+    /// Its owner called [`fail`](super::EndpointQp::fail).
     #[error("the endpoint was given up by its owner")]
     GivenUp,
     /// The peer did not report in time which requests in flight on a failed rail arrived, or its

@@ -36,7 +36,7 @@ where
     /// connect_endpoints(added, &mut peer)?;
     ///
     /// // Remove it: first complete all its requests, then take it out.
-    /// added.fail_all();
+    /// added.fail();
     /// let mut back = Vec::new();
     /// while set.get(number).is_some_and(|qp| qp.unreported() > 0) {
     ///     let polled = set.poll_with(16, |event| back.extend(event.completion()));
@@ -72,7 +72,7 @@ where
     ///
     /// Its later completions are [foreign](polyrail_core::virtual_cq::Event::Foreign), and its
     /// unreported requests are never reported. To complete them first, call
-    /// [`fail_all`](EndpointQp::fail_all) and poll until all are reported.
+    /// [`fail`](EndpointQp::fail) and poll until all are reported.
     ///
     /// # Buffer ownership
     ///
@@ -100,7 +100,7 @@ where
     /// let mut set = EndpointSet::build([(builder, [&domain]); 2])?;
     /// let failed = set.get_mut(1).expect("there are two");
     /// # failed.post_recv(&polyrail::verbs::RecvWr::notification(1))?;
-    /// failed.fail_all();
+    /// failed.fail();
     /// # while set.poll(16).completions.is_empty() {}
     /// let old = set.rebuild(1, builder, &[&domain])?;
     /// assert_eq!(old.state(), QpState::Error);

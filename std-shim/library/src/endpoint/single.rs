@@ -140,19 +140,19 @@ where
         (&mut self.qp.qp, &mut self.cq)
     }
 
-    /// Calls [`fail_all`](EndpointQp::fail_all), then polls until no request is left on the
-    /// devices, or `patience` has passed. Completions are dropped. If the endpoint
+    /// Calls [`fail`](EndpointQp::fail), then polls until no request is left on the
+    /// devices, or `timeout` has passed. Completions are dropped. If the endpoint
     /// [repairs](super::Healing) its rails, its last messages for the peer are in its
     /// [link](EndpointQp::healing_link) afterwards.
-    pub fn flush(&mut self, patience: Duration) {
+    pub fn give_up(&mut self, timeout: Duration) {
         const BUDGET: usize = 64;
-        self.fail_all();
+        self.fail();
         self.heal();
         let begin = Instant::now();
         loop {
             let polled = self.poll_with(BUDGET, |_| ());
             let busy = polled.events > 0 || self.unreported() > 0;
-            if !busy || polled.error.is_some() || begin.elapsed() > patience {
+            if !busy || polled.error.is_some() || begin.elapsed() > timeout {
                 return;
             }
         }

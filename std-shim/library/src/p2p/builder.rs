@@ -4,6 +4,7 @@ use super::message::End;
 use crate::backend::ConnectOptions;
 use crate::endpoint::Healing;
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
+use polyrail_core::virtual_qp::RailFailure;
 
 /// Options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) builds.
 #[derive(Clone, Copy, Debug)]
@@ -120,11 +121,12 @@ impl P2pBuilder {
         Self { flushes, ..self }
     }
 
-    /// Sets whether other rails take over from a failed one; equal at both ends. The owners of both
-    /// ends must then carry their [messages](super::P2pMember::next_message).
+    /// Sets what the failure of a rail does; equal at both ends. With [`RailFailure::Reroute`]
+    /// other rails take over, and the owners of both ends must carry their
+    /// [messages](super::P2pMember::next_message). [`RailFailure::Fatal`] by default.
     #[must_use]
-    pub fn reroutes(self, reroutes: bool) -> Self {
-        Self { reroutes, ..self }
+    pub fn rail_failure(self, rail_failure: RailFailure) -> Self {
+        Self { reroutes: rail_failure == RailFailure::Reroute, ..self }
     }
 
     /// Sets the minimum number of rails in service, if rails are re-routed: with fewer, the
@@ -134,10 +136,9 @@ impl P2pBuilder {
         Self { min_rails, ..self }
     }
 
-    /// Sets how the endpoint repairs its rails, if they are re-routed. Used are the intervals
-    /// between new queue pairs, the time that a rail may make no progress with a message in flight,
-    /// and the time that rails may fail and return without transferring anything
-    /// ([`rail_timeout`](Healing::rail_timeout)). The other fields have no effect.
+    /// Sets how the endpoint repairs its rails, if they are re-routed. Messages wait for no
+    /// particular rail, so [`fallback_after`](Healing::fallback_after) and
+    /// [`home_after`](Healing::home_after) have no effect.
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }

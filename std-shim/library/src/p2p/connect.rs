@@ -133,7 +133,7 @@ impl<D: Domain> P2pMember<D> {
 /// # Errors
 ///
 /// As [`P2pMember::connect`].
-pub fn connect_p2p_endpoints<D: Domain>(
+pub fn connect_endpoints<D: Domain>(
     a: &mut P2pMember<D>,
     b: &mut P2pMember<D>,
 ) -> Result<(), P2pConnectError> {

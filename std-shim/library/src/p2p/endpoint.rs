@@ -98,12 +98,12 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 
     /// [Fails](P2pMember::fail) the connection, then polls until no device accesses any buffer, or
-    /// `patience` has passed.
-    pub fn give_up(&mut self, patience: Duration) {
+    /// `timeout` has passed.
+    pub fn give_up(&mut self, timeout: Duration) {
         const BUDGET: usize = 64;
         self.fail();
         let begin = Instant::now();
-        while !self.is_drained() && begin.elapsed() < patience {
+        while !self.is_drained() && begin.elapsed() < timeout {
             if self.poll(BUDGET).is_err() {
                 return;
             }

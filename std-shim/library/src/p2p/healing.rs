@@ -113,10 +113,10 @@ impl<D: Domain> P2pMember<D> {
     pub(super) fn log_events(&mut self) {
         loop {
             let Self { sender, receiver, .. } = self;
-            let sent = sender.as_mut().and_then(|sender| sender.take_event());
+            let sent = sender.as_mut().and_then(|sender| sender.take_rail_event());
             let sent = sent.map(|(place, event)| (End::Sender, place, event));
             let received = || {
-                let (place, event) = receiver.as_mut()?.take_event()?;
+                let (place, event) = receiver.as_mut()?.take_rail_event()?;
                 Some((End::Receiver, place, event))
             };
             let Some((end, place, event)) = sent.or_else(received) else { break };

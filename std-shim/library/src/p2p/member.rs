@@ -144,7 +144,7 @@ impl<D: Domain> P2pMember<D> {
 
     /// Returns the oldest unread event of a queue pair, with its end and its index there. At most
     /// 256 are kept; the oldest are dropped. There are none unless rails are re-routed.
-    pub fn take_event(&mut self) -> Option<(End, usize, RailEvent)> {
+    pub fn take_rail_event(&mut self) -> Option<(End, usize, RailEvent)> {
         self.log_events();
         self.healer.as_mut()?.events.pop_front()
     }

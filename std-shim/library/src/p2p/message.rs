@@ -30,7 +30,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A message between two endpoints that [re-route rails](super::P2pBuilder::reroutes), as plain
+/// A message between two endpoints that [re-route rails](super::P2pBuilder::rail_failure), as plain
 /// data:
 ///
 /// ```json

@@ -22,7 +22,7 @@
 //! ```
 //! use polyrail::memory::RegisteredBuffer;
 //! use polyrail::nic::{DeviceConfig, Fabric};
-//! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+//! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_endpoints};
 //! use polyrail::verbs::AccessFlags;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +34,7 @@
 //!
 //! let mut near = P2pBuilder::new().rails(2).build(&here)?;
 //! let mut far = P2pBuilder::new().rails(2).build(&there)?;
-//! connect_p2p_endpoints(&mut near, &mut far)?;
+//! connect_endpoints(&mut near, &mut far)?;
 //!
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 //! let from = RegisteredBuffer::new(BYTES as usize, AccessFlags::empty(), &here)?;
@@ -79,13 +79,13 @@
 //!
 //! # Rails that fail
 //!
-//! With [`P2pBuilder::reroutes`], chosen at both ends, no message is lost when a rail fails: other
+//! With [`P2pBuilder::rail_failure`], chosen at both ends, no message is lost when a rail fails: other
 //! rails send again what the failed rail had not delivered, once it is certain that the failed rail
 //! transfers nothing more. Endpoints detect failures by completions, device events and timeouts,
 //! and create new queue pairs at growing intervals. The owners carry the messages between the
 //! endpoints ([`P2pMessage`]) over any channel that keeps their order: after every poll, from
 //! [`next_message`](P2pMember::next_message) of one end to [`hear`](P2pEndpoint::hear) of the
-//! other. [`take_event`](P2pMember::take_event) returns the events.
+//! other. [`take_rail_event`](P2pMember::take_rail_event) returns the events.
 //!
 //! # Files
 //!
@@ -119,7 +119,7 @@ mod words;
 
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
 pub use builder::P2pBuilder;
-pub use connect::connect_p2p_endpoints;
+pub use connect::connect_endpoints;
 pub use endpoint::P2pEndpoint;
 pub use error::{P2pBuildError, P2pConnectError};
 pub use member::P2pMember;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// queue and a pool of receives per device, so that one poll serves all.
 ///
 /// A member is identified by its number, from 0; numbers of removed members are reused. Each is
-/// connected, called and monitored separately, by [`member_mut`](Self::member_mut), and the failure
+/// connected, called and monitored separately, by [`get_mut`](Self::get_mut), and the failure
 /// of one does not affect the others.
 ///
 /// # Capacities
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 /// ```
 /// use polyrail::memory::RegisteredBuffer;
 /// use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
-/// use polyrail::p2p::{P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints};
+/// use polyrail::p2p::{P2pBuilder, P2pEndpointSet, RecvBuffer, connect_endpoints};
 /// use polyrail::verbs::AccessFlags;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 /// let mut numbers = Vec::new();
 /// for peer in &mut peers {
 ///     let number = set.add()?;
-///     connect_p2p_endpoints(set.member_mut(number).ok_or("just added")?, peer)?;
+///     connect_endpoints(set.get_mut(number).ok_or("just added")?, peer)?;
 ///     numbers.push(number);
 /// }
 ///
@@ -64,7 +64,7 @@ use std::time::{Duration, Instant};
 /// let mut receives = Vec::new();
 /// for (at, &number) in numbers.iter().enumerate() {
 ///     let offered = RecvBuffer { local: to.local(at, 1)?, tag: 7, keys: &keys };
-///     let member = set.member_mut(number).ok_or("just added")?;
+///     let member = set.get_mut(number).ok_or("just added")?;
 ///     receives.push((number, member.irecv(&[offered])?));
 /// }
 /// for ((peer, domain), number) in peers.iter_mut().zip([&left, &right]).zip(&numbers) {
@@ -72,7 +72,7 @@ use std::time::{Duration, Instant};
 ///     let send = loop {
 ///         set.poll(16)?;
 ///         // After a failure its offer would never arrive.
-///         assert!(set.member(*number).is_some_and(|member| member.recv_failure().is_none()));
+///         assert!(set.get(*number).is_some_and(|member| member.recv_failure().is_none()));
 ///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
 ///             Err(error) if error.is_not_now() => peer.poll(16)?,
 ///             sent => break sent?,
@@ -86,7 +86,7 @@ use std::time::{Duration, Instant};
 /// for (number, receive) in receives {
 ///     let received = loop {
 ///         set.poll(16)?;
-///         let member = set.member_mut(number).ok_or("just added")?;
+///         let member = set.get_mut(number).ok_or("just added")?;
 ///         if let Some(received) = member.test_recv(receive)? {
 ///             break received;
 ///         }
@@ -201,19 +201,19 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     }
 
     /// [Fails](P2pMember::fail) a member, then polls until no device accesses any buffer of its
-    /// messages, or `patience` has passed. The others keep working.
+    /// messages, or `timeout` has passed. The others keep working.
     ///
     /// # Errors
     ///
     /// The error of the first completion queue that could not be polled.
-    pub fn give_up(&mut self, number: usize, patience: Duration) -> Result<(), CqError> {
+    pub fn give_up(&mut self, number: usize, timeout: Duration) -> Result<(), CqError> {
         const BUDGET: usize = 64;
         let begin = Instant::now();
-        if let Some(member) = self.member_mut(number) {
+        if let Some(member) = self.get_mut(number) {
             member.fail();
         }
-        while self.member(number).is_some_and(|member| !member.is_drained())
-            && begin.elapsed() < patience
+        while self.get(number).is_some_and(|member| !member.is_drained())
+            && begin.elapsed() < timeout
         {
             self.poll(BUDGET)?;
         }
@@ -230,7 +230,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         self.shared.stall_interval()
     }
 
-    /// Whether rails of its members are [re-routed](P2pBuilder::reroutes).
+    /// Whether rails of its members are [re-routed](P2pBuilder::rail_failure).
     pub(crate) const fn reroutes(&self) -> bool {
         self.shared.reroutes()
     }
@@ -253,13 +253,13 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     }
 
     /// Returns a member.
-    pub fn member(&self, number: usize) -> Option<&P2pMember<D>> {
+    pub fn get(&self, number: usize) -> Option<&P2pMember<D>> {
         self.members.0.get(number)?.as_ref()
     }
 
     /// Returns a member, to connect and call it. Moving a member out of the set moves its routes as
     /// well, so its completions are lost.
-    pub fn member_mut(&mut self, number: usize) -> Option<&mut P2pMember<D>> {
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut P2pMember<D>> {
         self.members.0.get_mut(number)?.as_mut()
     }
 

@@ -134,7 +134,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
                 _ => continue,
             };
             mailbox.fail(number, reason);
-            qp.fail_all();
+            qp.fail();
         }
     }
 
@@ -165,7 +165,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
             if let Err(silent) = watch.check(qp, posted, reported) {
                 *condition = Condition::Failed;
                 mailbox.fail(number, silent);
-                qp.fail_all();
+                qp.fail();
             }
         }
     }
@@ -252,7 +252,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
     }
 
     fn fail_all(&mut self) {
-        self.set.qps_mut().for_each(EndpointQp::fail_all);
+        self.set.qps_mut().for_each(EndpointQp::fail);
         // The peers are to learn of it, and the polls that follow may be too few for that.
         self.set.heal();
     }

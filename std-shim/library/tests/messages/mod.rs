@@ -8,7 +8,7 @@ use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
     CallError, End, MAX_P2P_MESSAGE_BYTES, NotNow, P2pBuilder, P2pEndpoint, P2pMessage, Received,
-    RecvBuffer, RecvHandle, SendHandle, connect_p2p_endpoints,
+    RecvBuffer, RecvHandle, SendHandle, connect_endpoints,
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;
@@ -79,7 +79,7 @@ impl Pair {
         let fabric = Fabric::threaded();
         let mut near = Side::new(&fabric, "near", devices[0], bytes, builders[0]);
         let mut far = Side::new(&fabric, "far", devices[1], bytes, builders[1]);
-        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         Self { near, far }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::fixture::Host;
 use polyrail::nic::{Fabric, ProtectionDomain};
-use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::progress::{Outcome, Pending, SubmitError};
 use polyrail::verbs::DeviceKeys;
@@ -74,7 +74,7 @@ impl World {
         let [near, far] = &hosts;
         let mut near = builder.build(&near.all()).unwrap();
         let mut far = builder.completion_channel(0).build(&far.all()).unwrap();
-        connect_p2p_endpoints(&mut near, &mut far).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
         let mut ends =
             [near, far].map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
         let [near, far] = hosts.map(|host| {

@@ -294,7 +294,7 @@ impl Connection {
     }
 
     fn tell_events(&mut self) {
-        while let Some((device, event)) = self.wire.take_event() {
+        while let Some((device, event)) = self.wire.take_rail_event() {
             let what = match event.kind {
                 RailEventKind::Failed { why, .. } => format!("failed: {}", because(&why)),
                 RailEventKind::Fenced { arrived, again } => {

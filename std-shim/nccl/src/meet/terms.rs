@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::Healing;
 use polyrail::p2p::{P2pBuilder, QUEUE_PAIRS};
-use polyrail::virtual_qp::MAX_RAILS;
+use polyrail::virtual_qp::{MAX_RAILS, RailFailure};
 
 /// What both ends have to agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,10 @@ impl Terms {
             .separate_signal(settings.separate_signal)
             .connect_options(options)
             .healing(healing)
-            .reroutes(self.reroutes)
+            .rail_failure(match self.reroutes {
+                true => RailFailure::Reroute,
+                false => RailFailure::Fatal,
+            })
     }
 }
 

@@ -57,7 +57,7 @@ impl<D: Domain> RequestSender<D> {
 
 impl<D: Domain> Flush for RequestSender<D> {
     fn flush(&mut self, timeout: Duration) {
-        self.end.traffic.endpoint.flush(timeout);
+        self.end.traffic.endpoint.give_up(timeout);
     }
 }
 
@@ -149,7 +149,7 @@ impl<D: Domain> RequestReceiver<D> {
 
 impl<D: Domain> Flush for RequestReceiver<D> {
     fn flush(&mut self, timeout: Duration) {
-        self.end.traffic.endpoint.flush(timeout);
+        self.end.traffic.endpoint.give_up(timeout);
     }
 }
 
@@ -208,7 +208,7 @@ impl<D: Domain> RequestPlayer<D> {
 
 impl<D: Domain> Flush for RequestPlayer<D> {
     fn flush(&mut self, timeout: Duration) {
-        self.end.traffic.endpoint.flush(timeout);
+        self.end.traffic.endpoint.give_up(timeout);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::job::{Operation, Workload};
 use crate::session::{RailNews, Reporter};
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
-use polyrail::p2p::connect_p2p_endpoints;
+use polyrail::p2p;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -143,7 +143,7 @@ fn connected_for_messages<D: Domain>(
     let stall_timeout = config.care.stall_timeout;
     let mut near = MessageEnd::new(workload, &builder, here, 1, stall_timeout)?;
     let mut far = MessageEnd::new(workload, &builder, there, 2, stall_timeout)?;
-    connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint)?;
+    p2p::connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
     Ok([near, far])
 }
 

@@ -180,7 +180,7 @@ impl<'a, D: Domain> Side<'a, D> {
     /// Ends this side's part; see [`Counterpart::conclude`].
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
         let endpoint = &mut self.traffic.endpoint;
-        self.peer.conclude(|timeout| endpoint.flush(timeout), failure);
+        self.peer.conclude(|timeout| endpoint.give_up(timeout), failure);
     }
 }
 

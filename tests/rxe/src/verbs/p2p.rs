@@ -4,10 +4,10 @@ use crate::fixture::{GID_INDEX, Rails};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::p2p::{
     CallError, End, NotNow, P2pBuilder, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
-    connect_p2p_endpoints,
+    connect_endpoints,
 };
 use polyrail::rdma::{OpenOptions, VerbsDomain, VerbsRegion, open_devices};
-use polyrail::virtual_qp::RailState;
+use polyrail::virtual_qp::{RailFailure, RailState};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_ffi::PostMode;
 use polyrail_tests::behaviours::{Fixture, LIMIT};
@@ -57,7 +57,7 @@ struct Ends {
 impl Ends {
     fn new(builder: &P2pBuilder) -> Self {
         let [mut near, mut far] = ["A", "B"].map(|end| Side::new(end, builder));
-        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         Self { near, far }
     }
 
@@ -182,7 +182,7 @@ pub(super) fn messages_survive_a_link_that_goes_down_and_up(rails: &Rails) {
     if is_second_time(rails) {
         return;
     }
-    let mut ends = Ends::new(&P2pBuilder::new().reroutes(true));
+    let mut ends = Ends::new(&P2pBuilder::new().rail_failure(RailFailure::Reroute));
     for number in [1, 0] {
         ends.exchange(MOST, 3);
         let receive = ends.offer(&[(0, MOST, 1)]);

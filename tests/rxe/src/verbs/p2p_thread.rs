@@ -2,11 +2,11 @@
 
 use super::p2p::{MOST, Memory, domains_at, is_second_time, memory_at};
 use crate::fixture::Rails;
-use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::progress::{Outcome, Pending};
 use polyrail::rdma::VerbsDomain;
-use polyrail::virtual_qp::RailEventKind;
+use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use polyrail_tests::behaviours::{Fixture, LIMIT};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -53,7 +53,7 @@ fn sides(builder: &P2pBuilder) -> [Side; 2] {
         builder.completion_channel(0).build(&domains.iter().collect::<Vec<_>>()).unwrap()
     });
     let [near, far] = &mut ends;
-    connect_p2p_endpoints(near, far).unwrap();
+    connect_endpoints(near, far).unwrap();
     let mut threads = ends.map(|end| P2pThread::spawn(end).unwrap()).into_iter();
     domains.map(|domains| Side { memory: memory_at(&domains), thread: threads.next().unwrap() })
 }
@@ -147,7 +147,7 @@ pub(super) fn threads_that_sleep_go_on_without_a_link_and_with_it_again(rails: &
     if is_second_time(rails) {
         return;
     }
-    let sides = sides(&P2pBuilder::new().reroutes(true));
+    let sides = sides(&P2pBuilder::new().rail_failure(RailFailure::Reroute));
     let mut handles = sides.each_ref().map(Side::handle);
     while_carried(sides.each_ref(), || {
         for number in [1, 0] {

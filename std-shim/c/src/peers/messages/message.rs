@@ -52,7 +52,7 @@ impl<D: Domain> MessagesOn<D> {
         if !self.under_way.has_room() {
             return Err(Refusal::NotNow);
         }
-        Numbers::found(self.set.member_mut(place), peer)
+        Numbers::found(self.set.get_mut(place), peer)
     }
 
     fn poll(&mut self, common: &mut Common, budget: usize) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use crate::call::call;
 use crate::code::Code;
 use crate::domain::{Devices, devices};
 use crate::error::{Refusal, refuse};
-use crate::options::{messages, messages_rails, reroutes};
+use crate::options::{messages, messages_rails, rail_failure};
 use crate::peers::object::{AnyPeers, AnySet};
 use crate::sized::read;
 use crate::stack::on_a_deep_one;
@@ -15,6 +15,7 @@ use crate::table::{self, WORDS};
 use crate::types::{Domain, EndpointOptions, Peers};
 use polyrail::backend;
 use polyrail::p2p::P2pEndpointSet;
+use polyrail::virtual_qp::RailFailure;
 use std::sync::atomic::AtomicPtr;
 
 impl<D: backend::Domain> MessagesOn<D> {
@@ -24,7 +25,7 @@ impl<D: backend::Domain> MessagesOn<D> {
         let set = P2pEndpointSet::build(&builder, &domains, most);
         Ok(Self {
             set: Box::new(set.map_err(|error| build_failure(&error))?),
-            reroutes: reroutes(options)?,
+            reroutes: rail_failure(options)? == RailFailure::Reroute,
             rails: messages_rails(options),
             under_way: UnderWay::default(),
         })

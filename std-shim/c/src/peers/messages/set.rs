@@ -85,11 +85,11 @@ impl<D: Domain> MessagesOn<D> {
         peer: u64,
     ) -> Result<&mut P2pMember<D>, Refusal> {
         let place = common.numbers.place(peer)?;
-        Numbers::found(self.set.member_mut(place), peer)
+        Numbers::found(self.set.get_mut(place), peer)
     }
 
     fn at(&mut self, place: usize) -> Result<&mut P2pMember<D>, Failure> {
-        self.set.member_mut(place).ok_or_else(not_there)
+        self.set.get_mut(place).ok_or_else(not_there)
     }
 
     /// A rail is in service as long as one of its queue pairs is, at both ends.
@@ -105,7 +105,7 @@ impl<D: Domain> MessagesOn<D> {
     /// Whether there are peers that go on without a completion queue that broke: others take over for its rails.
     pub(super) fn survives(&self, common: &Common) -> bool {
         let works = |place: usize| {
-            let member = self.set.member(place);
+            let member = self.set.get(place);
             member.is_some_and(|member| member.send_failure().is_none())
         };
         self.reroutes && common.numbers.all().any(|(place, _)| works(place))
@@ -114,7 +114,7 @@ impl<D: Domain> MessagesOn<D> {
 
 impl<D: Domain> Connections for MessagesOn<D> {
     fn has(&self, place: usize) -> bool {
-        self.set.member(place).is_some()
+        self.set.get(place).is_some()
     }
 
     fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal> {
@@ -128,7 +128,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
     fn welcome(&mut self, _: usize, _: u64) {}
 
     fn fail(&mut self, place: usize) {
-        if let Some(member) = self.set.member_mut(place) {
+        if let Some(member) = self.set.get_mut(place) {
             member.fail();
         }
     }
@@ -150,7 +150,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
         numbers.iter().for_each(|place| self.fail(*place));
         let begin = Instant::now();
         let is_drained = |set: &P2pEndpointSet<D, ROUTES>| {
-            numbers.iter().all(|place| set.member(*place).is_none_or(|member| member.is_drained()))
+            numbers.iter().all(|place| set.get(*place).is_none_or(|member| member.is_drained()))
         };
         while !is_drained(&self.set) {
             if self.set.poll(BUDGET).is_err() || begin.elapsed() >= CLOSE_TIMEOUT {
@@ -200,7 +200,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn next_control(&mut self, place: usize) -> Option<String> {
-        Some(self.set.member_mut(place)?.next_message()?.to_json())
+        Some(self.set.get_mut(place)?.next_message()?.to_json())
     }
 
     fn control(&mut self, place: usize, text: &[u8]) -> Result<(), Refusal> {
@@ -211,7 +211,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn control_lost(&mut self, place: usize) {
-        if let Some(member) = self.set.member_mut(place) {
+        if let Some(member) = self.set.get_mut(place) {
             member.link_restored();
         }
     }
@@ -222,8 +222,8 @@ impl<D: Domain> Connections for MessagesOn<D> {
 
     fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent> {
         let rails = self.rails;
-        let member = self.set.member_mut(place)?;
-        let (end, at, event) = member.take_event()?;
+        let member = self.set.get_mut(place)?;
+        let (end, at, event) = member.take_rail_event()?;
         let end = match end {
             End::Sender => "sends",
             End::Receiver => "receives",
@@ -235,13 +235,13 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn failure(&mut self, place: usize) -> Option<String> {
-        let member = self.set.member(place)?;
+        let member = self.set.get(place)?;
         let failure = member.send_failure().or(member.recv_failure())?;
         Some(Chain(failure).to_string())
     }
 
     fn standing(&self, place: usize) -> Standing {
-        let member = self.set.member(place);
+        let member = self.set.get(place);
         let rails_in_service = member.map_or(0, |member| self.rails_in_service(member));
         let (sent, received) = member.map_or((0, 0), P2pMember::unfinished);
         Standing {
@@ -254,7 +254,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn rails(&self, place: usize) -> Vec<RailInfo> {
-        let Some(member) = self.set.member(place) else { return Vec::new() };
+        let Some(member) = self.set.get(place) else { return Vec::new() };
         let numbers = |end| member.queue_pairs(end).map(QueuePair::qp_num);
         let each = numbers(End::Sender).count();
         let numbers = numbers(End::Sender).chain(numbers(End::Receiver));

@@ -86,7 +86,7 @@ impl UnderWay {
 mod tests {
     use super::*;
     use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
-    use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+    use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_endpoints};
     use polyrail::verbs::AccessFlags;
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         let builder = P2pBuilder::new();
         let mut near = builder.build(&[&domain]).unwrap();
         let mut far = builder.build(&[&domain]).unwrap();
-        connect_p2p_endpoints(&mut near, &mut far).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
         let keys = buffer.own_keys();
         let offered = RecvBuffer { local: buffer.local(0, 64).unwrap(), tag: 0, keys: &keys };
         let work = Work::Receive(near.irecv(&[offered]).unwrap());

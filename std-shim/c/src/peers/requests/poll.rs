@@ -174,7 +174,7 @@ impl<D: Domain> RequestsOn<D> {
         for qp in self.set.qps_mut() {
             if !qp.survives(&error) {
                 if qp.state() != QpState::Error {
-                    qp.fail_all();
+                    qp.fail();
                 }
                 lost = Some(qp.queue_error(error));
             }

@@ -120,7 +120,7 @@ impl<D: Domain> Connections for RequestsOn<D> {
 
     fn fail(&mut self, place: usize) {
         if let Some(qp) = self.set.get_mut(place) {
-            qp.fail_all();
+            qp.fail();
         }
     }
 

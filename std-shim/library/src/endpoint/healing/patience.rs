@@ -30,7 +30,7 @@ where
         let passed = self.healer.limits.check(self.now, &self.healer.options, &waiting);
         let Some(passed) = passed else { return };
         let out_of_service = rail_ids().filter(|rail| self.is_out(*rail)).collect();
-        self.qp.fail_all();
+        self.qp.fail();
         // The rails through which the peer's memory may still be written.
         let unfenced = self.qp.virtual_qp().unfenced();
         self.qp.given_up = Some(match passed {

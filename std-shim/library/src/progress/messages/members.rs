@@ -25,7 +25,7 @@ impl<D: Domain, const ROUTES: usize> Members<D, ROUTES> {
     fn finish(&mut self, ports: &mut Ports<P2pPort>) -> bool {
         let mut moved = false;
         for port in ports.iter_mut() {
-            let member = self.set.member_mut(port.member);
+            let member = self.set.get_mut(port.member);
             moved |= member.is_some_and(|member| port.finish(member));
         }
         moved
@@ -37,9 +37,9 @@ impl<D: Domain, const ROUTES: usize> Members<D, ROUTES> {
             return;
         }
         for number in 0..self.set.bound() {
-            let Some(member) = self.set.member_mut(number) else { continue };
+            let Some(member) = self.set.get_mut(number) else { continue };
             mailbox.carry(number, || member.next_message());
-            while let Some((end, place, event)) = member.take_event() {
+            while let Some((end, place, event)) = member.take_rail_event() {
                 mailbox.rail_events.push(MemberEvent { member: number, end, place, event });
             }
         }
@@ -59,7 +59,7 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         let instructions = mailbox.take_instructions();
         let any = !instructions.is_empty();
         for (number, instruction) in instructions {
-            let member = self.set.member_mut(number);
+            let member = self.set.get_mut(number);
             match instruction {
                 // A message that no correct peer sends fails an end of the member, and its requests
                 // show that.
@@ -78,7 +78,7 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
     }
 
     fn submit(&mut self, _: usize, port: &mut P2pPort) -> bool {
-        self.set.member_mut(port.member).is_some_and(|member| port.start(member))
+        self.set.get_mut(port.member).is_some_and(|member| port.start(member))
     }
 
     /// When a completion queue breaks, members whose rails are re-routed do without it as far as
@@ -124,11 +124,11 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
     /// lost with the completion queue.
     fn has_lost(&self, port: &P2pPort) -> bool {
         self.broken.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT)
-            && self.set.member(port.member).is_none_or(hangs)
+            && self.set.get(port.member).is_none_or(hangs)
     }
 
     fn awaits(&self, ports: &Ports<P2pPort>) -> Awaits {
-        let hangs = |number| self.set.member(number).is_some_and(hangs);
+        let hangs = |number| self.set.get(number).is_some_and(hangs);
         match () {
             () if ports.iter().any(P2pPort::waits_for_peer) => Awaits::Memory,
             () if ports.iter().any(P2pPort::is_busy) => Awaits::Devices,
@@ -143,7 +143,7 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
 
     fn fail_all(&mut self) {
         for number in 0..self.set.bound() {
-            self.set.member_mut(number).into_iter().for_each(P2pMember::fail);
+            self.set.get_mut(number).into_iter().for_each(P2pMember::fail);
         }
     }
 

@@ -10,7 +10,7 @@
 //! use futures_util::future::try_join;
 //! use polyrail::memory::RegisteredBuffer;
 //! use polyrail::nic::{DeviceConfig, Fabric};
-//! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+//! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_endpoints};
 //! use polyrail::progress::messages::P2pThread;
 //! use polyrail::verbs::AccessFlags;
 //!
@@ -22,7 +22,7 @@
 //! let (here, there) = (here.each_ref(), there.each_ref());
 //! let mut near = P2pBuilder::new().rails(2).build(&here)?;
 //! let mut far = P2pBuilder::new().rails(2).build(&there)?;
-//! connect_p2p_endpoints(&mut near, &mut far)?;
+//! connect_endpoints(&mut near, &mut far)?;
 //! let (near, far) = (P2pThread::spawn(near)?, P2pThread::spawn(far)?);
 //!
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

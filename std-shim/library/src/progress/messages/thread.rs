@@ -56,7 +56,7 @@ where
         drain_timeout: Duration,
     ) -> io::Result<Self> {
         let set = set.into();
-        let is_there = (0..set.bound()).map(|number| set.member(number).is_some());
+        let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
         let mailbox = P2pMailbox::new(is_there);
         Ok(Self(Worker::spawn(Members::new(set), mailbox, drain_timeout)?))
     }
@@ -76,13 +76,13 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     }
 
     /// Returns the link that carries repair messages between members whose rails are
-    /// [re-routed](crate::p2p::P2pBuilder::reroutes) and their peers.
+    /// [re-routed](crate::p2p::P2pBuilder::rail_failure) and their peers.
     pub fn link(&self) -> P2pLink {
         P2pLink::new(Arc::clone(&self.0.shared))
     }
 
     /// Takes the oldest event of a rail of a member whose rails are re-routed; see
-    /// [`P2pMember::take_event`](crate::p2p::P2pMember::take_event). The thread keeps the newest
+    /// [`P2pMember::take_rail_event`](crate::p2p::P2pMember::take_rail_event). The thread keeps the newest
     /// 256 events.
     pub fn take_rail_event(&self) -> Option<MemberEvent> {
         self.0.shared.mailbox.rail_events.pop()
@@ -112,7 +112,7 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
 }
 
 /// Carries repair messages between members whose rails are
-/// [re-routed](crate::p2p::P2pBuilder::reroutes) and their peers.
+/// [re-routed](crate::p2p::P2pBuilder::rail_failure) and their peers.
 ///
 /// Any thread may use it, for as long as there are requests. The messages may travel over any link
 /// that keeps their order. No method blocks, so the caller polls

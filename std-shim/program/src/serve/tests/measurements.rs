@@ -278,7 +278,7 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
         drop(control);
         // Its queue pairs outlive its process's connection.
         thread::sleep(Duration::from_millis(300));
-        endpoint.flush(Duration::ZERO);
+        endpoint.give_up(Duration::ZERO);
     });
     assert_eq!(Chain(&error).to_string(), "the other side hung up");
     let error = far_end(&endless, |mut control, _| {

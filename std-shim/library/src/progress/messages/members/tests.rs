@@ -6,7 +6,7 @@ use crate::endpoint::Healing;
 use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
 use crate::p2p::{
-    End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_p2p_endpoints,
+    End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_endpoints,
 };
 use crate::progress::SubmitError;
 use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
@@ -14,6 +14,7 @@ use crate::progress::run::{LONG_NAP, ProgressLoop};
 use crate::progress::set::Port;
 use crate::progress::shared::{Alarm, Shared};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
+use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -72,7 +73,7 @@ fn pair_of(builder: P2pBuilder) -> [Side; 2] {
         .map(|name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap());
     let mut ends = domains.each_ref().map(|domain| builder.build(&[domain]).unwrap());
     let [near, far] = &mut ends;
-    connect_p2p_endpoints(near, far).unwrap();
+    connect_endpoints(near, far).unwrap();
     let [near, far] = ends;
     [Side::new(near, &domains[0]), Side::new(far, &domains[1])]
 }
@@ -160,7 +161,7 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
 fn silence_is_looked_for_often_enough_while_a_thread_sleeps() {
     let stall_timeout = Some(Duration::from_millis(8));
     let healing = Healing { stall_timeout, ..Healing::default() };
-    let builder = P2pBuilder::new().reroutes(true).completion_channel(0);
+    let builder = P2pBuilder::new().rail_failure(RailFailure::Reroute).completion_channel(0);
     for (builder, nap) in [(builder, 10), (builder.healing(healing), 1)] {
         let [mut near, _far] = pair_of(builder.rails(2));
         let mut handle = near.handle();
