@@ -1,5 +1,5 @@
-//! Faults on request, as people write them: what happens to the device of a rail, when, and for how long.
-//! Only software NICs have them.
+//! Injected faults, as they are written on the command line: what happens to the device of a rail,
+//! when, and for how long. Only software NICs can inject faults.
 
 use crate::size::{SizeError, parse_size};
 use crate::time::{TimeError, parse_time};
@@ -8,41 +8,42 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Delay of completions on a slow device: hundreds of times what a request takes, yet less than the
-/// timeouts after which a rail is given up.
+/// Delay of completions on a slow device: hundreds of times the duration of a request, but less
+/// than the timeout after which a rail counts as failed.
 pub const SLOW: Duration = Duration::from_millis(20);
 
-/// The side whose device suffers.
+/// One of the two sides of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that sends.
+    /// The side that sends.
     Near,
-    /// The other one.
+    /// The side that receives.
     Far,
 }
 
 /// When a fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// After this many payload bytes, which the device has carried for all its rails and for its peers.
+    /// Once the device has carried this many payload bytes: of all its rails, in both directions.
     Bytes(u64),
-    /// This long after data began to move.
+    /// At this time after data began to move.
     Time(Duration),
 }
 
-/// What happens to the device.
+/// What a fault does to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
     /// Its link goes down: requests are retried, and fail with RETRY_EXC_ERR.
     Cut,
-    /// It does not answer any more, and requests never fail, as with some drivers.
+    /// It stops answering. Its requests never complete, not even with an error, as with some
+    /// drivers.
     Silent,
-    /// Its completions come late, by [`SLOW`].
+    /// Its completions are late by [`SLOW`].
     Slow,
-    /// It has an internal error: requests are carried out and fail all the same, its own with GENERAL_ERR,
-    /// its peers' with REM_OP_ERR.
+    /// It has an internal error. Requests are carried out but reported as failed: its own with
+    /// GENERAL_ERR, those of its peers with REM_OP_ERR.
     Corrupt,
-    /// It is removed, for ever.
+    /// It is removed permanently.
     Gone,
 }
 
@@ -60,7 +61,7 @@ impl Harm {
         all.find_map(|(name, harm)| (harm == self).then_some(name)).unwrap_or_default()
     }
 
-    /// Returns what happens when it begins.
+    /// Returns the fault of the device that begins it.
     pub(crate) const fn inflicted(self) -> Fault {
         match self {
             Self::Cut => Fault::LinkDown,
@@ -71,7 +72,7 @@ impl Harm {
         }
     }
 
-    /// Returns what happens when it ends, if it can.
+    /// Returns the fault of the device that ends it, if it can end.
     pub(crate) const fn undone(self) -> Option<Fault> {
         match self {
             Self::Cut => Some(Fault::LinkUp),
@@ -82,30 +83,30 @@ impl Harm {
         }
     }
 
-    /// Returns what to say when it begins.
+    /// Returns the text that reports its begin.
     pub(crate) const fn began(self) -> &'static str {
         match self {
             Self::Cut => "link cut",
-            Self::Silent => "silent",
+            Self::Silent => "stopped answering",
             Self::Slow => "completions 20 ms late",
             Self::Corrupt => "requests fail",
-            Self::Gone => "device gone",
+            Self::Gone => "device removed",
         }
     }
 
-    /// Returns what to say when it ends.
+    /// Returns the text that reports its end.
     pub(crate) const fn ended(self) -> &'static str {
         match self {
             Self::Cut => "link up again",
             Self::Silent => "answers again",
             Self::Slow => "completions in time again",
             Self::Corrupt => "requests succeed again",
-            Self::Gone => "device there again",
+            Self::Gone => "device present again",
         }
     }
 }
 
-/// A fault on request, written as `[SIDE.]RAIL:WHEN[:HOW[:FOR]]`.
+/// An injected fault, written as `[SIDE.]RAIL:WHEN[:HOW[:FOR]]`.
 ///
 /// ```
 /// # use polyrail_program::fault::{Begin, Harm, RailFault, Side};
@@ -117,19 +118,19 @@ impl Harm {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailFault {
-    /// The side whose device suffers; near unless given.
+    /// The side whose device is affected; near by default.
     pub side: Side,
-    /// The rail whose device suffers; rails that share the device suffer too.
+    /// The rail whose device is affected; rails that share the device are affected, too.
     pub rail: usize,
     /// When it begins.
     pub begin: Begin,
-    /// What happens; its link is cut unless given.
+    /// What happens to the device; by default its link is cut.
     pub harm: Harm,
-    /// How long it lasts; `None`: for ever.
+    /// How long it lasts; `None`: until the end.
     pub lasting: Option<Duration>,
 }
 
-/// As it is written, with nothing left out.
+/// Writes the fault in full, without relying on defaults.
 ///
 /// ```
 /// # use polyrail_program::fault::RailFault;
@@ -154,7 +155,7 @@ impl fmt::Display for RailFault {
     }
 }
 
-/// Text that is not a fault.
+/// A text that is not a valid fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultError {
@@ -162,28 +163,28 @@ pub enum FaultError {
     #[error("{0:?} is not [SIDE.]RAIL:WHEN[:HOW[:FOR]], such as 2:1M or far.2:200ms:silent:1s")]
     Shape(String),
     /// An unknown side.
-    #[error("{0:?} is not a side: near, which sends, or far")]
+    #[error("{0:?} is not a side: use near (the sender) or far")]
     Side(String),
     /// A rail that is not a number.
     #[error("{0:?} is not the number of a rail")]
     Rail(String),
     /// Bytes out of range.
-    #[error("when: {0}")]
+    #[error("invalid WHEN: {0}")]
     Bytes(SizeError),
     /// A time out of range.
-    #[error("when: {0}")]
+    #[error("invalid WHEN: {0}")]
     Time(TimeError),
     /// An unknown kind of fault.
-    #[error("{0:?} is not a fault: cut, silent, slow, corrupt or gone")]
+    #[error("{0:?} is not a kind of fault: use cut, silent, slow, corrupt or gone")]
     Harm(String),
-    /// How long it lasts is not a time.
-    #[error("for how long: {0}")]
+    /// Its duration is not a time.
+    #[error("invalid FOR: {0}")]
     Lasting(TimeError),
-    /// It lasts no time at all.
-    #[error("{0:?} is no time at all")]
+    /// Its duration is zero.
+    #[error("invalid FOR: {0:?} must be more than 0")]
     Momentary(String),
-    /// A removed device that comes back.
-    #[error("{0:?}: a device that is gone stays away")]
+    /// A removed device that is to come back.
+    #[error("{0:?}: `gone` is permanent, so it takes no FOR")]
     Gone(String),
 }
 
@@ -221,7 +222,8 @@ fn parse_side(text: &str) -> Result<Side, FaultError> {
     }
 }
 
-/// Units of time end with an s, and no unit of size does.
+/// Parses WHEN: a time if it ends with `s`, as all units of time and no unit of size do, else a
+/// size.
 fn parse_begin(text: &str) -> Result<Begin, FaultError> {
     if text.ends_with('s') {
         return parse_time(text).map(Begin::Time).map_err(FaultError::Time);
@@ -243,7 +245,7 @@ fn parse_lasting(text: &str) -> Result<Duration, FaultError> {
 
 /// A fault on a rail that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a fault on rail {rail}, but rails are 0 to {last}")]
+#[error("a fault on rail {rail}, but rails are numbered 0 to {last}")]
 pub struct UnknownRail {
     /// The rail.
     pub rail: usize,
@@ -273,7 +275,7 @@ mod tests {
     };
 
     #[test]
-    fn faults_as_people_write_them() {
+    fn faults_are_parsed_and_written() {
         let begin = Begin::Time(Duration::from_millis(200));
         let lasting = Some(Duration::from_secs(1));
         let far = RailFault { side: Side::Far, begin, lasting, ..CUT };
@@ -309,15 +311,15 @@ mod tests {
             ("far.:1M", "\"\" is not the number of a rail"),
             ("left.2:1M", "\"left\" is not a side"),
             (".2:1M", "\"\" is not a side"),
-            ("2:", "when: \"\" is not a size"),
-            ("1:x", "when: \"x\" is not a size"),
-            ("1:-1s", "when: \"-1s\" is not a time"),
-            ("1:1:loud", "\"loud\" is not a fault: cut, silent"),
-            ("1:1:", "\"\" is not a fault"),
-            ("1:1:cut:1M", "for how long: \"1M\" is not a time"),
-            ("1:1:cut:", "for how long: \"\" is not a time"),
-            ("1:1:cut:0ms", "\"0ms\" is no time at all"),
-            ("1:1:gone:1s", "a device that is gone stays away"),
+            ("2:", "invalid WHEN: \"\" is not a size"),
+            ("1:x", "invalid WHEN: \"x\" is not a size"),
+            ("1:-1s", "invalid WHEN: \"-1s\" is not a time"),
+            ("1:1:loud", "\"loud\" is not a kind of fault: use cut, silent"),
+            ("1:1:", "\"\" is not a kind of fault"),
+            ("1:1:cut:1M", "invalid FOR: \"1M\" is not a time"),
+            ("1:1:cut:", "invalid FOR: \"\" is not a time"),
+            ("1:1:cut:0ms", "invalid FOR: \"0ms\" must be more than 0"),
+            ("1:1:gone:1s", "\"1:1:gone:1s\": `gone` is permanent"),
         ] {
             let error = text.parse::<RailFault>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

@@ -1,6 +1,6 @@
-//! The hardware for a copy or a measurement within one process: two hosts made of software NICs on one
-//! fabric. Only this file, `fault` and `weather` know about it; the rest runs on any
-//! [backend](polyrail::backend).
+//! The hardware of a copy or a measurement within one process: two hosts made of software NICs on
+//! one fabric. Only this file, `fault` and `weather` depend on the software NIC; the rest runs on
+//! any [backend](polyrail::backend).
 
 use polyrail::backend::DeviceError;
 use polyrail::nic::{Device, DeviceConfig, Fabric, NicError, ProtectionDomain};
@@ -8,7 +8,7 @@ use polyrail::nic::{Device, DeviceConfig, Fabric, NicError, ProtectionDomain};
 use polyrail::nic::{Fault, When};
 use std::num::NonZeroU64;
 
-/// One host: its devices, opened.
+/// One host: its devices, and a protection domain of each.
 #[derive(Debug)]
 pub(crate) struct Host {
     devices: Vec<Device>,
@@ -36,7 +36,7 @@ impl Host {
         self.domains.iter().collect()
     }
 
-    /// Returns the same as a slice of owned domains.
+    /// Returns the protection domains as a slice of owned values.
     #[cfg(test)]
     pub(crate) fn all_domains(&self) -> &[ProtectionDomain] {
         &self.domains
@@ -52,15 +52,15 @@ impl Host {
         &self.devices[rail % self.devices.len()]
     }
 
-    /// Injects a fault into the device of a rail, at once.
+    /// Injects a fault into the device of a rail now.
     #[cfg(test)]
     pub(crate) fn inject(&self, rail: usize, fault: Fault) {
         self.device_of(rail).inject(When::Now, fault);
     }
 }
 
-/// Makes a sending and a receiving host that reach each other, each with this number of devices, which send
-/// `line_rate` bytes a second; `None`: as fast as memory is.
+/// Makes a sending and a receiving host on one fabric, each with this number of devices. Each
+/// device sends `line_rate` bytes per second; `None`: without a limit.
 pub(crate) fn hosts_with_rate(
     devices: usize,
     line_rate: Option<NonZeroU64>,
@@ -70,7 +70,7 @@ pub(crate) fn hosts_with_rate(
     Ok((here, Host::new(&fabric, "rx", devices, line_rate)?))
 }
 
-/// Makes the same without a line rate.
+/// Makes two hosts whose devices have no line rate.
 #[cfg(test)]
 pub(crate) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
     hosts_with_rate(devices, None)

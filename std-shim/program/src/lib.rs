@@ -1,18 +1,19 @@
-//! What the program `polyrail` does, as a library: it copies a file, or measures requests, over the rails
-//! of a virtual queue pair, within a process or between two. Programs of your own need only the crate
-//! [`polyrail`].
+//! The program `polyrail` as a library: copies a file, or measures requests, over the rails of a
+//! virtual queue pair, within a process or between two. To use virtual queue pairs in another
+//! program, the crate [`polyrail`] is enough.
 //!
 //! # Reading order
 //!
-//! 1. [`job`]: what two sides meet for, as plain data; [`size`] and [`time`] are how people write these;
-//! 2. [`session`]: what two sides share once they have met;
-//! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with the
-//!    [faults](fault) that people ask for, and the [`weather`], which lets them begin and end; `visit`: a
-//!    peer that has asked for something, and its limits;
+//! 1. [`job`]: what two sides do together, as plain data; [`size`] and [`time`] parse quantities;
+//! 2. [`session`]: the connection of two sides, whatever they do;
+//! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with
+//!    [injected faults](fault) and the [`weather`] that begins and ends them; `visit`: a peer that
+//!    has sent a request to a server, and its limits;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
-//! 6. [`serve`]: the side that waits, for files and measurements;
-//! 7. pages for users of the program: [measuring], [real NICs](real_nics), and [faults on request](faults_on_request);
+//! 6. [`serve`]: the server, for files and measurements;
+//! 7. pages for users of the program: [measuring], [real NICs](real_nics), and [faults on
+//!    request](faults_on_request);
 //! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod fault;
@@ -23,7 +24,7 @@ pub mod job;
 #[doc = include_str!("../docs/measuring.md")]
 pub mod measuring {}
 pub mod perf;
-/// The module of the library's tests.
+/// Shared with the tests of the library.
 #[cfg(test)]
 #[path = "../../library/tests/recorded/mod.rs"]
 mod recorded;

@@ -2,8 +2,8 @@
 
 /// Parses a number of bytes: decimal digits and an optional unit.
 ///
-/// `K`, `M`, `G`, `T`, also written `KiB` to `TiB`, are powers of 1024, as usual for buffers and messages;
-/// `KB` to `TB` and lower case letters mean the same, and `B` is a byte.
+/// `K`, `M`, `G`, `T`, also written `KiB` to `TiB`, are powers of 1024, as usual for buffers and
+/// messages; `KB` to `TB` and lower case letters mean the same, and `B` is a byte.
 ///
 /// ```
 /// # use polyrail_program::size::parse_size;
@@ -14,7 +14,7 @@
 ///
 /// # Errors
 ///
-/// [`SizeError`] contains the text.
+/// The text is not a size, or needs more than 64 bits; [`SizeError`] quotes it.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let error = |reason| SizeError { text: text.chars().take(40).collect(), reason };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -28,10 +28,10 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(error("units are B, K, M, G, T, also as KiB or KB")),
+        _ => return Err(error("its unit must be B, K, M, G or T (also KiB or KB)")),
     };
-    let number: u64 = number.parse().map_err(|_| error("it has more than 64 bits"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| error("it has more than 64 bits"))
+    let number: u64 = number.parse().map_err(|_| error("it needs more than 64 bits"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| error("it needs more than 64 bits"))
 }
 
 /// Text that is not a valid size.
@@ -44,7 +44,7 @@ pub struct SizeError {
     pub reason: &'static str,
 }
 
-/// Returns a number of bytes for people, in the largest unit that keeps it readable: `64 KiB`, `1.5 MiB`.
+/// Formats a number of bytes in the largest unit that is not larger than it: `64 KiB`, `1.5 MiB`.
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

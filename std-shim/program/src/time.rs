@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Longest time that can be written: a day.
+/// Longest time that is accepted: a day.
 const MAX_SECONDS: f64 = 86_400.0;
 
 /// Parses a time: decimal digits, with a point or without, and one of the units `us`, `ms` and `s`.
@@ -17,10 +17,10 @@ const MAX_SECONDS: f64 = 86_400.0;
 ///
 /// # Errors
 ///
-/// [`TimeError`] contains the text.
+/// The text is not a time, or more than a day; [`TimeError`] quotes it.
 pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
     let error = |reason| TimeError { text: text.chars().take(40).collect(), reason };
-    let (number, per_second) = split(text).ok_or_else(|| error("units are us, ms and s"))?;
+    let (number, per_second) = split(text).ok_or_else(|| error("it needs a unit: us, ms or s"))?;
     let is_decimal = |c: char| c.is_ascii_digit() || c == '.';
     let units = number.chars().all(is_decimal).then(|| number.parse::<f64>().ok()).flatten();
     let seconds = units.ok_or_else(|| error("it does not begin with a number"))? / per_second;
@@ -30,7 +30,7 @@ pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error("it is more than a day"))
 }
 
-/// Returns the number before the unit, and how many units a second has.
+/// Returns the number before the unit, and the number of units per second.
 fn split(text: &str) -> Option<(&str, f64)> {
     [("us", 1e6), ("ms", 1e3), ("s", 1.0)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! A peer that has connected and asked for something, and its limits.
+//! A peer of a server that has sent its request, and the limits that it is served within.
 
 use crate::fault::Side;
 use crate::job::{Control, Hello};
@@ -14,33 +14,34 @@ use std::sync::atomic::AtomicBool;
 /// How a server serves its peers.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// A directory, in which files appear under their senders' names; otherwise the file that each copy
-    /// becomes. `None`: the server accepts no files.
+    /// A directory, in which each copy gets the name that its sender chose; or else the file that
+    /// each copy replaces. `None`: the server accepts no files.
     pub destination: Option<PathBuf>,
-    /// Whether a file may replace another one; a peer may ask for less.
+    /// Whether a copy may replace an existing file; a peer may forbid it for its own copy.
     pub overwrite: bool,
     /// Bytes of the longest file; `None`: no limit.
     pub max_file_size: Option<u64>,
-    /// Bytes of memory that one peer may use here.
+    /// Bytes of memory that one peer may use on this host.
     pub max_memory: u64,
-    /// Code of the time to wait for an acknowledgement of this side's requests, a copy's credits, before
-    /// packets are sent again; see [`ConnectOptions::timeout`].
+    /// Code of the time after which packets of this side that are not acknowledged are sent again;
+    /// see [`ConnectOptions::timeout`]. This side sends the credits of a copy.
     pub qp_timeout: u8,
     /// How the network treats this side's packets.
     pub quality: QualityOfService,
-    /// When rails are considered dead, and how long to wait for them; whether others take over is the
-    /// peer's choice.
+    /// When a rail counts as failed, and how long to wait for its return. The peer chooses whether
+    /// its data is rerouted.
     pub care: RailCare,
-    /// Peers to serve at a time, at least one; others wait a little, and are then sent away.
+    /// Peers to serve at a time, at least one; others wait, and are refused if their turn does not
+    /// come.
     pub peers: usize,
     /// How long to wait for a peer.
     pub patience: Patience,
-    /// Whether a copy must reach the disk before it takes its name.
+    /// Whether a copy must be on disk before it gets its name.
     pub sync: bool,
 }
 
 impl Default for ServeOptions {
-    /// Only measurements, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
+    /// Serves measurements only, 4 peers at a time, each with up to 1 GiB of memory.
     fn default() -> Self {
         Self {
             destination: None,
@@ -64,7 +65,7 @@ impl ServeOptions {
     }
 }
 
-/// A peer that has said hello, and what serves it.
+/// A peer that has sent its hello, and the resources to serve it.
 pub(crate) struct Visit<'a, D> {
     pub(crate) control: Control,
     pub(crate) hello: &'a Hello,
@@ -80,19 +81,27 @@ impl<'a, D: Domain> Visit<'a, D> {
         if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Returns the peer's endpoint, which is for requests.
+    /// Returns the address of the peer's endpoint for requests.
+    ///
+    /// # Errors
+    ///
+    /// The peer's endpoint is for messages.
     pub(crate) fn requests(&self) -> Result<&'a Address, SessionError> {
         let address = self.hello.reach.requests();
         address.ok_or_else(|| SessionError::other_kind("messages", "requests"))
     }
 
-    /// Returns the peer's endpoint, which is for messages.
+    /// Returns the address of the peer's endpoint for messages.
+    ///
+    /// # Errors
+    ///
+    /// The peer's endpoint is for requests.
     pub(crate) fn messages(&self) -> Result<&'a P2pAddress, SessionError> {
         let address = self.hello.reach.messages();
         address.ok_or_else(|| SessionError::other_kind("requests", "messages"))
     }
 
-    /// Returns the builder of an endpoint for the peer's.
+    /// Returns the builder of the endpoint that matches the peer's.
     pub(crate) fn builder(&self, endpoint: &Address) -> EndpointBuilder {
         let timeout = self.options.qp_timeout;
         let options = ConnectOptions { timeout, ..ConnectOptions::default() };
@@ -105,15 +114,16 @@ impl<'a, D: Domain> Visit<'a, D> {
         self.care(endpoint).chosen(builder, rails)
     }
 
-    /// Returns what becomes of rails that fail: the peer's choice, with this side's times.
+    /// Returns how to handle rails that fail: the peer's choice of rerouting, and this side's
+    /// timeouts.
     pub(crate) fn care(&self, endpoint: &Address) -> RailCare {
         let rail_failure = endpoint.card.rail_failure;
         RailCare { rail_failure, ..self.options.care }
     }
 
-    /// Returns the devices of this side that go with the peer's.
+    /// Returns the devices of this side to use: as many as the peer uses.
     pub(crate) fn domains(&self) -> Vec<&'a D> {
-        // The peer's buffer is registered with every device that it uses.
+        // The peer's buffer has a key for each device that the peer uses.
         self.domains.iter().take(self.hello.buffer.rkeys.len()).collect()
     }
 

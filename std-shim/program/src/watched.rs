@@ -1,9 +1,9 @@
-//! Work with a watcher.
+//! Work in a thread, with a function that watches it.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Does the work in a thread, and calls `watch` ten times a second meanwhile.
+/// Runs `work` in a thread, and calls `watch` ten times a second until it is done.
 pub(crate) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
     std::thread::scope(|scope| {
         let (done, finished) = mpsc::channel::<()>();

@@ -1,5 +1,6 @@
-//! Lets faults begin and end while a job runs. A thread with a clock does what devices do not: they strike
-//! at a number of bytes by themselves, exactly, and know no time.
+//! Begins and ends injected faults while a job runs. A device applies a fault at a number of bytes
+//! by itself, at exactly that byte; a device has no clock, so a thread applies faults at a time,
+//! and lifts faults.
 
 use crate::fault::{Begin, Harm, RailFault, Side};
 use crate::hosts::Host;
@@ -12,34 +13,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often devices are asked how many bytes they have carried, as long as that matters.
+/// Time between checks of the bytes that devices have carried, while a fault waits for them.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
 /// A fault began or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultEvent {
-    /// When, since data began to move.
+    /// Time since data began to move.
     pub at: Duration,
-    /// Which of the job's faults, counted from 0.
+    /// Index of the fault among those of the job, from 0.
     pub fault: usize,
-    /// The rail that it was asked for.
+    /// The rail that the fault was requested for.
     pub rail: usize,
     /// Name of the device.
     pub device: String,
-    /// What happened to the device.
+    /// What the fault does to the device.
     pub harm: Harm,
-    /// Which part of it.
+    /// Whether the fault began or ended.
     pub phase: Phase,
 }
 
-/// Parts of a fault.
+/// Whether a fault began or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It began.
     Began,
     /// It ended.
     Ended,
-    /// It ended, but another one does the same to the device, and goes on.
+    /// It ended, but another fault keeps the device in the same state.
     Outlasted,
 }
 
@@ -49,18 +50,18 @@ impl fmt::Display for FaultEvent {
         let what = match phase {
             Phase::Began => harm.began(),
             Phase::Ended => harm.ended(),
-            Phase::Outlasted => "the fault is over, but another one goes on",
+            Phase::Outlasted => "this fault ended, but another one of the same kind continues",
         };
         write!(f, "rail {rail} (device {device}): {what}")
     }
 }
 
-/// What happened and was not taken yet. A cheap handle: clones mean the same log.
+/// Events of faults that have not been taken yet. A cheap handle: clones share the log.
 #[derive(Clone, Debug, Default)]
 pub struct FaultLog(Arc<Mutex<Vec<FaultEvent>>>);
 
 impl FaultLog {
-    /// Takes what happened since the last time, oldest first.
+    /// Takes the events since the last call, oldest first.
     pub fn take(&self) -> Vec<FaultEvent> {
         mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -70,8 +71,8 @@ impl FaultLog {
     }
 }
 
-/// The thread that lets the faults of a job begin and end. Dropping it stops it: a fault that has begun goes
-/// on then, and others do not begin.
+/// The thread that begins and ends the faults of a job. Dropping this stops the thread: a fault
+/// that has begun continues, and others do not begin.
 #[derive(Debug, Default)]
 pub(crate) struct Weather(Option<Running>);
 
@@ -83,8 +84,8 @@ struct Running {
 }
 
 impl Weather {
-    /// Plans faults on the devices of two hosts, and starts the thread if there are any. Time counts from
-    /// when the devices carry more than now.
+    /// Schedules faults on the devices of two hosts, and starts the thread if there are any. Times
+    /// count from the next byte that any of the devices carries.
     pub(crate) fn start(faults: &[RailFault], here: &Host, there: &Host, log: &FaultLog) -> Self {
         if faults.is_empty() {
             return Self(None);
@@ -96,7 +97,7 @@ impl Weather {
         Self(Some(Running { stop, thread }))
     }
 
-    /// Stops the thread, and returns all that happened, oldest first.
+    /// Stops the thread, and returns all events, oldest first.
     pub(crate) fn end(mut self) -> Vec<FaultEvent> {
         self.stop()
     }
@@ -114,7 +115,7 @@ impl Drop for Weather {
     }
 }
 
-/// Faults that wait, last, or are over.
+/// The faults of a job, with their states and events.
 #[derive(Debug)]
 struct Forecast {
     faults: Vec<Awaited>,
@@ -131,13 +132,13 @@ struct Awaited {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It begins when the device has carried this many bytes in all; the device sees to it.
+    /// It begins when the device has carried this many bytes in all; the device applies it.
     AtBytes(u64),
     /// It begins at this time.
     AtTime(Duration),
     /// It lasts until this time.
     Until(Duration),
-    /// It lasts for ever.
+    /// It lasts until the end.
     ForEver,
     Over,
 }
@@ -149,7 +150,7 @@ impl State {
 }
 
 impl Awaited {
-    /// Hands a fault that waits for bytes to its device.
+    /// Schedules a fault. A device applies a fault that waits for bytes.
     fn new(fault: RailFault, device: &Device) -> Self {
         let state = match fault.begin {
             Begin::Time(time) => State::AtTime(time),
@@ -162,8 +163,8 @@ impl Awaited {
         Self { fault, device: device.clone(), state }
     }
 
-    /// Whether its bytes have been carried. The device counts them before it suffers, so that is not
-    /// enough.
+    /// Returns whether the device has applied a fault that waited for bytes. The device counts the
+    /// bytes before it applies the fault, so both have to be checked.
     fn has_struck(&self) -> bool {
         matches!(self.state, State::AtBytes(mark) if self.device.carried_bytes() >= mark)
             && self.device.suffers(self.fault.harm.inflicted())
@@ -174,7 +175,7 @@ impl Awaited {
         self.state = until.map_or(State::ForEver, State::Until);
     }
 
-    /// When to look at it again.
+    /// Returns the time of its next change or check.
     fn next(&self, now: Duration) -> Option<Duration> {
         match self.state {
             State::AtBytes(_) => Some(now + WATCH_EVERY),
@@ -193,12 +194,12 @@ impl Forecast {
         Self { faults: faults.iter().map(awaited).collect(), log, happened: Vec::new() }
     }
 
-    /// Waits until data moves, then lets things happen until nothing is left to happen, or it is stopped.
-    /// Returns all that happened.
+    /// Waits until data moves, then applies and lifts faults until none is left or the thread is
+    /// stopped. Returns all events.
     fn run(mut self, devices: Vec<Device>, stopped: &Receiver<Infallible>) -> Vec<FaultEvent> {
         let carried = || devices.iter().map(Device::carried_bytes).sum::<u64>();
         let before = carried();
-        // With a fault at the first byte, none may ever move.
+        // A fault at the first byte may keep any data from moving.
         let at_once = self.faults.iter().any(Awaited::has_struck);
         while !at_once && carried() == before {
             if !sleep(WATCH_EVERY, stopped) {
@@ -216,7 +217,7 @@ impl Forecast {
         self.happened
     }
 
-    /// Lets happen what is due, and returns when to be called again.
+    /// Applies and lifts the faults that are due, and returns the time of the next call.
     fn step(&mut self, now: Duration) -> Option<Duration> {
         self.note_strikes(now);
         for index in 0..self.faults.len() {
@@ -234,7 +235,7 @@ impl Forecast {
         self.faults.iter().filter_map(|fault| fault.next(now)).min()
     }
 
-    /// Notes which devices were struck, having carried enough.
+    /// Records the faults that devices have applied after a number of bytes.
     fn note_strikes(&mut self, now: Duration) {
         for index in 0..self.faults.len() {
             if self.faults[index].has_struck() {
@@ -274,7 +275,7 @@ impl Forecast {
     }
 }
 
-/// Sleeps; returns `false` as soon as it is stopped.
+/// Sleeps for `time`; returns `false` as soon as the thread is to stop.
 fn sleep(time: Duration, stopped: &Receiver<Infallible>) -> bool {
     stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
 }
@@ -290,7 +291,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A forecast for two hosts of two devices, and what it says at each of the times.
+    /// Runs a timetable for two hosts of two devices at each of the times, and returns its events
+    /// as text.
     fn told(faults: &[&str], times: &[u64]) -> (Vec<String>, Host, Host) {
         let (here, there) = software_hosts(2).unwrap();
         let faults: Vec<RailFault> = faults.iter().map(|text| text.parse().unwrap()).collect();
@@ -312,7 +314,7 @@ mod tests {
             told,
             [
                 "10 rail 1 (device tx1): link cut",
-                "10 rail 0 (device rx0): silent",
+                "10 rail 0 (device rx0): stopped answering",
                 "15 rail 1 (device tx1): link up again",
                 "20 rail 0 (device tx0): completions 20 ms late",
                 "21 rail 0 (device tx0): completions in time again",
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_harm_is_inflicted_and_undone() {
+    fn every_kind_of_fault_is_applied_and_lifted() {
         let late = Fault::DelayCompletions(SLOW);
         for (name, inflicted, undone) in [
             ("cut", Fault::LinkDown, Fault::LinkUp),
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ends_stops_its_weather() {
+    fn a_job_that_ends_stops_its_schedule() {
         let (here, there) = software_hosts(1).unwrap();
         let faults = ["0:600s:cut".parse().unwrap(), "0:1T:cut".parse().unwrap()];
         let begin = Instant::now();
@@ -372,9 +374,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_goes_on_as_long_as_any_asks_for_it() {
+    fn a_device_recovers_when_the_last_of_its_equal_faults_ends() {
         let (told, here, _) = told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10]);
-        assert_eq!(told[2], "10 rail 1 (device tx1): the fault is over, but another one goes on");
+        assert_eq!(
+            told[2],
+            "10 rail 1 (device tx1): this fault ended, but another one of the same kind continues"
+        );
         assert!(here.device_of(1).suffers(Fault::LinkDown));
         let (_, here, _) = self::told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10, 15]);
         assert!(here.device_of(1).suffers(Fault::LinkUp));

@@ -68,7 +68,11 @@ fn options_of_one_host_and_of_two_do_not_mix() {
     }
     for command in [&["copy", "src"][..], &["perf"]] {
         let output = place.run(&[command, &["--to", "127.0.0.1", "--fault", "0:1"]].concat());
-        assert_failure(&output, 2, &["--fault goes without --to: only the software NIC"]);
+        assert_failure(
+            &output,
+            2,
+            &["--fault cannot be combined with --to: only the software NIC"],
+        );
     }
     assert_eq!(place.files(), ["src"]);
 }
@@ -132,7 +136,7 @@ fn command_lines_that_make_no_sense() {
     assert_failure(
         &place.copy(&["--fault", "4:1M"]),
         2,
-        &["a fault on rail 4, but rails are 0 to 3"],
+        &["a fault on rail 4, but rails are numbered 0 to 3"],
     );
     assert_eq!(place.files(), ["src"]);
 }
@@ -141,9 +145,9 @@ fn command_lines_that_make_no_sense() {
 fn negative_numbers_are_numbers_that_make_no_sense() {
     let place = Place::with_source(10);
     for (option, number, word) in [
-        ("--rails", "-1", "it must be from 1 to 8"),
-        ("--devices", "-2", "it must be from 1 to 8"),
-        ("--window", "-1", "it must be from 1 to 128"),
+        ("--rails", "-1", "must be a number from 1 to 8"),
+        ("--devices", "-2", "must be a number from 1 to 8"),
+        ("--window", "-1", "must be a number from 1 to 128"),
         ("--stall-timeout", "-0.5", "more than 0"),
         ("--message-size", "-1", "not a size"),
         ("--message-size", "-1M", "unexpected argument '-1'"),
@@ -234,7 +238,6 @@ fn help_explains_itself() {
         "--timeline",
         "--fault <[SIDE.]RAIL:WHEN[:HOW[:FOR]]>",
         "--line-rate",
-        "over time 1M; latency 8; atomics always 8]",
         "--latency",
         "-b, --bidirectional",
         "--inline <BYTES>",
@@ -244,6 +247,9 @@ fn help_explains_itself() {
     ] {
         assert!(help.contains(word), "{word}: {help}");
     }
+    let flowed = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sizes = "4K..4M; with --timeline or --fault 1M; with --latency 8; atomics always 8]";
+    assert!(flowed.contains(sizes), "{help}");
     // In an order that leads from where to what and how, and to what comes of it.
     let headings =
         ["Hosts and devices:", "What to measure:", "Requests:", "Faults:", "Waiting:", "Output:"];

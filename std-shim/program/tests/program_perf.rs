@@ -101,22 +101,19 @@ fn perf_measures_atomics_inline_packets_and_long_windows() {
 fn what_cannot_be_measured_is_refused_in_words() {
     let place = Place::new();
     for (arguments, words) in [
-        (
-            &["--inline", "64", "--sizes", "8"][..],
-            "let a rail's failure end it (fatal), or take one rail",
-        ),
+        (&["--inline", "64", "--sizes", "8"][..], "choose --rail-failure fatal or one rail"),
         (
             &["--inline", "1K", "--rails", "1"],
             "device tx0: inline data of 1024 bytes is not supported: ",
         ),
-        (&["--window", "257"], "over several rails to 256"),
+        (&["--window", "257"], "from 1 to 16384 over one rail, and to 256 over several"),
         (
             &["--operations", "compare-swap", "--sizes", "4"],
-            "a compare-swap of 4 bytes: it always has 8",
+            "the request size is 4 bytes, but compare-swap always has 8",
         ),
         (
             &["--latency", "--operations", "write", "--sizes", "65K"],
-            "measure write-imm, one rail or longer",
+            "choose write-imm, one rail or a larger --max-msg-size",
         ),
     ] {
         let quick = ["perf", "--count", "1", "--sizes", "8", "--operations", "write"];

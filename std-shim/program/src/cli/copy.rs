@@ -61,7 +61,7 @@ type Copied = (PathBuf, Shape, CopyReport);
 
 /// Copies to a file of this host, over the software NIC.
 fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
-    // The command line requires one, unless it names another host.
+    // The command line requires a destination unless it names another host.
     let destination = arguments.destination.clone().unwrap_or_default();
     let devices = options.devices.unwrap_or(options.rails);
     if !arguments.quiet {

@@ -15,7 +15,7 @@ pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
     result
 }
 
-/// Without verbs there is nothing to list.
+/// Without verbs, RDMA devices cannot be listed.
 #[cfg(not(feature = "verbs"))]
 fn list(_: &DevicesArguments) -> Result<(), Failure> {
     Err(Failure::without_verbs())
@@ -38,8 +38,8 @@ mod text {
     use polyrail_program::size::human_size;
     use std::fmt::Write;
 
-    /// Returns a table each of devices, ports, addresses and limits, of places if `verbose`, and below them
-    /// what could not be queried.
+    /// Returns tables of devices, ports, GIDs and limits, if `verbose` also of where the devices
+    /// are, and below them a line for each device that could not be queried.
     pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
         let mut tables = vec![names(devices), ports(devices), gids(devices), limits(devices)];
         if verbose {
@@ -170,7 +170,7 @@ mod text {
         table
     }
 
-    /// What the kernel shows, or a dash.
+    /// Returns the value as text, or a dash if the kernel does not report it.
     fn known(value: Option<&impl ToString>) -> String {
         value.map_or_else(|| "-".into(), ToString::to_string)
     }

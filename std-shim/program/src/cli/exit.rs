@@ -1,4 +1,4 @@
-//! How a command ended: exit codes, and messages on stderr.
+//! Failures of commands: exit codes, and messages on stderr.
 
 use super::output;
 use polyrail::backend::DeviceError;
@@ -16,7 +16,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
-/// Exit codes, as the help lists them. 2 is clap's, for command lines that make no sense.
+/// Exit codes, as `--help` lists them. clap also exits with 2, for invalid command lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Exit {
@@ -42,12 +42,12 @@ pub(super) struct Failure {
     rail: Option<RailFailure>,
 }
 
-/// The rail that failed, for programs.
+/// The rail that failed, for JSON.
 #[derive(Clone, Debug, Serialize)]
 struct RailFailure {
     rail: String,
     device: String,
-    /// The completion that failed; a rail that fell silent has none.
+    /// The completion that failed; `None` if the rail stopped completing requests.
     #[serde(flatten)]
     completion: Option<FailedCompletion>,
 }
@@ -71,7 +71,7 @@ struct FailureReport<'a> {
 }
 
 impl Failure {
-    /// Everything succeeded, but the report could not be written to stdout.
+    /// The command succeeded, but its report could not be written to stdout.
     pub(super) fn stdout(error: &io::Error) -> Self {
         let message = format!("cannot write to standard output: {error}");
         Self { exit: Exit::Stdout, message, rail: None }
@@ -83,22 +83,23 @@ impl Failure {
         Self { exit: Exit::Unexpected, message, rail: None }
     }
 
-    /// There is no device to run on.
+    /// No RDMA device can be used.
     #[cfg(feature = "verbs")]
     pub(super) fn no_devices(why: &dyn std::error::Error) -> Self {
         Self { exit: Exit::NoDevices, message: Chain(why).to_string(), rail: None }
     }
 
-    /// The command line makes no sense, in a way that its definition cannot express.
+    /// The command line is invalid in a way that clap cannot check.
     pub(super) fn usage(why: &str) -> Self {
         Self { exit: Exit::Usage, message: why.to_owned(), rail: None }
     }
 
-    /// The program was built without what real NICs need.
+    /// The program was built without support for real NICs.
     #[cfg(not(feature = "verbs"))]
     pub(super) fn without_verbs() -> Self {
-        let message = "this program was built without verbs: install libibverbs-dev, libclang-dev and \
-                       pkg-config, and build it with --features verbs";
+        let message = "this program was built without support for RDMA devices: install \
+                       libibverbs-dev, libclang-dev and pkg-config, and build it with --features \
+                       verbs";
         Self { exit: Exit::NoDevices, message: message.to_owned(), rail: None }
     }
 
@@ -118,7 +119,7 @@ impl Failure {
         ExitCode::from(self.exit as u8)
     }
 
-    /// Prints the failure as JSON on stdout. If that fails too, this failure matters more than that one.
+    /// Prints the failure as JSON on stdout. Ignores errors: this failure matters more.
     pub(super) fn print_json(&self) {
         _ = output::write_json(&FailureReport {
             error: &printable::escaped(&self.message),
@@ -239,7 +240,7 @@ fn device_exit(error: &DeviceError) -> Exit {
         DeviceError::Mtu { .. } | DeviceError::PeerMtu { .. } | DeviceError::InlineData { .. } => {
             Exit::Usage
         }
-        // Usually the limit of locked memory.
+        // Usually the limit of locked memory (ulimit -l).
         #[cfg(feature = "verbs")]
         DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
         _ => Exit::Rail,
@@ -272,7 +273,7 @@ impl RailFailure {
     }
 }
 
-/// Whether the disk or a quota is full, or the file too long for a limit.
+/// Returns whether the disk or a quota is full, or the file is too long for a limit.
 fn is_full(error: &io::Error) -> bool {
     use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
@@ -284,7 +285,7 @@ mod tests {
     use polyrail::virtual_qp;
 
     #[test]
-    fn numbers_that_do_not_go_together_are_not_a_rail_failure() {
+    fn options_that_contradict_each_other_are_not_a_rail_failure() {
         let too_long =
             virtual_qp::BuildError::RailMsgSize { rail: 1, bytes: 1 << 30, limit: 1 << 20 };
         let too_many = BuildError::Rails { rails: 9, max: 8 };
@@ -303,7 +304,7 @@ mod tests {
 
     #[cfg(feature = "verbs")]
     #[test]
-    fn memory_that_may_not_be_locked_is_not_a_rail_failure() {
+    fn a_limit_of_locked_memory_is_not_a_rail_failure() {
         use polyrail::rdma::{Argument, VerbsError};
         for (errno, exit) in [(libc::ENOMEM, Exit::Memory), (libc::EINVAL, Exit::Rail)] {
             let source = VerbsError { call: "ibv_reg_mr", errno, argument: Argument::None };
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_wants_too_much_memory_is_not_a_rail_failure() {
+    fn a_peer_that_requires_too_much_memory_is_not_a_rail_failure() {
         let error = SessionError::TooMuchMemory { bytes: 2, limit: 1 };
         assert_eq!(Failure::from(PerfError::Session(error)).exit, Exit::Memory);
     }

@@ -1,4 +1,5 @@
-//! Tells which faults on request began and ended, what they did to rails, and which did not happen.
+//! Reports injected faults on standard error: when they began and ended, what happened to rails,
+//! and which faults did not occur.
 
 use super::exit::Failure;
 use super::rails;
@@ -10,22 +11,22 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Refuses faults where there is no software NIC: with another host.
+/// Refuses faults of a command to another host: real NICs cannot inject them.
 pub(super) fn refuse_with(host: Option<&str>, faults: &[RailFault]) -> Result<(), Failure> {
     if host.is_some() && !faults.is_empty() {
         return Err(Failure::usage(
-            "--fault goes without --to: only the software NIC has faults on request, real devices do not",
+            "--fault cannot be combined with --to: only the software NIC can inject faults",
         ));
     }
     Ok(())
 }
 
-/// Tells of the faults and the rails of a job, as lines for stderr; has nothing to say if it is quiet.
+/// Formats faults and rail events of a job as lines for standard error; no lines if it is quiet.
 pub(super) struct Announcer<'a> {
     log: &'a FaultLog,
     rails: &'a RailNews,
     quiet: bool,
-    /// Faults that happened.
+    /// Indices of the faults that have begun.
     happened: RefCell<BTreeSet<usize>>,
 }
 
@@ -34,11 +35,12 @@ impl<'a> Announcer<'a> {
         Self { log, rails, quiet, happened: RefCell::default() }
     }
 
-    /// Returns what began and ended since the last time, and what happened to rails, if anything did.
+    /// Returns the faults and rail events since the last call as lines, or `None` if there are
+    /// none.
     pub(super) fn news(&self) -> Option<String> {
         let mut text = String::new();
         for event in self.log.take() {
-            // Writing to a string succeeds.
+            // Writing to a string cannot fail.
             _ = writeln!(text, "polyrail: fault at {:.3} s: {event}", event.at.as_secs_f64());
             self.happened.borrow_mut().insert(event.fault);
         }
@@ -46,7 +48,7 @@ impl<'a> Announcer<'a> {
         (!self.quiet && !text.is_empty()).then_some(text)
     }
 
-    /// Returns which faults did not happen during `job`, which is over.
+    /// Returns a line for each fault that did not occur before `job` ended.
     pub(super) fn absent(&self, faults: &[RailFault], job: &str) -> String {
         let mut text = String::new();
         let happened = self.happened.borrow();
@@ -57,7 +59,7 @@ impl<'a> Announcer<'a> {
                 Begin::Time(time) => format!("{time:?} had passed"),
             };
             let rail = fault.rail;
-            // Writing to a string succeeds.
+            // Writing to a string cannot fail.
             _ = writeln!(
                 text,
                 "polyrail: the fault on rail {rail} did not happen: the {job} ended before {before}"

@@ -1,4 +1,4 @@
-//! What commands between two hosts need: addresses, and the devices to run on.
+//! Addresses and devices of commands that use RDMA devices.
 
 use super::args::{DeviceArguments, TokenArguments};
 use super::exit::Failure;
@@ -10,7 +10,7 @@ use polyrail_program::session::ServerAddress;
 #[cfg(feature = "verbs")]
 pub(super) type HostDomain = polyrail::rdma::VerbsDomain;
 
-/// Without verbs there is none; the type is a placeholder.
+/// Without verbs this type is a placeholder: [`open`] always fails.
 #[cfg(not(feature = "verbs"))]
 pub(super) type HostDomain = polyrail::nic::ProtectionDomain;
 
@@ -21,13 +21,13 @@ pub(super) fn open(arguments: &DeviceArguments) -> Result<Vec<HostDomain>, Failu
     open_devices(&arguments.device, &options).map_err(|error| Failure::no_devices(&error))
 }
 
-/// Without verbs there is nothing to open.
+/// Without verbs, RDMA devices cannot be opened.
 #[cfg(not(feature = "verbs"))]
 pub(super) fn open(_: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
     Err(Failure::without_verbs())
 }
 
-/// Prints how many devices stay unused: each rail uses one.
+/// Prints how many devices stay unused: a rail uses one device.
 pub(super) fn note_unused(devices: usize, rails: usize) {
     let unused = match devices.saturating_sub(rails) {
         0 => return,
@@ -40,13 +40,13 @@ pub(super) fn note_unused(devices: usize, rails: usize) {
     ));
 }
 
-/// Returns the server at `HOST` or `HOST:PORT`, with the token that it wants to be known.
+/// Returns the server at `HOST` or `HOST:PORT`, and reads its token.
 pub(super) fn server(address: &str, token: &TokenArguments) -> Result<ServerAddress, Failure> {
     Ok(ServerAddress { address: with_port(address), token: token.read()? })
 }
 
-/// Returns `HOST:PORT` for `HOST` or `HOST:PORT`, by default with the port that servers listen at. An IPv6
-/// address stands in brackets.
+/// Returns `HOST:PORT`: adds [`DEFAULT_PORT`] if `address` has no port. An IPv6 address is in
+/// brackets.
 pub(super) fn with_port(address: &str) -> String {
     let after_brackets = address.rsplit_once(']').map_or(address, |(_, rest)| rest);
     if after_brackets.contains(':') {

@@ -1,4 +1,4 @@
-//! `polyrail perf --latency`: round trips, and halves of them.
+//! `polyrail perf --latency`: times of half or whole round trips.
 
 use super::args::{OperationName, PerfArguments};
 use super::exit::Failure;
@@ -14,7 +14,7 @@ use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use std::time::Duration;
 
-/// What is measured unless it is chosen.
+/// Operations to measure by default.
 const OPERATIONS: [OperationName; 5] = [
     OperationName::Write,
     OperationName::WriteImm,
@@ -22,7 +22,9 @@ const OPERATIONS: [OperationName; 5] = [
     OperationName::Send,
     OperationName::P2p,
 ];
+/// Default size of a request in bytes.
 const SIZE: u32 = 8;
+/// Default time to measure each line.
 const TIME: Duration = Duration::from_secs(1);
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
@@ -48,7 +50,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     }
 }
 
-/// Returns where requests go, and what measures them.
+/// Returns the place that requests go to, and the function that measures them.
 fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Latency>>), Failure> {
     let Some(address) = &arguments.to else {
         return Ok((here(arguments), Box::new(measure_latency)));
@@ -85,7 +87,7 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line<Latency>]) -> St
     let halves = lines.iter().any(|line| line.measured.halved);
     let wholes = lines.iter().any(|line| !line.measured.halved);
     let what = match (halves, wholes) {
-        (true, true) => "Half round trips; of read, fetch-add and compare-swap whole ones",
+        (true, true) => "Half round trips; for read, fetch-add and compare-swap whole round trips",
         (true, false) => "Half round trips",
         (false, _) => "Round trips",
     };

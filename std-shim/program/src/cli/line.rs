@@ -1,11 +1,11 @@
-//! One line of the sweep.
+//! One line of a table of measurements.
 
 use super::setting::Setting;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{Measurement, PerfConfig};
 use serde::Serialize;
 
-/// One line of the sweep.
+/// One line of a table of measurements.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Line<T = Measurement> {
     pub(super) operation: &'static str,
@@ -24,7 +24,8 @@ impl<T> Line<T> {
         Self { operation, shape: config.shape(), threads, measured, setting }
     }
 
-    /// Returns what distinguishes lines besides the size.
+    /// Returns the name of the lines that differ only in size: the operation, and the scheme if
+    /// any.
     pub(super) fn series(&self) -> String {
         match self.shape.scheme_name() {
             "-" => self.operation.to_owned(),

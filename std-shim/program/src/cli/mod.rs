@@ -1,7 +1,10 @@
-//! The command line: `args` defines it, `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` do the work, `hosts`
-//! is what two hosts need, `faults` tells of faults on request, `signals` handles interrupts; `report`, `line`,
-//! `table`, `plot` and `timeline_plot` (with `picture`) show the results, `output` and `print` write them,
-//! `exit` has failures and exit codes.
+//! The command line.
+//!
+//! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
+//! the commands; `hosts` opens devices, `faults` and `rails` report faults and rail events,
+//! `progress` shows bars, `signals` handles interrupts. `report`, `line`, `setting`, `table`,
+//! `plot`, `timeline_plot` and `picture` format results, `output` and `print` write them. `exit`
+//! has failures and exit codes.
 
 mod args;
 mod copy;
@@ -30,7 +33,7 @@ use args::{Arguments, Command};
 use clap::CommandFactory;
 use std::process::ExitCode;
 
-/// Runs what the command line asks for.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     signals::make_file_limits_errors();
     let arguments = args::parse();

@@ -1,10 +1,10 @@
-//! What goes to standard output and standard error.
+//! Writing to standard output and standard error.
 
 use polyrail::printable;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Writes to stdout. A reader that goes away, as `head` does, is not a failure.
+/// Writes to stdout. A closed pipe is not an error: readers such as `head` close it early.
 pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -13,20 +13,21 @@ pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes to stderr. If that is closed or full, the text is lost, which is no reason to fail.
+/// Writes to stderr. Ignores errors: a closed or full stderr should not make the command fail.
 pub(super) fn tell(text: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped, which
-/// keeps the meaning.
+/// Writes a value as JSON to stdout, with a line end. Control characters are escaped, so that names
+/// in it cannot control a terminal; the escaped JSON has the same value.
 pub(super) fn write_json(value: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     write(json_escaped(&text).as_bytes())
 }
 
-/// Escapes what a terminal would obey. Outside of strings that is line ends only, which stay.
+/// Escapes control characters except line ends. Outside of strings, JSON has no other control
+/// characters, so every escape is within a string.
 fn json_escaped(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_json_means_what_it_meant() {
+    fn escaped_json_keeps_its_value() {
         let value = serde_json::json!({ "name \u{9b}": ["a\u{202e}b\u{1b}\n", "\u{e0041} 漢字"] });
         let text = serde_json::to_string_pretty(&value).unwrap();
         let escaped = json_escaped(&text);

@@ -1,4 +1,4 @@
-//! `polyrail perf`.
+//! `polyrail perf`: a table of throughput.
 
 use super::args::{OperationName, PerfArguments, RequestArguments, SchemeName};
 use super::exit::Failure;
@@ -26,7 +26,7 @@ use polyrail_program::transfer::{check_replaceable, replace_file};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// What is measured unless it is chosen.
+/// Operations to measure by default.
 const OPERATIONS: [OperationName; 5] = [
     OperationName::Write,
     OperationName::WriteImm,
@@ -34,21 +34,24 @@ const OPERATIONS: [OperationName; 5] = [
     OperationName::Send,
     OperationName::P2p,
 ];
+/// Schemes to measure by default.
 const SCHEMES: [SchemeName; 2] = [SchemeName::Spray, SchemeName::Dqplb];
+/// Smallest and largest default size of a request in bytes.
 const SMALLEST: u32 = 4 << 10;
 const LARGEST: u32 = 4 << 20;
+/// Default time to measure each line.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Where requests go.
+/// Where requests go: the software NIC, or another host.
 pub(super) struct Place {
-    /// A description for people.
+    /// Description for reports.
     pub(super) name: String,
-    /// Devices on either side that rails use.
+    /// Devices of each side that rails use.
     pub(super) devices: usize,
     pub(super) threads: u8,
 }
 
-/// What measures requests to a place.
+/// A function that measures requests to a place.
 pub(super) type Measure<T> = dyn Fn(&PerfConfig, &RailNews) -> Result<T, PerfError>;
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
@@ -83,20 +86,20 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     }
 }
 
-/// Checks what the definition of the command line cannot, and that the picture can be written: better now than
-/// after the measurements. From here on this process stays on the processors that were chosen.
+/// Checks combinations of options that clap cannot express, and that the picture can be written,
+/// before any time is spent on measurements. Pins this thread to the processors that were chosen.
 pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
     arguments.host_devices.refuse_without(arguments.to.as_deref())?;
     arguments.token.refuse_without(arguments.to.as_deref())?;
     refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     if let Some(cpus) = &arguments.cpus {
-        // Threads that are started from here on stay there, too.
+        // Threads inherit the processors, so this also pins every thread that is started later.
         pin_thread(cpus).map_err(|error| Failure::usage(&format!("--cpus {cpus}: {error}")))?;
     }
     Ok(arguments.plot.as_deref().map_or(Ok(()), check_replaceable)?)
 }
 
-/// Returns where requests go, and what measures them.
+/// Returns the place that requests go to, and the function that measures them.
 fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Measurement>>), Failure> {
     let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
     let server = hosts::server(address, &arguments.token)?;
@@ -108,7 +111,7 @@ fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Measurement>>)
     Ok((place, Box::new(measure)))
 }
 
-/// Returns this process as a place, with the software NIC.
+/// Returns the software NIC within this process as a place.
 pub(super) fn here(arguments: &PerfArguments) -> Place {
     let RequestArguments { rails, devices, .. } = arguments.requests;
     let devices = devices.unwrap_or(rails);
@@ -131,12 +134,12 @@ pub(super) fn to_host(
     Ok((Place { name, devices: used, threads: 2 }, domains))
 }
 
-/// Returns what was chosen, or else the default.
+/// Returns the values that were chosen, or the default if there are none.
 fn chosen<T: Copy>(chosen: &[T], default: &[T]) -> Vec<T> {
     if chosen.is_empty() { default.to_vec() } else { chosen.to_vec() }
 }
 
-/// Returns the sizes of requests.
+/// Returns the sizes of requests to measure.
 fn sizes(arguments: &PerfArguments, operation: Operation) -> Vec<u32> {
     let doubled = std::iter::successors(Some(SMALLEST), |size| Some(2 * size));
     let default = || match operation.is_atomic() {
@@ -146,7 +149,7 @@ fn sizes(arguments: &PerfArguments, operation: Operation) -> Vec<u32> {
     arguments.sizes.as_ref().map_or_else(default, |sizes| sizes.0.clone())
 }
 
-/// Returns the operations, each with the schemes that make a difference to it.
+/// Returns the operations to measure, each with the schemes that make a difference to it.
 pub(super) fn kinds(
     arguments: &PerfArguments,
     default: &[OperationName],
@@ -161,7 +164,7 @@ pub(super) fn kinds(
     kinds
 }
 
-/// Returns a configuration that takes this time unless another limit is chosen.
+/// Returns the configuration of one line; `time` is its duration by default.
 pub(super) fn config(
     arguments: &PerfArguments,
     place: &Place,
@@ -192,7 +195,7 @@ pub(super) fn config(
     }
 }
 
-/// Measures, and tells what happened to rails.
+/// Measures, then prints the rail events.
 pub(super) fn with_news<T>(config: &PerfConfig, measure: &Measure<T>) -> Result<T, Failure> {
     let news = RailNews::default();
     let measured = measure(config, &news);
@@ -256,7 +259,7 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
     format!("{}\n\n{}", describe(arguments, place), table.text())
 }
 
-/// Returns where and how requests were sent, and how many were in flight.
+/// Describes where and how requests were sent, and how many were in flight.
 pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
     let RequestArguments { rails, line_rate, max_msg_size, .. } = arguments.requests;
     let threads = if place.threads == 2 { "a thread for each end" } else { "one thread" };
@@ -304,7 +307,7 @@ fn csv(lines: &[Line]) -> String {
     text
 }
 
-/// Empty where only one end sends.
+/// Formats the throughput of one direction; empty if only one end sends.
 fn of_direction(rate: Option<Rate>) -> String {
     rate.map(|rate| format!("{:.4}", rate.gigabytes_per_second)).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! What all pictures have in common.
+//! Colors, line styles and legends of pictures.
 
 use plotters::prelude::*;
 
-/// Colors that people with any kind of color vision tell apart (Okabe and Ito 2008), yellow last, as it is
-/// faint on white, and a grey.
+/// Colors that are distinct for all kinds of color vision (Okabe and Ito 2008), and a grey. Yellow
+/// is last, since it is faint on white.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -15,24 +15,24 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(240, 228, 66),
 ];
 
-/// Height of a line of the legend.
+/// Height of a line of the legend in pixels.
 const LEGEND_LINE: i32 = 26;
 
 pub(super) type Drawing<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 pub(super) type DrawingResult = Result<(), Box<dyn std::error::Error>>;
 
-/// The style of a line.
+/// Returns the style of a line.
 pub(super) fn line_style(color: RGBColor) -> ShapeStyle {
     ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 }
 }
 
-/// The color of a series, by its place.
+/// Returns the color of the series at `index`.
 pub(super) fn color(index: usize) -> RGBColor {
     COLORS[index % COLORS.len()]
 }
 
-/// Draws the entry of a series in the legend, by its place.
+/// Draws the entry of the series at `index` in the legend.
 pub(super) fn draw_legend(
     legend: &Drawing<'_>,
     index: usize,

@@ -1,4 +1,4 @@
-//! The sweep as a picture: throughput over message size, with memcpy.
+//! A picture of throughput over message size, with memcpy.
 
 use super::exit::Failure;
 use super::line::Line;
@@ -11,15 +11,15 @@ const SIZE: (u32, u32) = (960, 560);
 /// Width of the legend, to the right of the chart.
 const LEGEND: u32 = 170;
 
-/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` is where
-/// it was measured.
+/// Draws throughput, on an axis from 0, over message size, on a logarithmic axis. `place` names
+/// where it was measured.
 pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
     let mut text = String::new();
     draw(&mut text, place, lines).map_err(Failure::drawing)?;
     Ok(text)
 }
 
-/// Points of one line of the picture: size, GB/s.
+/// Points of one series: size in bytes, GB/s.
 type Points = Vec<(f64, f64)>;
 
 fn draw(text: &mut String, place: &str, lines: &[Line]) -> DrawingResult {
@@ -59,7 +59,8 @@ fn draw(text: &mut String, place: &str, lines: &[Line]) -> DrawingResult {
 
 const MEMCPY: &str = "memcpy";
 
-/// Returns the series in their order, and memcpy last: the median of the values measured beside each.
+/// Returns the series in the order of `lines`; memcpy is last, for each size the median of all its
+/// measurements.
 fn series(lines: &[Line]) -> Vec<(String, Points)> {
     let mut series: Vec<(String, Points)> = Vec::new();
     let mut memcpy = BTreeMap::<u64, Vec<f64>>::new();

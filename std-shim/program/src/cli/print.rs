@@ -1,4 +1,4 @@
-//! Prints the result of a command; if that fails, it is a failure of its own.
+//! Prints the result of a command; turns errors of stdout into failures of the command.
 
 use super::exit::Failure;
 use super::output;

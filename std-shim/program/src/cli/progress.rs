@@ -1,10 +1,10 @@
-//! The progress bar, on terminals only.
+//! Progress bars, on terminals only.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail_program::transfer::CopyProgress;
 use std::sync::atomic::Ordering;
 
-/// Shows how far a copy is; shows nothing if it is quiet or stderr is not a terminal.
+/// The progress bar of a copy; hidden if the command is quiet or stderr is not a terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
@@ -17,13 +17,13 @@ impl Bar {
         self.0.set_position(progress.written.load(Ordering::Relaxed));
     }
 
-    /// Prints something without the bar in its way.
+    /// Hides the bar while `print` writes to the terminal.
     pub(super) fn beside(&self, print: impl FnOnce()) {
         self.0.suspend(print);
     }
 }
 
-/// The bars of many copies, one below the other, and lines in between.
+/// The progress bars of several copies, one below the other.
 pub(super) struct Bars(MultiProgress);
 
 impl Bars {
@@ -31,12 +31,12 @@ impl Bars {
         Self(MultiProgress::with_draw_target(target(quiet)))
     }
 
-    /// Adds a bar, which stays as long as it lives.
+    /// Adds a bar, which is shown until it is dropped.
     pub(super) fn add(&self) -> Bar {
         Bar(self.0.add(styled(ProgressBar::no_length())))
     }
 
-    /// Prints something without a bar in its way.
+    /// Hides the bars while `print` writes to the terminal.
     pub(super) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }
@@ -47,10 +47,10 @@ fn target(quiet: bool) -> ProgressDrawTarget {
 }
 
 fn styled(bar: ProgressBar) -> ProgressBar {
-    // Fits into 80 columns.
+    // Its text fits into 80 columns.
     let template = "{bar:20} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
-    // The template is a constant, and valid.
+    // The template is a valid constant, so the default is never used.
     bar.with_style(
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
     )

@@ -1,4 +1,4 @@
-//! What a copy did, for people and for programs.
+//! The report of a copy, as text and as JSON.
 
 use super::table::Table;
 use polyrail::endpoint::RailReport;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// The report of a copy as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct CopyJson<'a> {
-    /// `None` if it is on another host.
+    /// `None` if the source is on another host.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Cow<'a, str>>,
     destination: Cow<'a, str>,
@@ -29,7 +29,7 @@ impl<'a> CopyJson<'a> {
         shape: Shape,
         report: &'a CopyReport,
     ) -> Self {
-        // JSON is text, which a path need not be.
+        // A path may contain bytes that are not UTF-8; JSON cannot.
         Self {
             source: source.map(Path::to_string_lossy),
             destination: destination.to_string_lossy(),
@@ -75,13 +75,13 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
     )
 }
 
-/// Returns the ending of a noun after this number.
+/// Returns the plural ending of a noun after `count`.
 pub(super) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
 fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
-    // State and generation are for rails that fail while others go on, which jobs do not ask for.
+    // State and generation are left out: events of rails are printed as they happen.
     let RailReport {
         rail,
         device,

@@ -49,13 +49,13 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
     Serving::new(arguments, &interrupted).run(&server, &domains)
 }
 
-/// What the threads that serve peers share.
+/// State that the threads that serve peers share.
 struct Serving<'a> {
     arguments: &'a ServeArguments,
     options: ServeOptions,
     interrupted: &'a Arc<AtomicBool>,
     bars: Bars,
-    /// The result of the first peer whose result counts at the end.
+    /// The result of the command, set by the first peer that ends it.
     end: Mutex<Option<Result<(), Failure>>>,
 }
 
@@ -84,12 +84,12 @@ impl<'a> Serving<'a> {
         let attend = |visitor| self.attend(visitor, domains);
         server.run(&self.options, self.interrupted, attend, stray)?;
         let end = self.end.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // An interrupt is the normal end, unless a peer was being served or expected.
+        // An interrupt ends a server without an error, unless --once has not served its peer.
         let unserved = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
         end.unwrap_or(unserved)
     }
 
-    /// Serves a peer. Breaks after the last one.
+    /// Serves a peer. Breaks if it is the last one.
     fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
         let address = visitor.address;
         let progress =
@@ -204,7 +204,7 @@ mod tests {
     use std::path::Path;
     use std::process::ExitCode;
 
-    /// Runs `polyrail serve ARGUMENTS` on a software NIC, and `meanwhile` beside it.
+    /// Runs `polyrail serve ARGUMENTS` on a software NIC, and `come` at the same time.
     fn serve_here(
         arguments: &[&str],
         interrupted: &Arc<AtomicBool>,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stray_connection_is_not_the_one_that_once_waits_for() {
+    fn a_connection_that_asks_for_nothing_does_not_end_once() {
         let directory = tempfile::tempdir().unwrap();
         let source = directory.path().join("source");
         let copy = directory.path().join("copy");

@@ -1,4 +1,4 @@
-//! Where and how something was measured, so that figures can be compared later.
+//! The machine and the options of a measurement, so that figures can be compared later.
 
 use super::args::PerfArguments;
 use polyrail::backend::Mtu;
@@ -9,31 +9,31 @@ use serde::Serialize;
 use std::fs;
 use std::thread::available_parallelism;
 
-/// The machine that measured, and every option that it measured with.
+/// The machine and the options of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
     machine: Machine,
     options: Options,
 }
 
-/// A machine, as far as it matters for figures.
+/// Properties of a machine that affect figures.
 #[derive(Clone, Debug, Serialize)]
 struct Machine {
     /// Version of this program.
     polyrail: &'static str,
-    /// Of the system; absent if it does not tell.
+    /// Version of the kernel; absent if `/proc` does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<String>,
     architecture: &'static str,
-    /// The processor's name.
+    /// Name of the processor; absent if `/proc` does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<String>,
     /// Processors that this process may use.
     cpus: usize,
 }
 
-/// Options that are not part of the [shape](polyrail_program::job::Shape), by their names. All are always there: `null` if
-/// they were not chosen and there is no default.
+/// Options that are not part of the [shape](polyrail_program::job::Shape), by their names on the
+/// command line. Each is always present, as `null` if it was not chosen and has no default.
 #[derive(Clone, Debug, Serialize)]
 struct Options {
     seconds: Option<f64>,
@@ -42,10 +42,10 @@ struct Options {
     bidirectional: bool,
     timeline: bool,
     fault: Vec<String>,
-    /// Bytes a second of each device.
+    /// Bytes per second of each device.
     line_rate: Option<u64>,
     inline: u32,
-    /// `None`: as many bytes as both ports take.
+    /// `None`: the largest that both ports support.
     mtu: Option<u32>,
     traffic_class: u8,
     service_level: u8,
@@ -58,7 +58,7 @@ struct Options {
     to: Option<String>,
     device: Vec<String>,
     gid_index: Option<u8>,
-    /// Whether there was one: it is a secret.
+    /// Whether a token file was given; its name and contents are not recorded.
     token_file: bool,
 }
 
@@ -81,7 +81,7 @@ impl Machine {
     }
 }
 
-/// The first processor's name in the kernel's list of them.
+/// Returns the name of the first processor in `/proc/cpuinfo`.
 fn cpu_name(cpuinfo: &str) -> Option<String> {
     let (_, name) = cpuinfo.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
     Some(name.trim().to_owned())
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_processor_has_a_name_if_the_kernel_knows_one() {
+    fn a_processor_has_a_name_if_the_kernel_shows_one() {
         let known =
             "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) @ 2.60GHz\nmodel name\t: other\n";
         assert_eq!(cpu_name(known).as_deref(), Some("Intel(R) Xeon(R) @ 2.60GHz"));

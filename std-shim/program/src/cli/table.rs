@@ -1,6 +1,6 @@
 //! Plain text tables.
 
-/// Rows of cells under a head; numbers are aligned to the right, everything else to the left.
+/// Rows of cells under a head. Columns of numbers are aligned to the right, others to the left.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
@@ -15,7 +15,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table's lines.
+    /// Returns the lines of the table.
     pub(super) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let cells = |column: usize| self.rows.iter().filter_map(move |row| row.get(column));

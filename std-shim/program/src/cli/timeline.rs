@@ -1,4 +1,4 @@
-//! `polyrail perf --timeline`, and with `--fault`: one measurement over time.
+//! `polyrail perf --timeline` and `polyrail perf --fault`: one measurement over time.
 
 use super::args::{OperationName, PerfArguments, SchemeName};
 use super::exit::Failure;
@@ -20,13 +20,16 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What is measured unless it is chosen.
+/// Operation to measure by default.
 const OPERATION: OperationName = OperationName::WriteImm;
+/// Default scheme.
 const SCHEME: SchemeName = SchemeName::Spray;
+/// Default size of a request in bytes.
 const SIZE: u32 = 1 << 20;
+/// Default time to measure.
 const TIME: Duration = Duration::from_secs(3);
 
-/// A measurement, with where it was made.
+/// A measurement, and the place and configuration that it was made with.
 struct Measured {
     place: Place,
     config: PerfConfig,
@@ -70,7 +73,11 @@ fn measure(arguments: &PerfArguments) -> Result<Measured, Failure> {
     Ok(Measured { place, config, timeline })
 }
 
-/// Returns the only one of what was chosen, or else the default.
+/// Returns the value that was chosen, or the default.
+///
+/// # Errors
+///
+/// More than one value was chosen.
 fn only<T: Copy>(what: &str, chosen: &[T], default: T) -> Result<T, Failure> {
     match *chosen {
         [] => Ok(default),
@@ -78,13 +85,13 @@ fn only<T: Copy>(what: &str, chosen: &[T], default: T) -> Result<T, Failure> {
         _ => {
             let count = chosen.len();
             Err(Failure::usage(&format!(
-                "--timeline and --fault measure one {what}, but {count} were given"
+                "--timeline and --fault measure a single {what}, but {count} were given"
             )))
         }
     }
 }
 
-/// Measures within this process, and tells of faults meanwhile.
+/// Measures within this process, and prints faults as they happen.
 fn measure_here(arguments: &PerfArguments, config: &PerfConfig) -> Result<Timeline, Failure> {
     let faults = &arguments.faults.fault;
     let log = FaultLog::default();
@@ -118,7 +125,7 @@ fn text(arguments: &PerfArguments, measured: &Measured) -> String {
         table.text(),
     );
     if let Some(goodput) = timeline.goodput_around_marks() {
-        // Writing to a string succeeds.
+        // Writing to a string cannot fail.
         _ = writeln!(text, "\n{}", goodput_text(&goodput));
     }
     text
@@ -128,17 +135,17 @@ fn goodput_text(goodput: &Goodput) -> String {
     let Goodput { before, during, after } = goodput;
     let ratio = goodput.during_ratio();
     let mut text = format!(
-        "goodput: {before:.2} GB/s before the first fault, {during:.2} GB/s ({ratio:.2} of it) until all is well"
+        "goodput: {before:.2} GB/s before the first fault, {during:.2} GB/s ({ratio:.2} of that) until recovery"
     );
     text += &match after.zip(goodput.after_ratio()) {
-        Some((after, ratio)) => format!(", {after:.2} GB/s ({ratio:.2}) from then on"),
+        Some((after, ratio)) => format!(", {after:.2} GB/s ({ratio:.2}) after that"),
         None => " or the end".to_owned(),
     };
     text
 }
 
-/// Returns goodput between samples: the end of each interval in seconds, GB/s acknowledged, GB/s posted to
-/// each rail, and what happened in it.
+/// Returns a row for each interval between samples: its end in seconds, GB/s acknowledged, GB/s
+/// posted to each rail, and the marks within it.
 fn csv(timeline: &Timeline) -> String {
     let mut text = String::from("seconds,gigabytes_per_second");
     (0..timeline.rails.len()).for_each(|rail| text += &format!(",rail_{rail}"));
@@ -158,7 +165,7 @@ fn csv(timeline: &Timeline) -> String {
     text
 }
 
-/// Quotes a value that may contain what separates values (RFC 4180).
+/// Quotes a value that may contain commas or quotes (RFC 4180).
 fn csv_quoted(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
@@ -173,9 +180,9 @@ struct Json {
     requests: u64,
     seconds: f64,
     gigabytes_per_second: f64,
-    /// `None` if nothing happened.
+    /// `None` if there are no marks.
     goodput: Option<GoodputJson>,
-    /// Names of the rails, with their devices.
+    /// Names of the rails, each with its device.
     rail_names: Vec<String>,
     samples: Vec<Interval>,
     marks: Vec<MarkJson>,
@@ -183,7 +190,7 @@ struct Json {
     setting: Setting,
 }
 
-/// Goodput before, during and after what happened.
+/// Goodput in GB/s before the first mark, until recovery, and after that.
 #[derive(Debug, Serialize)]
 struct GoodputJson {
     before: f64,
@@ -193,23 +200,23 @@ struct GoodputJson {
     after_ratio: Option<f64>,
 }
 
-/// Rates between two samples.
+/// Throughput between two samples.
 #[derive(Debug, Serialize)]
 struct Interval {
-    /// Its end, since the measurement began.
+    /// End of the interval in seconds since the measurement began.
     seconds: f64,
-    /// Acknowledged payload.
+    /// GB/s of acknowledged payload over all rails.
     gigabytes_per_second: f64,
-    /// The same for what was posted to each rail.
+    /// GB/s of payload posted to each rail.
     rails: Vec<f64>,
 }
 
 #[derive(Debug, Serialize)]
 struct MarkJson {
     seconds: f64,
-    /// The fault, by its place on the command line, from 0 on, or the rail.
+    /// `fault N`, the N-th on the command line counted from 0, or the rail.
     cause: String,
-    /// Whether it begins or ends.
+    /// Whether a fault or failure begins here, rather than ends.
     begins: bool,
     text: String,
 }
@@ -294,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn goodput_is_told_with_its_ratios() {
+    fn goodput_is_printed_with_its_ratios() {
         let goodput = Goodput { before: 4.0, during: 3.0, after: Some(3.9) };
         assert_eq!(
             goodput_text(&goodput),
-            "goodput: 4.00 GB/s before the first fault, 3.00 GB/s (0.75 of it) until all is well, \
-             3.90 GB/s (0.97) from then on"
+            "goodput: 4.00 GB/s before the first fault, 3.00 GB/s (0.75 of that) until recovery, \
+             3.90 GB/s (0.97) after that"
         );
         let goodput = Goodput { after: None, ..goodput };
-        assert!(goodput_text(&goodput).ends_with("(0.75 of it) until all is well or the end"));
+        assert!(goodput_text(&goodput).ends_with("(0.75 of that) until recovery or the end"));
     }
 }

@@ -1,5 +1,5 @@
-//! A measurement over time as a picture: goodput above, and below it what each rail was given, with marks
-//! where something happened.
+//! A picture of a measurement over time: goodput above, the bytes posted to each rail below, with a
+//! mark for each fault and rail event.
 
 use super::exit::Failure;
 use super::picture::{Drawing, DrawingResult, color, draw_legend, line_style};
@@ -10,22 +10,22 @@ use polyrail_program::perf::{Cause, Mark, Timeline};
 const SIZE: (u32, u32) = (1180, 640);
 /// Width of the legend, to the right of the charts.
 const LEGEND: u32 = 330;
-/// Height of the chart of all rails; the rest is the chart of each.
+/// Height of the chart of all rails; the chart of each rail has the rest.
 const UPPER: u32 = 350;
-/// Where the list of marks begins, below the longest list of series, and the height of its lines.
+/// Top of the list of marks, below the longest list of series, and the height of its lines.
 const MARKS_Y: i32 = 340;
 const MARK_LINE: i32 = 18;
-/// Marks that the list has room for.
+/// Number of marks that fit into the list.
 const LISTED: usize = 15;
 
-/// Draws a timeline that was measured at `place`.
+/// Draws a timeline. `place` names where it was measured.
 pub(super) fn svg(place: &str, timeline: &Timeline) -> Result<String, Failure> {
     let mut text = String::new();
     draw(&mut text, place, timeline).map_err(Failure::drawing)?;
     Ok(text)
 }
 
-/// Points of one line of the picture: seconds, GB/s.
+/// Points of one series: seconds, GB/s.
 type Points = Vec<(f64, f64)>;
 
 fn draw(text: &mut String, place: &str, timeline: &Timeline) -> DrawingResult {
@@ -53,8 +53,8 @@ fn draw(text: &mut String, place: &str, timeline: &Timeline) -> DrawingResult {
     Ok(())
 }
 
-/// Returns the marks that there is room for: all of them, or else those of faults, and the first failure and the
-/// last return of each rail. A rail may fail again and again as long as its fault lasts.
+/// Returns the marks to list. If there are more than fit: only the marks of faults, and the first
+/// failure and last return of each rail, since a rail may fail repeatedly while its fault lasts.
 fn shown(marks: &[Mark]) -> Vec<&Mark> {
     if marks.len() <= LISTED {
         return marks.iter().collect();
@@ -73,7 +73,7 @@ fn shown(marks: &[Mark]) -> Vec<&Mark> {
         .collect()
 }
 
-/// Draws lines from 0 on, over the whole time.
+/// Draws lines over the whole time, with a vertical axis from 0.
 fn draw_chart(
     area: &Drawing<'_>,
     end: f64,
@@ -109,8 +109,8 @@ fn draw_chart(
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Draws a vertical line where something happened: solid where it went wrong, dashed where it went right again.
-/// Its number stands beside it, not at the height of its neighbours'.
+/// Draws a vertical line for each mark: solid where a fault or failure begins, dashed where it
+/// ends. The mark's number is beside the line, at another height than those of its neighbours.
 fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[&Mark], top: f64) -> DrawingResult {
     for (number, mark) in (1..).zip(marks) {
         let at = mark.at.as_secs_f64();
@@ -128,7 +128,7 @@ fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[&Mark], top: f64) -> DrawingRe
     Ok(())
 }
 
-/// Lists the marks by the numbers that stand at their lines, and how many more there are.
+/// Lists the marks by the numbers at their lines, and how many marks are left out.
 fn list_marks(legend: &Drawing<'_>, marks: &[&Mark], more: usize) -> DrawingResult {
     let line = |(number, mark): (usize, &&Mark)| {
         format!("{number}  {:.3} s  {}", mark.at.as_secs_f64(), mark.text)
@@ -154,7 +154,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Two rails at 1 GB/s each, of which the second one is out in the middle.
+    /// Two rails at 1 GB/s each; the second one stops in the middle.
     fn timeline(marks: usize) -> Timeline {
         let sample = |at: u64| {
             let second = 1_000_000 * (at - (at.clamp(300, 700) - 300));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_rail_that_fails_again_and_again_the_first_and_last_are_shown() {
+    fn a_rail_that_fails_repeatedly_shows_its_first_failure_and_last_return() {
         let mark = |at, cause, begins| Mark { at: ms(at), cause, begins, text: String::new() };
         let rail = |at, begins| mark(at, Cause::Rail(RailId::Data(2)), begins);
         let mut marks = vec![mark(0, Cause::Fault(0), true)];
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_an_empty_picture() {
+    fn an_empty_timeline_is_an_empty_picture() {
         assert!(svg("x", &Timeline::default()).unwrap().starts_with("<svg"));
     }
 }

@@ -1,11 +1,12 @@
-//! Names that a peer may give a file.
+//! Names of files that a peer may choose.
 
 use serde::Serialize;
 
 /// Length of the longest file name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A file's name: not a path, not hidden, and not a directory's. At most 255 bytes, as in file systems.
+/// A valid name of a file: not a path, not hidden, not `.` or `..`, and at most 255 bytes, the
+/// limit of common file systems.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileName(String);
 

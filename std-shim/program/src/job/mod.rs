@@ -1,21 +1,22 @@
-//! What two sides meet for: a file is to be copied, or requests are to be measured. Plain data, and
-//! how it travels over a [control channel](polyrail::exchange).
+//! Jobs of two sides, copying a file or measuring requests: plain data, and its encoding on a
+//! [control channel](polyrail::exchange).
 //!
-//! The side that asks states the job in its hello, and at the end both report what they saw of it:
+//! The side that requests a job states it as the purpose of its hello. At the end both sides send
+//! `done` with their results:
 //!
 //! | purpose | done |
 //! |---|---|
 //! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin","mode":420,"overwrite":true}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
 //! | `{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false,"bidirectional":false,"inline":0}}` | `{"perf":{"requests":81920}}` |
 //!
-//! A [server](crate::serve) waits for the other side's hello, adopts its rails, and sends `done` last: when
-//! the file is complete, or when everything measured has arrived.
+//! A [server](crate::serve) waits for the other side's hello, uses the same number of rails, and
+//! sends `done` last: when the file is complete, or when all measured requests have arrived.
 //!
 //! # Files
 //!
-//! `purpose` is both jobs and their form on the wire; `plan` and `file_name` belong to a copy,
-//! `workload` to a measurement; `ring` places requests in memory, `shape` is how requests are sent;
-//! `outcome` is the report at the end.
+//! `purpose` has both jobs and their encoding; `plan` and `file_name` belong to a copy, `workload`
+//! to a measurement; `ring` places requests in memory, `shape` describes how requests are sent;
+//! `outcome` is the result of a side.
 
 mod file_name;
 mod outcome;

@@ -1,26 +1,26 @@
-//! What a side reports at the end.
+//! The result of a job that a side reports at the end.
 
 use serde::Serialize;
 
-/// What a side reports at the end.
+/// The result of a job that a side reports at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum JobOutcome {
-    /// What it saw of the file.
+    /// Length and checksum of the file.
     Copy(Sum),
-    /// What it saw of the requests that were measured.
+    /// Counts of the measured requests.
     Perf {
-        /// Requests that it posted and saw complete; at the far end, requests that arrived, or 0 for an
-        /// operation that it does not notice.
+        /// At the near end: requests that were posted and completed. At the far end: requests that
+        /// arrived, or 0 for an operation that the far end does not notice.
         requests: u64,
-        /// What the far end posted itself, if both did.
+        /// Requests that the far end posted, if both ends did.
         #[serde(skip_serializing_if = "Option::is_none")]
         back: Option<Back>,
     },
 }
 
 impl JobOutcome {
-    /// Returns what it saw of a file, if it copied one.
+    /// Returns length and checksum of the file, if the job was a copy.
     pub const fn sum(self) -> Option<Sum> {
         match self {
             Self::Copy(sum) => Some(sum),
@@ -28,7 +28,7 @@ impl JobOutcome {
         }
     }
 
-    /// Returns how many requests it saw, if it measured.
+    /// Returns the number of requests, if the job was a measurement.
     pub const fn requests(self) -> Option<u64> {
         match self {
             Self::Perf { requests, .. } => Some(requests),
@@ -36,7 +36,7 @@ impl JobOutcome {
         }
     }
 
-    /// Returns what the far end posted itself, if both did.
+    /// Returns the requests that the far end posted, if both ends did.
     pub const fn back(self) -> Option<Back> {
         match self {
             Self::Perf { back, .. } => back,
@@ -45,29 +45,29 @@ impl JobOutcome {
     }
 }
 
-/// What the far end posted itself.
+/// Requests that the far end posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Back {
-    /// Requests that it posted, all complete.
+    /// Requests that were posted; all are complete.
     pub posted: u64,
-    /// Those that were complete when the near end was done.
+    /// Requests that were complete when the near end was done.
     pub completed: u64,
-    /// How long that took, in nanoseconds; at least 1.
+    /// Time until then in nanoseconds, at least 1.
     pub nanoseconds: u64,
 }
 
 impl Back {
-    /// Returns requests that were complete a second.
+    /// Returns the number of completed requests per second.
     pub fn per_second(self) -> f64 {
         self.completed as f64 / (self.nanoseconds as f64 / 1e9)
     }
 }
 
-/// What a side saw of a file.
+/// Length and checksum of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Number of bytes.
     pub bytes: u64,
-    /// Their CRC-32 (IEEE 802.3), as `crc32(1)` and gzip compute it.
+    /// CRC-32 (IEEE 802.3) of the bytes, as computed by `crc32(1)` and gzip.
     pub crc32: u32,
 }

@@ -1,35 +1,35 @@
-//! How a file is split into chunks, and chunks are placed in a ring.
+//! How a file is split into chunks, and where chunks are in the ring.
 
 use super::ring::Ring;
 use serde::Serialize;
 
-/// Requests that may be in flight at once: one queue pair takes 128. Each chunk of a copy needs a receive,
-/// and the engine tracks 256 of them.
+/// Largest window of a copy: a queue pair holds 128 requests. Each chunk also needs a receive, of
+/// which the engine tracks 256.
 pub const MAX_WINDOW: u32 = 128;
 
-/// Size of the longest chunk in bytes, well within a device's longest message of 2^31 bytes.
+/// Size of the longest chunk in bytes, well below the longest message of a device, 2^31 bytes.
 pub const MAX_CHUNK: u32 = 1 << 30;
 
-/// What to copy, and in which pieces. Both sides compute everything from these numbers.
+/// What to copy, and in which chunks. Both sides compute offsets and lengths from these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyPlan {
     /// Size of the file in bytes.
     pub total: u64,
     /// Size of a chunk in bytes; the last one may be shorter.
     pub chunk: u32,
-    /// Chunks in flight at once: slots of either ring.
+    /// Chunks in flight at a time: slots of the ring of each side.
     pub window: u32,
 }
 
-/// Numbers that are not valid for a plan.
+/// A number that is out of range for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyPlanError {
     /// A chunk size out of range.
-    #[error("a message size of {0} bytes: it must be from 1 to {MAX_CHUNK}")]
+    #[error("the message size is {0} bytes, but must be from 1 to {MAX_CHUNK}")]
     Chunk(u64),
     /// A window out of range.
-    #[error("a window of {0} requests: it must be from 1 to {MAX_WINDOW}")]
+    #[error("the window is {0} requests, but must be from 1 to {MAX_WINDOW}")]
     Window(u64),
 }
 
@@ -66,8 +66,8 @@ impl CopyPlan {
         rest.min(self.chunk.into()) as u32
     }
 
-    /// Returns the ring at either end. A file shorter than a chunk has only one slot, and a short file
-    /// has a short ring.
+    /// Returns the ring of each side. It is no larger than the file: a file shorter than a chunk
+    /// has one slot of its length.
     const fn ring(&self) -> Ring {
         let longest = if self.total < self.chunk as u64 { self.total } else { self.chunk as u64 };
         let slots =
@@ -80,7 +80,7 @@ impl CopyPlan {
         self.ring().slot(chunk)
     }
 
-    /// Returns the size of a ring in bytes.
+    /// Returns the size of the ring in bytes.
     pub const fn ring_bytes(&self) -> usize {
         self.ring().bytes()
     }

@@ -1,4 +1,4 @@
-//! What two sides meet for, and how it travels.
+//! Jobs, and their encoding in messages.
 
 use super::file_name::FileName;
 use super::outcome::{Back, JobOutcome, Sum};
@@ -12,17 +12,17 @@ use serde::Serialize;
 /// A control channel between the two sides of a job.
 pub type Control = exchange::Control<Job>;
 
-/// What the sides of a job tell each other.
+/// A message between the two sides of a job.
 pub type Message = exchange::Message<Job>;
 
-/// Where a side of a job can be reached. For a copy, the buffer takes chunks at the receiver, and
-/// credits at the sender.
+/// The hello of a side: the addresses of its endpoint and its buffer. In a copy, the buffer of the
+/// receiver is for chunks, that of the sender for credits.
 pub type Hello = exchange::Hello<Job>;
 
-/// What comes in from the other side of a job.
+/// What arrives from the other side of a job.
 pub type Incoming = exchange::Incoming<Job>;
 
-/// What a connection is for: [`Purpose`] has how it travels.
+/// The purpose of a connection; [`Purpose`] decodes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Job {
@@ -36,28 +36,28 @@ pub enum Job {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CopyJob {
-    /// In which pieces.
+    /// The size of the file, and its chunks.
     pub plan: CopyPlan,
-    /// The sender's name for the copy; a receiver may choose another one.
+    /// Name of the copy that the sender proposes; used if the receiver writes into a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<FileName>,
-    /// Permissions of the sender's file, 0 to 0o777: those of the copy, before the receiver's umask, if it
-    /// replaces no other file.
+    /// Permissions of the sender's file, 0 to 0o777. If the copy replaces no file, it gets these,
+    /// limited by the receiver's umask.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<u16>,
-    /// Whether the copy may replace a file of its name; a receiver may be stricter.
+    /// Whether the copy may replace a file of its name; the receiver may also forbid it.
     pub overwrite: bool,
 }
 
 impl CopyJob {
-    /// A file in these pieces, named and placed as the receiver likes.
+    /// Makes a job without a proposed name or permissions.
     pub const fn new(plan: CopyPlan) -> Self {
         Self { plan, name: None, mode: None, overwrite: true }
     }
 }
 
 impl Job {
-    /// Returns its name on the wire.
+    /// Returns the name of the job in messages.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Copy(_) => "copy",
@@ -101,7 +101,7 @@ fn copy(place: &Place<'_>) -> Result<CopyJob, HandshakeError> {
     })
 }
 
-/// Permissions: what `chmod` takes, without set-user-ID and the like.
+/// Reads permissions, without set-user-ID, set-group-ID and sticky bits.
 fn permissions(place: &Place<'_>) -> Result<u16, HandshakeError> {
     Ok(place.number(0, 0o777)? as u16)
 }
@@ -120,12 +120,12 @@ fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
     let answered = fields.field("answered")?;
     let is_answered = answered.flag()?;
     if is_answered && operation.fetches() {
-        return Err(answered.wrong("false, of what is a round trip by itself"));
+        return Err(answered.wrong("false for an operation that is a round trip by itself"));
     }
     let bidirectional = fields.field("bidirectional")?;
     let is_bidirectional = bidirectional.flag()?;
     if is_bidirectional && is_answered {
-        return Err(bidirectional.wrong("false, of what is answered"));
+        return Err(bidirectional.wrong("false if requests are answered"));
     }
     let sizes = match operation.is_atomic() {
         true => (ATOMIC_SIZE, ATOMIC_SIZE),
@@ -142,7 +142,7 @@ fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
     })
 }
 
-/// The names of all operations, for errors.
+/// The names of all operations, for error messages.
 const OPERATIONS: &str =
     "\"write\", \"write-imm\", \"read\", \"send\", \"p2p\", \"fetch-add\" or \"compare-swap\"";
 
@@ -150,13 +150,13 @@ fn back(place: &Place<'_>) -> Result<Back, HandshakeError> {
     let fields = place.object(&["posted", "completed", "nanoseconds"])?;
     let posted = fields.field("posted")?.number(0, u64::MAX)?;
     let completed = fields.field("completed")?.number(0, posted)?;
-    // A rate is computed from it.
+    // Not 0: a rate is divided by it.
     let nanoseconds = fields.field("nanoseconds")?.number(1, u64::MAX)?;
     Ok(Back { posted, completed, nanoseconds })
 }
 
 fn plan(place: &Place<'_>) -> Result<CopyPlan, HandshakeError> {
-    /// Size of the longest file in bytes: offsets are signed.
+    /// Size of the longest file in bytes: offsets in files are signed 64-bit numbers.
     const MAX_TOTAL: u64 = i64::MAX as u64;
     let fields = place.object(&["total", "chunk", "window"])?;
     Ok(CopyPlan {
@@ -168,7 +168,7 @@ fn plan(place: &Place<'_>) -> Result<CopyPlan, HandshakeError> {
 
 fn file_name(place: &Place<'_>) -> Result<FileName, HandshakeError> {
     FileName::new(place.text()?)
-        .ok_or_else(|| place.wrong("a file's name, without a path and not hidden"))
+        .ok_or_else(|| place.wrong("the name of a file, without a path and not hidden"))
 }
 
 fn sum(place: &Place<'_>) -> Result<Sum, HandshakeError> {

@@ -1,9 +1,10 @@
-//! How requests are placed in registered memory: one ring of slots, the same at both ends.
+//! The slots of requests in registered memory: a ring, the same on both sides.
 
-/// Slots share neither a cache line nor a pair of lines that processors fetch together.
+/// Alignment of slots in bytes, so that they share neither a cache line nor a pair of adjacent
+/// lines that processors fetch together.
 const SLOT_ALIGN: usize = 128;
 
-/// A ring of slots. Requests take them in turn.
+/// A ring of slots, which requests use in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
     slots: usize,
@@ -12,7 +13,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `slots` slots for `longest` bytes each; fewer if they do not fit into
+    /// Makes a ring of `slots` slots of `longest` bytes each, or of as many as fit into
     /// `max_bytes`, but at least one.
     pub(super) const fn new(longest: usize, slots: usize, max_bytes: usize) -> Self {
         let stride = longest.next_multiple_of(SLOT_ALIGN);
@@ -21,7 +22,7 @@ impl Ring {
         Self { slots: if slots == 0 { 1 } else { slots }, stride }
     }
 
-    /// Returns how many slots there are.
+    /// Returns the number of slots.
     pub(super) const fn slots(&self) -> usize {
         self.slots
     }

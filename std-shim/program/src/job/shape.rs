@@ -1,4 +1,4 @@
-//! How requests are sent, for any purpose.
+//! How requests are sent, in any job.
 
 use polyrail::virtual_qp::Scheme;
 use serde::{Serialize, Serializer};
@@ -6,23 +6,23 @@ use serde::{Serialize, Serializer};
 /// How requests are sent from one side to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
-    /// How receivers are notified; `None` where it makes no difference.
+    /// How receivers are notified; `None` if it makes no difference.
     #[serde(serialize_with = "as_name")]
     pub scheme: Option<Scheme>,
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices that rails use, on either side.
+    /// Devices of each side that rails use.
     pub devices: usize,
     /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
     /// Size of one request in bytes.
     pub message_size: u64,
-    /// Requests in flight at once.
+    /// Requests in flight at a time.
     pub window: u64,
 }
 
 impl Shape {
-    /// Returns the scheme's name, or `-` where it makes no difference.
+    /// Returns the name of the scheme, or `-` if it makes no difference.
     pub const fn scheme_name(&self) -> &'static str {
         name(self.scheme)
     }

@@ -1,45 +1,46 @@
-//! What is measured, as far as both ends have to know.
+//! The part of a measurement that both ends have to agree on.
 
 use super::ring::Ring;
 use polyrail::endpoint::{DEPTH, WRS};
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 
-/// Size of the longest request in bytes: either end keeps at least one in memory.
+/// Size of the longest request in bytes. Each end keeps at least one request in memory.
 pub const MAX_MESSAGE_SIZE: u32 = 256 << 20;
 
 /// Size of an atomic in bytes.
 pub const ATOMIC_SIZE: u32 = 8;
 
-/// Requests that may be in flight at once over a single rail, if its device takes them.
+/// Largest window over a single rail, if its device allows it.
 pub const MAX_IN_FLIGHT: u32 = 16_384;
 
-/// Requests that may be in flight at once over several rails: as many as the engine keeps count of.
+/// Largest window over several rails: the number of requests that the engine tracks.
 pub const MAX_IN_FLIGHT_OVER_RAILS: u32 = WRS as u32;
 
-/// Bytes that a request can carry inline: more than any device takes.
+/// Largest size of a request that is sent inline in bytes: above the limit of any device.
 pub const MAX_INLINE: u32 = 4096;
 
-/// Largest size of the ring of either way in bytes. If a window needs more, requests share slots.
+/// Largest size of the ring of one direction in bytes. If a window needs more, requests share
+/// slots.
 const MAX_RING_BYTES: usize = 256 << 20;
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// RDMA WRITE.
     Write,
-    /// RDMA WRITE with immediate, notification received.
+    /// RDMA WRITE with immediate: the receiver is notified.
     WriteImm,
     /// RDMA READ.
     Read,
-    /// SEND, received into a buffer.
+    /// SEND into a receive that the peer posted.
     Send,
-    /// A message between endpoints for messages, sent to a buffer that the receiver has offered.
+    /// Message into a buffer that the receiver offered.
     P2p,
-    /// Atomic: adds to 8 bytes, and fetches what they were.
+    /// Atomic: adds to 8 bytes, and fetches their old value.
     FetchAdd,
-    /// Atomic: compares 8 bytes, replaces them if they are equal, and fetches what they were.
+    /// Atomic: replaces 8 bytes if they equal an expected value, and fetches their old value.
     CompareSwap,
 }
 
@@ -55,7 +56,7 @@ impl Operation {
         Self::CompareSwap,
     ];
 
-    /// Returns its name, on the command line and between two hosts.
+    /// Returns the name, on the command line and in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -73,63 +74,65 @@ impl Operation {
         Self::ALL.into_iter().find(|operation| operation.name() == name)
     }
 
-    /// Returns whether the scheme, which is how a receiver is notified, makes a difference.
+    /// Returns whether the scheme makes a difference: whether a receiver is notified.
     pub const fn has_scheme(self) -> bool {
         matches!(self, Self::WriteImm)
     }
 
-    /// Returns the scheme of requests over this number of rails, if it makes a difference.
+    /// Returns `scheme` if it makes a difference over this number of rails.
     pub fn scheme_of(self, scheme: Scheme, rails: usize) -> Option<Scheme> {
         (self.has_scheme() && rails > 1).then_some(scheme)
     }
 
-    /// Returns whether the other side posts receives for it, or offers buffers, and so notices it.
+    /// Returns whether the other side notices requests, since they consume receives or offered
+    /// buffers.
     pub const fn is_received(self) -> bool {
         matches!(self, Self::WriteImm | Self::Send | Self::P2p)
     }
 
-    /// Returns whether it is an atomic, which has [`ATOMIC_SIZE`] bytes.
+    /// Returns whether this is an atomic, of [`ATOMIC_SIZE`] bytes.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Returns whether it fetches bytes from the other side: then a request is a round trip by itself, and is not
-    /// answered by another one.
+    /// Returns whether requests fetch bytes from the other side, so that each is a round trip by
+    /// itself and needs no answer.
     pub const fn fetches(self) -> bool {
         self.is_atomic() || matches!(self, Self::Read)
     }
 
-    /// Returns whether its bytes can be inline: those of a request, or of messages, that send some.
+    /// Returns whether requests can be sent inline: whether they send bytes.
     pub const fn has_inline(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm | Self::Send | Self::P2p)
     }
 }
 
-/// Numbers that are not valid for a workload.
+/// Options that are not valid for a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
     /// A message size out of range.
-    #[error("requests of {0} bytes: the size must be from 1 to {MAX_MESSAGE_SIZE}")]
+    #[error("the request size is {0} bytes, but must be from 1 to {MAX_MESSAGE_SIZE}")]
     MessageSize(u32),
     /// A window out of range.
     #[error(
-        "a window of {0} requests: it must be from 1 to {MAX_IN_FLIGHT}, and over several rails to \
-         {MAX_IN_FLIGHT_OVER_RAILS}"
+        "the window is {0} requests, but must be from 1 to {MAX_IN_FLIGHT} over one rail, and to \
+         {MAX_IN_FLIGHT_OVER_RAILS} over several"
     )]
     Window(u32),
-    /// Atomics of another size than they have.
-    #[error("a {} of {size} bytes: it always has {ATOMIC_SIZE}", .operation.name())]
+    /// The size of an atomic is not [`ATOMIC_SIZE`].
+    #[error("the request size is {size} bytes, but {} always has {ATOMIC_SIZE}", .operation.name())]
     AtomicSize {
-        /// Which.
+        /// The atomic.
         operation: Operation,
-        /// What was asked for.
+        /// The size that was requested.
         size: u32,
     },
-    /// The latency of WRITEs that are split: nobody knows when all of one is there.
+    /// The latency of WRITEs that are split over rails cannot be measured.
     #[error(
-        "a write of {size} bytes over {rails} rails is split into fragments of up to {max_msg_size}, which arrive in \
-         any order: its receiver cannot see that all are there; measure write-imm, one rail or longer fragments"
+        "cannot measure the latency of a write of {size} bytes over {rails} rails: it is split into \
+         fragments of up to {max_msg_size} bytes, which arrive in any order, so the receiver cannot detect \
+         the last one; choose write-imm, one rail or a larger --max-msg-size"
     )]
     SplitWrite {
         /// Bytes of a request.
@@ -139,47 +142,50 @@ pub enum WorkloadError {
         /// Bytes of the longest fragment.
         max_msg_size: u32,
     },
-    /// Inline bytes of requests that may have to be posted again.
+    /// Requests that may have to be posted again cannot be inline.
     #[error(
-        "requests inline over {rails} rails: bytes that are gone when a request is posted cannot be posted again \
-         when a rail fails; let a rail's failure end it (fatal), or take one rail"
+        "cannot send requests inline over {rails} rails and reroute them: after posting, inline bytes are \
+         no longer in memory to be posted again; choose --rail-failure fatal or one rail"
     )]
     InlineReroutes {
         /// Rails.
         rails: usize,
     },
-    /// More inline bytes than any device takes.
-    #[error("{0} bytes inline: no device takes more than {MAX_INLINE}")]
+    /// More inline bytes than any device supports.
+    #[error("cannot send {0} bytes inline: the limit is {MAX_INLINE}")]
     Inline(u32),
-    /// Both directions, of what is measured in one.
-    #[error("both directions at once are measured by their throughput only, in rounds")]
+    /// A measurement that is made in one direction only.
+    #[error(
+        "cannot measure latency or a timeline in both directions: --bidirectional measures throughput"
+    )]
     OneDirection,
 }
 
-/// Requests that are all alike, with a window of them in flight. Both ends compute their rings from it.
+/// Equal requests, with a window of them in flight. Both ends compute their rings from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
-    /// What they are.
+    /// Kind of the requests.
     pub operation: Operation,
-    /// Size of each in bytes.
+    /// Size of each request in bytes.
     pub message_size: u32,
-    /// Requests in flight; if each is answered, one is, and this is how many an end has room for.
+    /// Requests in flight. If requests are answered, one is in flight, and this is the number of
+    /// slots.
     pub window: u32,
-    /// Whether the other side answers each with one of its own, before the next.
+    /// Whether the other side answers each request with an equal one before the next is posted.
     pub answered: bool,
-    /// Whether the other side sends as well, at the same time.
+    /// Whether both sides send at the same time.
     pub bidirectional: bool,
-    /// Requests of at most so many bytes carry them inline, if they can; 0: none.
+    /// Requests of up to this number of bytes are sent inline, if the operation allows it; 0: none.
     pub inline: u32,
 }
 
 impl Workload {
-    /// Makes a workload in one direction, without answers and nothing inline, if the numbers are valid.
+    /// Makes a workload in one direction, without answers and not inline.
     ///
     /// # Errors
     ///
-    /// A size or window is 0 or too large, or an atomic has another size than 8.
+    /// The size or window is 0 or too large, or the size of an atomic is not 8.
     pub fn new(
         operation: Operation,
         message_size: u32,
@@ -198,56 +204,59 @@ impl Workload {
         Ok(Self { operation, message_size, window, answered, bidirectional, inline: 0 })
     }
 
-    /// Returns the ring of one way: a slot for each request in flight, as far as there is memory.
+    /// Returns the ring of one direction: a slot for each request in flight, within the limit of
+    /// memory.
     const fn ring(&self) -> Ring {
         Ring::new(self.message_size as usize, self.window as usize, MAX_RING_BYTES)
     }
 
-    /// Returns how many slots either ring has.
+    /// Returns the number of slots of each ring.
     pub const fn slots(&self) -> usize {
         self.ring().slots()
     }
 
-    /// Returns whether both sides post requests: then either has a ring for its own, and one behind it for those
-    /// of the other.
+    /// Returns whether both sides post requests. If so, each side has a ring for its own requests,
+    /// followed by a ring for the requests of the other side.
     const fn goes_both_ways(&self) -> bool {
         self.answered || self.bidirectional
     }
 
-    /// Returns the size of all rings of either side in bytes.
+    /// Returns the size of all rings of a side in bytes.
     pub const fn ring_bytes(&self) -> usize {
         self.ring().bytes() * if self.goes_both_ways() { 2 } else { 1 }
     }
 
-    /// Returns the offset of the slot of a request of this side in this side's memory, in bytes.
+    /// Returns the offset of a request's slot in the memory of the side that posts it, in bytes.
     pub const fn slot(&self, request: u64) -> usize {
         self.ring().slot(request)
     }
 
-    /// Returns the offset of a request's slot in the memory of the side that does not post it, in bytes.
+    /// Returns the offset of a request's slot in the memory of the side that does not post it, in
+    /// bytes.
     pub const fn far_slot(&self, request: u64) -> usize {
         let begin = if self.goes_both_ways() { self.ring().bytes() } else { 0 };
         begin + self.ring().slot(request)
     }
 
-    /// Returns what the last byte of an answered request is: not that of the one before it in its slot, nor what the
-    /// rings are filled with.
+    /// Returns the last byte of an answered request. It differs from the last byte of the request
+    /// before it in the same slot, and from the initial bytes of the rings, so a change shows that
+    /// it has arrived.
     pub const fn stamp(&self, request: u64) -> u8 {
         const FIRST: u8 = 3;
         FIRST + (request / self.slots() as u64 % 250) as u8
     }
 
-    /// Returns whether its requests carry their bytes inline.
+    /// Returns whether requests are sent inline.
     pub const fn is_inline(&self) -> bool {
         self.operation.has_inline() && self.message_size <= self.inline
     }
 
-    /// Returns whether the other side counts the requests of the side that asks.
+    /// Returns whether the far end notices and counts the requests of the near end.
     pub const fn is_noticed(&self) -> bool {
         self.answered || self.operation.is_received()
     }
 
-    /// Returns how many requests a queue pair of a single rail has to hold, either way.
+    /// Returns the number of requests that the queues of a single rail have to hold.
     pub const fn queue_depth(&self) -> u32 {
         if self.window > DEPTH as u32 { self.window } else { DEPTH as u32 }
     }
@@ -258,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_hold_a_window_or_what_there_is_memory_for() {
+    fn rings_hold_a_window_within_the_limit_of_memory() {
         let of = |message_size, window| {
             let workload = Workload::new(Operation::Write, message_size, window).unwrap();
             (workload.slots(), workload.ring_bytes())
@@ -288,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_either_way_have_places_of_their_own() {
+    fn requests_of_both_directions_use_different_memory() {
         let one_way = Workload::new(Operation::Write, 100, 3).unwrap();
         for answered in [false, true] {
             let bidirectional = !answered;

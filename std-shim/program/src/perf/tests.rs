@@ -74,7 +74,7 @@ fn answers_are_measured_with_one_thread_and_with_two() {
 fn what_no_receiver_could_see_is_refused() {
     let split = PerfConfig { operation: Operation::Write, ..PerfConfig::default() };
     let error = measure_latency(&split, &RailNews::default()).unwrap_err();
-    assert!(error.to_string().contains("over 4 rails is split into fragments of up to 65536"));
+    assert!(error.to_string().contains("over 4 rails: it is split into fragments of up to 65536"));
     for whole in [
         PerfConfig { rails: 1, ..split },
         PerfConfig { max_msg_size: split.message_size, ..split },
@@ -209,7 +209,7 @@ fn impossible_configurations_are_refused() {
     assert!(matches!(here(&config), Err(PerfError::Workload(WorkloadError::Window(257)))));
     let config = PerfConfig { operation: Operation::FetchAdd, ..PerfConfig::default() };
     let error = here(&config).unwrap_err().to_string();
-    assert_eq!(error, "a fetch-add of 1048576 bytes: it always has 8");
+    assert_eq!(error, "the request size is 1048576 bytes, but fetch-add always has 8");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The door: peers that have connected and have not been served yet. Many can wait there at once, and no
-//! peer, whatever it sends or does not send, delays another.
+//! Peers that have connected and are not served yet. All are polled together, so that a peer cannot
+//! delay another one by what it sends, or by sending nothing.
 
 use super::visitor::Visitor;
 use crate::job::{Control, Hello, Job, Message};
@@ -14,32 +14,32 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Limit of peers at the door that have not said hello, and of those that have and wait for their turn.
-/// Each takes a socket and some 8 KiB.
+/// Limit of peers that have not sent a hello, and of peers that have and wait for their turn. Each
+/// takes a socket and about 8 KiB.
 const PLACES: usize = 64;
 
-/// How long to wait at the door before checking for other events.
+/// Longest wait for peers, between checks for interrupts.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Called with the reason why a peer left without being served.
+/// Called with the reason why a peer was not served.
 pub(super) type Stray<'a> = dyn FnMut(SocketAddr, SessionError) + 'a;
 
-/// The peers at the door.
+/// Peers that are not served yet.
 #[derive(Debug)]
 pub(super) struct Door<'a> {
     listener: &'a Listener,
     patience: Patience,
-    /// Rung when a served peer is finished.
+    /// Becomes readable when a served peer is finished.
     bell: UnixStream,
-    /// Peers that have not said hello, in order of arrival.
+    /// Peers that have not sent a hello, in order of arrival.
     silent: VecDeque<Guest>,
-    /// Peers that have, in the same order.
+    /// Peers that have sent a hello, in the order of their hellos, with the time of each.
     waiting: VecDeque<(Visitor, Instant)>,
-    /// The system has no room for another connection.
+    /// Whether the system lacked resources for the last connection.
     full: bool,
 }
 
-/// A peer that has not said hello.
+/// A peer that has not sent a hello.
 #[derive(Debug)]
 struct Guest {
     control: Control,
@@ -59,8 +59,8 @@ impl<'a> Door<'a> {
         self.waiting.pop_front().map(|(visitor, _)| visitor)
     }
 
-    /// Waits a moment for something to happen, and handles all peers at the door. `inside` is how many
-    /// peers are served at a time.
+    /// Waits briefly for an event, and handles all peers that are not served yet. `inside` is the
+    /// number of peers that are served at a time, for the error that refuses others.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl<'a> Door<'a> {
         stray: &mut Stray<'_>,
     ) -> Result<(), ControlError> {
         self.wait()?;
-        // First, so that no newcomer takes the place of a peer that has just sent something.
+        // First, so that a new peer cannot take the place of a peer whose hello has just arrived.
         self.read_from_silent(stray);
         self.let_in(stray)?;
         self.read_from_silent(stray);
@@ -97,12 +97,12 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    /// Takes new connections. If there is no place for one, the peer that has been silent longest leaves: a
-    /// peer that wants something asks at once.
+    /// Accepts new connections. If there is no place for one, refuses the peer that has been silent
+    /// longest: a proper peer sends its hello at once.
     fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), ControlError> {
         self.full = false;
         let timeouts = self.patience.timeouts();
-        // Fewer than would push out a peer that has just come.
+        // Few enough that peers accepted by this call do not push out each other.
         for _ in 0..PLACES / 2 {
             let accepted = match self.listener.try_accept(&timeouts) {
                 Ok(Some(accepted)) => Some(accepted),
@@ -152,9 +152,9 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Tells peers that have waited for nearly as long as they would for an answer that the server is busy.
+    /// Refuses peers that have waited for nearly the answer timeout, since the server is busy.
     fn check_waiting(&mut self, inside: usize, stray: &mut Stray<'_>) {
-        // Sooner than the peer gives up, whose patience is the same by default.
+        // Before the peer itself gives up: its timeout is the same by default.
         let patience = self.patience.answer.mul_f64(0.8);
         for place in 0..self.waiting.len() {
             let Some((mut visitor, since)) = self.waiting.pop_front() else { return };
@@ -173,7 +173,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Lets no more peers in, and tells the waiting ones.
+    /// Refuses all peers that wait for their turn.
     pub(super) fn close(mut self, stray: &mut Stray<'_>) {
         while let Some(mut visitor) = self.next() {
             send_away(&mut visitor.control, visitor.address, SessionError::Interrupted, stray);
@@ -182,14 +182,15 @@ impl<'a> Door<'a> {
 }
 
 impl Guest {
-    /// It is a new control channel for a peer that is being served.
+    /// Hands this connection over to a peer that is being served and reconnects its control
+    /// channel.
     fn join(self, session: Session, stray: &mut Stray<'_>) {
         if let Err(mut control) = self.control.join(session) {
             send_away(&mut control, self.address, SessionError::Ended, stray);
         }
     }
 
-    /// It stayed silent, or in the middle of a message, for too long.
+    /// Refuses a peer that has not sent a complete hello in time.
     fn leave_silently(mut self, stray: &mut Stray<'_>) {
         let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
         let error = self.control.no_answer(HELLO, waited).into();
@@ -207,7 +208,7 @@ fn send_away(
     stray(address, error);
 }
 
-/// Returns what a peer asks for with its first message.
+/// Returns the request in the first message of a peer.
 fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
     match message {
         Message::Hello(hello) => match hello.purpose.clone() {
@@ -219,7 +220,7 @@ fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
     }
 }
 
-/// Returns whether the system lacks room for one more connection, which is temporary.
+/// Returns whether the system lacks resources for a connection, which is temporary.
 fn is_out_of_room(error: &ControlError) -> bool {
     let ControlError::Io { source, .. } = error else { return false };
     let errno = Errno::from_io_error(source);

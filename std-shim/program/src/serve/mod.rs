@@ -1,8 +1,9 @@
-//! The side that waits: serves files and measurements to peers that connect, a few at a time.
+//! The server: serves copies and measurements to peers that connect, a few at a time.
 //!
-//! `server` waits for peers; `door` is where they connect and ask for something, many at once;
-//! `visitor` is one that has asked: [`transfer`](crate::transfer) receives its file,
-//! [`perf`](crate::perf) is the far end of its measurement.
+//! `server` runs a thread for each peer that is served; `door` accepts connections, reads the
+//! request of each peer, and keeps the peers that wait for their turn; `visitor` is a peer with its
+//! request: [`transfer`](crate::transfer) receives its file, [`perf`](crate::perf) is the far end
+//! of its measurement.
 
 mod door;
 mod server;

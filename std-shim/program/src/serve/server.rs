@@ -1,4 +1,4 @@
-//! Waiting for peers.
+//! The server, and the threads that serve its peers.
 
 use super::door::Door;
 use super::visitor::Visitor;
@@ -15,7 +15,7 @@ use std::thread;
 /// The port that servers listen at by default.
 pub const DEFAULT_PORT: u16 = 7471;
 
-/// Waits for peers.
+/// A server that waits for peers.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -31,32 +31,33 @@ impl Server {
         Ok(Self { listener: Listener::bind(address)? })
     }
 
-    /// Those that connect have to prove that they know this token, before they are told anything; and it is proved
-    /// to them that the server does.
+    /// Requires peers to prove that they have this token before any other message, and proves to
+    /// them that the server has it.
     pub fn with_token(self, token: Token) -> Self {
         Self { listener: self.listener.with_token(token) }
     }
 
-    /// Returns the address where it listens.
+    /// Returns the address that the server listens at.
     ///
     /// # Errors
     ///
-    /// The system does not know it.
+    /// The system reports an error.
     pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
         self.listener.local_addr()
     }
 
-    /// Calls `attend` for each peer that asks for something, in a thread of its own, for
-    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks or `interrupted` is set;
-    /// returns when all calls have. Calls `stray`, on this thread, for peers that leave before their
-    /// turn or are sent away, for example because they send nothing or nonsense.
+    /// Calls `attend` for each peer that sends a request, each in a separate thread, for up to
+    /// [`ServeOptions::peers`] peers at a time, until `attend` breaks or `interrupted` is set.
+    /// Returns when all calls have returned. Calls `stray`, on this thread, for peers that leave
+    /// before their turn or are refused, for example because they send nothing or an invalid
+    /// message.
     ///
-    /// Many peers can wait at the door at once without delaying each other. When all places there are
-    /// taken, the peer that has been silent longest loses its place.
+    /// Waiting peers do not delay each other. When the places for peers without a request are
+    /// taken, the peer that has been silent longest is refused.
     ///
     /// # Errors
     ///
-    /// The system refuses.
+    /// The server can no longer accept connections.
     pub fn run(
         &self,
         options: &ServeOptions,
@@ -93,7 +94,8 @@ impl Server {
     }
 }
 
-/// A peer that is being served: counted until it is finished; then the door's bell rings.
+/// A peer that is being served. When it is dropped, the next peer can be served, so the door is
+/// woken up.
 #[derive(Debug)]
 struct Inside<'a> {
     count: &'a AtomicUsize,
@@ -107,7 +109,7 @@ impl<'a> Inside<'a> {
         Self { count, over, ringer }
     }
 
-    /// The peer is finished; perhaps it was the last one.
+    /// Ends the server if the peer was the last one.
     fn over_if(self, last: bool) {
         self.over.fetch_or(last, Ordering::Relaxed);
     }
@@ -115,10 +117,10 @@ impl<'a> Inside<'a> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // A panic is passed on when all threads have ended: no other peer is let in.
+        // The scope passes on a panic once all threads have ended, so the server has to end.
         self.over.fetch_or(thread::panicking(), Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::AcqRel);
-        // If the pipe is full, it has been rung already.
+        // If the socket is full, the other end is awake already.
         _ = self.ringer.write(&[0]);
     }
 }

@@ -1,4 +1,4 @@
-//! A peer that has asked for something, and serving it.
+//! A peer that has sent its request, and serving it.
 
 use crate::job::{Control, Hello, Job};
 use crate::perf::{self, Measured, PerfError};
@@ -8,20 +8,20 @@ use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
 use std::net::SocketAddr;
 
-/// A peer that has connected, and asked for something.
+/// A peer that has connected and sent its request.
 #[derive(Debug)]
 pub struct Visitor {
     pub(super) control: Control,
     pub(super) hello: Hello,
     pub(super) purpose: Job,
-    /// Where it connected from.
+    /// The address of the peer.
     pub address: SocketAddr,
 }
 
-/// What a peer was served with.
+/// The result of serving a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Served {
-    /// Its file arrived.
+    /// Its file was received.
     Copy(Received),
     /// Its requests were measured.
     Perf(Measured),
@@ -31,10 +31,10 @@ pub enum Served {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// It did not get its turn.
+    /// The peer was refused, or left before its turn.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Its file did not arrive.
+    /// Its file was not received.
     #[error(transparent)]
     Copy(#[from] CopyError),
     /// Its measurement failed.
@@ -43,12 +43,13 @@ pub enum ServeError {
 }
 
 impl Visitor {
-    /// Serves the peer's request over these devices; it chooses how many of them, the rails, the scheme and
-    /// the fragment size. During a file, `watch` is called ten times a second, on this thread.
+    /// Serves the peer over these devices. The peer chooses the number of devices and rails, the
+    /// scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a file
+    /// is received.
     ///
     /// # Errors
     ///
-    /// See [`ServeError`]; the peer learns of it.
+    /// See [`ServeError`]; the error is also reported to the peer.
     pub fn serve<D: Domain + Sync>(
         self,
         domains: &[D],

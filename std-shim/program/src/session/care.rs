@@ -1,23 +1,25 @@
-//! What becomes of rails that fail.
+//! How a side handles rails that fail.
 
 use polyrail::endpoint::{EndpointBuilder, Healing};
 use polyrail::virtual_qp::RailFailure;
 use std::time::Duration;
 
-/// What becomes of the rails of a side when they fail.
+/// How a side handles rails that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailCare {
-    /// Whether other rails take over; a single one always fails for good.
+    /// Whether other rails carry the data of a failed rail. The failure of a single rail is always
+    /// fatal.
     pub rail_failure: RailFailure,
-    /// Time without progress after which a rail is considered dead.
+    /// Time without progress after which a rail counts as failed.
     pub stall_timeout: Duration,
-    /// How long requests wait for rails that are out of service, and for the other side's word about one that
-    /// failed.
+    /// How long requests wait for a rail to return while they need rails that are out of service;
+    /// also how long a failed rail waits for the other side's report about it.
     pub rail_timeout: Duration,
 }
 
 impl Default for RailCare {
-    /// Other rails take over. 10 s without progress, a minute without rails.
+    /// Reroutes; a rail fails after 10 s without progress, and requests wait a minute for its
+    /// return.
     fn default() -> Self {
         Self {
             rail_failure: RailFailure::Reroute,
@@ -28,7 +30,7 @@ impl Default for RailCare {
 }
 
 impl RailCare {
-    /// Adds this choice to those of an endpoint with so many rails.
+    /// Applies this to the builder of an endpoint with this number of rails.
     pub(crate) fn chosen(&self, builder: EndpointBuilder, rails: usize) -> EndpointBuilder {
         if rails < 2 || self.rail_failure == RailFailure::Fatal {
             return builder.rail_failure(RailFailure::Fatal);
@@ -40,7 +42,7 @@ impl RailCare {
             fence_timeout: timeout,
             ..Healing::default()
         };
-        // With all rails gone there is time to wait for one.
+        // Without a minimum, requests can wait for a rail to return after all have failed.
         builder.rail_failure(RailFailure::Reroute).min_rails(0).healing(healing)
     }
 }

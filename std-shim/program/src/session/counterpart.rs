@@ -1,5 +1,5 @@
-//! The other side, while data moves over the rails: its messages over the control channel, and how long it
-//! may send and do nothing.
+//! The other side while data moves over the rails: its messages over the control channel, and the
+//! limits of its silence.
 
 use super::{Failure, Patience, SessionError};
 use crate::job::{Control, Hello, JobOutcome, Message};
@@ -16,55 +16,58 @@ use std::time::{Duration, Instant};
 /// How long a failed endpoint may take to flush its requests.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a side whose rail failed waits for the other side's report of it.
+/// How long a side whose rail failed waits for the other side to report the cause.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most calls of [`Counterpart::poll_control_sparsely`] between reads of the clock: a round may take only
-/// nanoseconds.
+/// Most calls of [`Counterpart::poll_control_sparsely`] between reads of the clock: a call may come
+/// every few nanoseconds, and reading the clock takes tens of them.
 const CLOCK_EVERY: u32 = 32;
 
-/// Time between polls of the control channel by a busy side.
+/// Time between polls of the control channel while data moves.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// The same of a side that measures how long single requests take.
+/// Time between polls of the control channel while latency is measured: a system call adds to it.
 const POLL_SELDOM: Duration = Duration::from_millis(20);
 
-/// Time between checks for an interrupt by a side that only waits.
+/// Time between checks for an interrupt while a side only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
-/// How often a side reports that it is alive while it works without sending data.
+/// Time between the reports that a side is alive while it sends no data.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Messages that are read at once, so that a peer that floods the channel does not hold up its reader.
+/// Limit of messages that one poll reads, so that a peer that floods the channel cannot block the
+/// reader.
 const AT_ONCE: usize = 16;
 
 /// The other side of a connection.
 pub(crate) struct Counterpart<'a> {
     control: Control,
-    /// What this side's endpoint and the other's tell each other, if they heal by themselves.
+    /// Repair messages between the two endpoints, if they repair rails.
     link: Option<HealingLink>,
     patience: Option<Patience>,
     interrupted: &'a AtomicBool,
-    /// What this side waits for, in words for errors.
+    /// What this side waits for, for error messages.
     awaited: &'static str,
-    /// What the other side reported at the end, once it has.
+    /// The final report of the other side, once it has arrived.
     outcome: Option<JobOutcome>,
-    /// Since when nothing at all has happened, and no data has moved.
+    /// Begin of the current time without data and control messages, and of the time without data;
+    /// `None` until the next poll takes the time.
     idle_since: Option<Instant>,
     still_since: Option<Instant>,
-    /// Calls until the next read of the clock, and between two reads.
+    /// Calls until the next read of the clock, and calls between two reads.
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
     /// Time between polls of the control channel.
     poll_every: Duration,
     polled: Option<Instant>,
-    /// When the other side was last told that this one is alive.
+    /// When this side last sent that it is alive.
     told: Instant,
 }
 
 impl<'a> Counterpart<'a> {
-    /// Waits for the other side for `patience`; `None`: forever, once it is ready.
+    /// Takes over a control channel. `patience` limits the waits while data moves; `None`: no
+    /// limit.
     pub(crate) fn new(
         control: Control,
         patience: Option<Patience>,
@@ -76,7 +79,7 @@ impl<'a> Counterpart<'a> {
             link: None,
             patience,
             interrupted,
-            awaited: "news",
+            awaited: "the other side",
             outcome: None,
             idle_since: None,
             still_since: None,
@@ -89,18 +92,19 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// From now on carries what this side's endpoint has to tell the other's.
+    /// Carries the repair messages of `endpoint` over the control channel from now on.
     pub(crate) fn carry_for<Q: Connect>(&mut self, endpoint: &EndpointQp<Q>) {
         self.link = endpoint.healing_link();
     }
 
-    /// Returns what this side's hello says of the control channel: it is made anew when it breaks, if there is
-    /// a way.
+    /// Returns the session for this side's hello, with which a broken control channel can be
+    /// resumed, if this channel supports it.
     pub(crate) fn session(&self) -> Option<Session> {
         self.control.session()
     }
 
-    /// The control channel was made anew: what the endpoints told each other may be lost.
+    /// Handles a reconnected control channel: repair messages may have been lost, and are sent
+    /// again.
     fn resumed(&mut self) {
         self.idle_since = None;
         if let Some(link) = &self.link {
@@ -108,7 +112,7 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Sends what this side's endpoint has to tell.
+    /// Sends the repair messages of this side's endpoint.
     fn carry(&mut self) -> Result<(), SessionError> {
         while let Some(message) = self.link.as_ref().and_then(HealingLink::next_message) {
             self.control.send(&Message::Heal(message))?;
@@ -116,7 +120,7 @@ impl<'a> Counterpart<'a> {
         Ok(())
     }
 
-    /// Hands this side's endpoint what the other's tells.
+    /// Passes a repair message of the other side to this side's endpoint.
     fn hear(&self, message: HealingMessage) -> Result<(), SessionError> {
         let Some(link) = &self.link else {
             return Err(SessionError::out_of_turn(&Message::Heal(message), DONE));
@@ -124,15 +128,15 @@ impl<'a> Counterpart<'a> {
         link.hear(message).map_err(|error| SessionError::Protocol(error.to_string()))
     }
 
-    /// From now on polls the control channel less often, since the system calls would show in what is measured; unless
-    /// the two endpoints heal with its help.
+    /// Polls the control channel less often from now on, since its system calls add to measured
+    /// latencies. Has no effect if the endpoints repair rails, which needs the control channel.
     pub(crate) fn poll_seldom(&mut self) {
         if self.link.is_none() {
             self.poll_every = POLL_SELDOM;
         }
     }
 
-    /// Sets what this side waits for from now on, in words for errors.
+    /// Sets what this side waits for from now on, for error messages.
     pub(crate) fn awaits(&mut self, what: &'static str) {
         self.awaited = what;
     }
@@ -142,7 +146,7 @@ impl<'a> Counterpart<'a> {
         Ok(self.control.send(message)?)
     }
 
-    /// Tells the other side of a failure, unless it has told us.
+    /// Reports a failure to the other side, unless the other side caused it.
     pub(crate) fn tell_failure(&mut self, failure: &impl Failure) {
         tell_failure(&mut self.control, failure);
     }
@@ -155,7 +159,8 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Waits for the next message or an interrupt.
+    /// Waits for the next message that is not about repair, for up to `patience`, or for an
+    /// interrupt.
     fn expect(
         &mut self,
         expected: &'static str,
@@ -168,7 +173,7 @@ impl<'a> Counterpart<'a> {
             }
             self.carry()?;
             if self.control.is_broken() {
-                // Nothing can come: how long that may last, the channel knows.
+                // The channel limits the time to reconnect; this wait starts again after that.
                 begin = Instant::now();
             }
             match self.control.try_recv()? {
@@ -192,7 +197,8 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Connects an endpoint with the other side's; see [`bring_up`](polyrail::exchange::bring_up).
+    /// Connects `endpoint` with the endpoint of the other side; see
+    /// [`bring_up`](polyrail::exchange::bring_up).
     pub(crate) fn bring_up<Q: Connect, E>(
         &mut self,
         endpoint: &mut EndpointQp<Q>,
@@ -206,7 +212,7 @@ impl<'a> Counterpart<'a> {
         Ok(self.expect_ready()?)
     }
 
-    /// Connects an endpoint for messages with the other side's; see
+    /// Connects an endpoint for messages with that of the other side; see
     /// [`bring_up_p2p`](polyrail::exchange::bring_up_p2p).
     pub(crate) fn bring_up_p2p<D: Domain>(
         &mut self,
@@ -224,16 +230,17 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Returns what the other side reported at the end, if it has.
+    /// Returns the final report of the other side, if it has arrived.
     pub(crate) fn outcome(&self) -> Option<JobOutcome> {
         self.outcome
     }
 
-    /// Waits for the other side's report at the end.
+    /// Waits for the final report of the other side.
     ///
     /// # Errors
     ///
-    /// It failed or is gone, or did not answer in time; the user wants to stop.
+    /// The other side failed, closed the connection, or did not answer in time; the user
+    /// interrupted.
     pub(crate) fn expect_outcome(&mut self) -> Result<JobOutcome, SessionError> {
         match self.expect(DONE, self.control.message_timeout())? {
             Message::Done(outcome) => Ok(outcome),
@@ -241,29 +248,31 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Data moved over the rails: patience begins anew.
+    /// Notes that data moved over the rails: restarts the limits of silence.
     pub(crate) fn moved(&mut self) {
         self.idle_since = None;
         self.still_since = None;
     }
 
-    /// Reads messages from the control channel, and checks for interrupts and patience.
+    /// Reads messages from the control channel, and checks for interrupts and the limits of
+    /// silence.
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone, or nothing happened, or no data moved, for too long; the user
-    /// wants to stop.
+    /// The other side failed or closed the connection; it was silent, or no data moved, for too
+    /// long; the user interrupted.
     pub(crate) fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
         self.carry()?;
-        // Messages that came while this side was busy count before patience does.
+        // First, so that messages that came while this side was busy restart the limits.
         for _ in 0..AT_ONCE {
             match self.control.try_recv() {
                 Ok(Some(Message::Failed { reason })) => return Err(SessionError::Peer(reason)),
                 Ok(Some(Message::Done(outcome))) => {
-                    // Compare before reading what it may report about a difference.
+                    // Stop here: a failure may follow that reports a difference, and this side is
+                    // to compare the results itself first.
                     self.outcome = Some(outcome);
                     break;
                 }
@@ -275,7 +284,7 @@ impl<'a> Counterpart<'a> {
                 Ok(Some(Message::Resumed {})) => self.resumed(),
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
-                // It has sent all its messages; its data may still be in flight.
+                // The other side has sent its final report; its data may still be in flight.
                 Err(ControlError::HungUp { .. }) if self.outcome.is_some() => break,
                 Err(error) => return Err(error.into()),
             }
@@ -295,8 +304,8 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Polls the control channel if it is due, and returns whether it was. Cheap enough for every round
-    /// of a busy loop: when rounds take nanoseconds, few of them read the clock.
+    /// Polls the control channel if a poll is due, and returns whether it was. Cheap enough for
+    /// every round of a busy loop: if rounds take nanoseconds, few of them read the clock.
     ///
     /// # Errors
     ///
@@ -318,8 +327,8 @@ impl<'a> Counterpart<'a> {
         self.poll_control_if_due(now)
     }
 
-    /// During long work of this side: polls the control channel if it is due, and tells the other side that
-    /// this one is alive.
+    /// Polls the control channel if a poll is due, and reports that this side is alive: call it
+    /// regularly during long work.
     ///
     /// # Errors
     ///
@@ -329,7 +338,7 @@ impl<'a> Counterpart<'a> {
         self.say_alive()
     }
 
-    /// Tells the other side that this one is alive, if that is due.
+    /// Reports that this side is alive, if a report is due.
     pub(crate) fn say_alive(&mut self) -> Result<(), SessionError> {
         if self.told.elapsed() < ALIVE_EVERY {
             return Ok(());
@@ -338,7 +347,7 @@ impl<'a> Counterpart<'a> {
         self.tell(&Message::Alive {})
     }
 
-    /// Polls the control channel if it is due, and returns whether it was.
+    /// Polls the control channel if a poll is due, and returns whether it was.
     fn poll_control_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
         let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= self.poll_every);
         if due {
@@ -348,8 +357,8 @@ impl<'a> Counterpart<'a> {
         Ok(due)
     }
 
-    /// Data moved over the rails in a round of a loop: patience begins anew, and the control channel is
-    /// polled if it is due.
+    /// Notes that data moved over the rails, and polls the control channel if a poll is due: for a
+    /// round of a loop that made progress.
     ///
     /// # Errors
     ///
@@ -360,8 +369,8 @@ impl<'a> Counterpart<'a> {
         self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
-    /// Polls the control channel when a message comes, at the latest after `patience`: for a side that has
-    /// nothing else to do.
+    /// Waits for a control message for up to `patience`, then polls the control channel: for a side
+    /// that only waits.
     ///
     /// # Errors
     ///
@@ -372,8 +381,9 @@ impl<'a> Counterpart<'a> {
         self.poll_control()
     }
 
-    /// After a rail failed, waits for the other side's report: a NIC's link fails for both sides, and the
-    /// sender knows which of its requests were affected.
+    /// Waits for the other side's report after a rail failed, and returns that report instead of
+    /// `failure` if it comes: a cut link fails on both sides, and only the sender has the failed
+    /// requests.
     pub(crate) fn defer(&mut self, failure: SessionError) -> SessionError {
         if !matches!(failure, SessionError::Endpoint(_)) {
             return failure;
@@ -383,7 +393,7 @@ impl<'a> Counterpart<'a> {
             let left = BLAME_TIMEOUT.saturating_sub(begin.elapsed());
             match self.control.expect(left) {
                 Err(ControlError::GaveUp { reason }) => return SessionError::Peer(reason),
-                // Both endpoints have failed: nobody is to be told anything any more.
+                // Both endpoints have failed, so there is nothing left to repair.
                 Ok(Message::Heal(_) | Message::Resumed {}) => {}
                 _ => break,
             }
@@ -391,10 +401,11 @@ impl<'a> Counterpart<'a> {
         failure
     }
 
-    /// Ends this side's part: tells the other side of a failure, and lets `flush` take every request back from the
-    /// devices, for a time. Buffers have to stay until then: without queue pairs the other side's requests get no
-    /// answer, and the message arrives first; without memory they would fail at once, and hide the
-    /// reason.
+    /// Ends this side: reports a failure to the other side, and calls `flush`, which takes all
+    /// requests back from the devices within the time it is given. Buffers must stay registered
+    /// until then: with the queue pairs gone, the other side's requests get no answer and the
+    /// report arrives first; with the memory gone, they fail at once with an error that hides the
+    /// cause.
     pub(crate) fn conclude(
         &mut self,
         flush: impl FnOnce(Duration),
@@ -407,15 +418,15 @@ impl<'a> Counterpart<'a> {
     }
 }
 
-/// Tells the other side of a failure, unless it has told us.
+/// Reports a failure to the other side, unless the other side caused it.
 pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
     if !failure.is_echo() {
-        // If it cannot be told, the other side sees that we are gone.
+        // If the report cannot be sent, the other side notices the closed connection.
         _ = control.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
     }
 }
 
-/// Waits for the hello of a side that asks for something; if something else comes, tells the side.
+/// Waits for the hello of the side that requests a job; reports the failure to it if there is none.
 pub(crate) fn expect_asker(control: &mut Control) -> Result<Hello, SessionError> {
     let hello = control.expect_hello().map_err(SessionError::from);
     hello.inspect_err(|error| tell_failure(control, error))

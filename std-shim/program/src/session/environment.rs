@@ -1,4 +1,4 @@
-//! The environment that a side runs in.
+//! Resources and limits that a side runs with.
 
 use super::patience::Patience;
 use super::rail_news::Reporter;
@@ -6,17 +6,18 @@ use polyrail::endpoint::EndpointBuilder;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The environment that a side runs in.
+/// Resources and limits that a side runs with.
 #[derive(Debug)]
 pub(crate) struct Environment<'a, D> {
-    /// Its devices.
+    /// The devices of the side.
     pub(crate) domains: Vec<&'a D>,
     pub(crate) builder: &'a EndpointBuilder,
-    /// How long its own requests may make no progress.
+    /// How long requests of this side may make no progress.
     pub(crate) stall_timeout: Duration,
-    /// Where it tells of its rails.
+    /// Receives the events of its rails.
     pub(crate) reporter: Reporter,
-    /// How long to wait for the other side; `None`: forever, when it is in this process too.
+    /// How long to wait for the other side; `None`: forever, since the other side is in this
+    /// process.
     pub(crate) patience: Option<Patience>,
     /// Set when the user wants to stop.
     pub(crate) interrupted: &'a AtomicBool,

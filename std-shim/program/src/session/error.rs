@@ -1,4 +1,4 @@
-//! What can go wrong between two sides, whatever their job.
+//! Errors between two sides, for any job.
 
 use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
@@ -12,22 +12,22 @@ use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
 use std::time::Duration;
 
-/// Why one side could not do its part, apart from problems with its files or figures.
+/// Why a side failed, apart from problems with its files or its measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The other side wants more memory than it may have.
+    /// The other side requires more memory than it may use.
     #[error(
-        "the other side asks for {bytes} bytes of memory here, but the limit is {limit}: a smaller \
-         window or message size needs less"
+        "the other side requires {bytes} bytes of memory on this host, but --max-memory is {limit}: \
+         choose a smaller window or message size"
     )]
     TooMuchMemory {
-        /// Bytes that it asks for.
+        /// Bytes that it requires.
         bytes: u64,
         /// Bytes that are allowed.
         limit: u64,
     },
-    /// Nothing happened.
+    /// Neither data nor control messages arrived.
     #[error("nothing happened for {waited:?} while waiting for {awaited}")]
     Idle {
         /// What this side waited for.
@@ -37,8 +37,8 @@ pub enum SessionError {
     },
     /// The other side was alive, but no data moved.
     #[error(
-        "no data moved for {waited:?} while waiting for {awaited}, though the other side reports that it \
-         is alive"
+        "no data moved for {waited:?} while waiting for {awaited}, although the other side reports that \
+         it is alive"
     )]
     NoProgress {
         /// What this side waited for.
@@ -49,8 +49,8 @@ pub enum SessionError {
     /// The endpoint failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The endpoint refused a request that it should have taken.
-    #[error("posting")]
+    /// The endpoint refused a request that it should have accepted.
+    #[error("cannot post a request")]
     Post(#[source] EndpointError),
     /// The endpoint could not be built.
     #[error(transparent)]
@@ -61,8 +61,8 @@ pub enum SessionError {
     /// The two endpoints for messages could not be connected.
     #[error(transparent)]
     ConnectP2p(#[from] P2pConnectError),
-    /// The endpoint for messages failed, or refused what it should have taken.
-    #[error("messages")]
+    /// The endpoint for messages failed, or refused a message that it should have accepted.
+    #[error("cannot exchange messages")]
     Messages(#[from] CallError),
     /// No message made progress.
     #[error("no message made progress for {waited:?}")]
@@ -70,7 +70,7 @@ pub enum SessionError {
         /// For how long.
         waited: Duration,
     },
-    /// A completion queue of the endpoint for messages broke.
+    /// A completion queue of the endpoint for messages failed.
     #[error(transparent)]
     Queue(#[from] CqError),
     /// The two endpoints could not be connected.
@@ -79,16 +79,16 @@ pub enum SessionError {
     /// A device could not be opened, or refused to register a buffer.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The peer's buffer does not match ours.
+    /// The two sides' buffers are registered with different numbers of devices.
     #[error(transparent)]
     Devices(#[from] DeviceCountMismatch),
-    /// The peer's buffer, as it described it, is too short.
-    #[error("the peer's buffer is too short")]
+    /// The buffer that the peer described is too short.
+    #[error("the peer's buffer is too short for the requests")]
     Range(#[from] OutOfRange),
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
-    /// The peer gave up, for this reason.
+    /// The peer failed, for this reason.
     #[error("the other side gave up: {0}")]
     Peer(Reason),
     /// The control channel failed, or carried something invalid.
@@ -103,11 +103,11 @@ pub enum SessionError {
         }
     )]
     Busy {
-        /// How many peers.
+        /// How many peers it serves.
         peers: usize,
     },
-    /// A peer whose control channel broke comes back too late.
-    #[error("what the peer asked for has ended while its control channel was broken")]
+    /// A peer reconnects its control channel after its job has ended.
+    #[error("cannot resume the control channel: the job ended while the channel was broken")]
     Ended,
     /// The user asked to stop.
     #[error("interrupted")]
@@ -115,7 +115,8 @@ pub enum SessionError {
 }
 
 impl From<PostRecvError> for SessionError {
-    /// Without the names that [`EndpointQp::post_error`](polyrail::endpoint::EndpointQp::post_error) knows.
+    /// Converts without the device names that
+    /// [`EndpointQp::post_error`](polyrail::endpoint::EndpointQp::post_error) adds.
     fn from(error: PostRecvError) -> Self {
         Self::Post(EndpointError::Refused(error.into()))
     }
@@ -130,9 +131,9 @@ impl From<ControlError> for SessionError {
     }
 }
 
-/// A side's failure, which it reports to the other side.
+/// A failure of a side, which the side reports to the other one.
 pub(crate) trait Failure: Error {
-    /// Returns whether it only reports a failure of the other side, which has the reason.
+    /// Returns whether this is only the effect of a failure of the other side, which has the cause.
     fn is_echo(&self) -> bool;
 }
 
@@ -143,27 +144,27 @@ impl Failure for SessionError {
 }
 
 impl SessionError {
-    /// Both sides have a purpose, but only one may ask.
+    /// Both hellos state a purpose, but only one side may.
     pub(crate) fn both_ask(purpose: &Job) -> Self {
-        Self::Protocol(format!("both sides ask; the other one for \"{}\"", purpose.name()))
+        Self::Protocol(format!("its hello states a purpose, \"{}\", as ours does", purpose.name()))
     }
 
-    /// Returns whether a rail may be what failed.
+    /// Returns whether a failed rail may be the cause.
     pub(crate) const fn is_of_rails(&self) -> bool {
         matches!(self, Self::Endpoint(_) | Self::Messages(_) | Self::MessagesStalled { .. })
     }
 
-    /// The other side reports the end of another job.
+    /// The report of the other side is for another kind of job.
     pub(crate) fn other_outcome() -> Self {
-        Self::Protocol("its \"done\" is for another job than the one asked for".into())
+        Self::Protocol("its \"done\" is for another kind of job than requested".into())
     }
 
-    /// The peer's endpoint is for `theirs`, requests or messages, and this side's for the other.
+    /// The peer's endpoint is for `theirs`, this side's for `ours`: requests or messages.
     pub(crate) fn other_kind(theirs: &'static str, ours: &'static str) -> Self {
         ControlError::from(HandshakeError::Reach { theirs, ours }).into()
     }
 
-    /// A post was refused; the cause is an earlier failure, if there is one.
+    /// A request was refused: returns the earlier failure that caused it, or else the refusal.
     pub(crate) fn refused<Q: Connect, C: CompletionQueue>(
         endpoint: &mut Endpoint<Q, C>,
         refusal: impl Into<PostError>,

@@ -1,6 +1,8 @@
-//! What two sides share, whether they copy a file or measure: their environment, how each listens to the
-//! other while data moves over the rails, how long it waits, how the network treats its packets, what becomes of rails that fail, who is told of
-//! it, and what can go wrong.
+//! The connection of two sides, whether they copy a file or measure. `counterpart` is the other
+//! side, over the control channel; `traffic` is requests over the rails; `environment` has the
+//! resources of a side, `patience` its timeouts, `quality` the options of its packets, `care` the
+//! handling of rails that fail; `rail_news` collects events of rails, `server_address` is where to
+//! connect, `error` what can fail.
 
 mod care;
 mod counterpart;

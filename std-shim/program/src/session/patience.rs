@@ -1,23 +1,23 @@
-//! How long one side waits for the other: never forever, unless the caller asks for that.
+//! How long a side waits for the other side.
 
 use polyrail::exchange::{MESSAGE_TIMEOUT, Timeouts};
 use std::time::Duration;
 
-/// How long one side waits for the other.
+/// How long a side waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Until a connection stands, and for each answer while the two sides meet and part.
+    /// To connect, and for each answer while the connection is set up or closed.
     pub answer: Duration,
-    /// While data moves: how long nothing may happen, neither over the rails nor on the control channel; and how
-    /// long a control channel that broke may be missing.
+    /// While data moves: without anything from the other side, neither data over the rails nor
+    /// messages over the control channel. Also the limit for reconnecting a broken control channel.
     pub idle: Duration,
-    /// While data moves: how long no data may move, though the other side reports that it is alive. The far
-    /// end sees no data of a measured WRITE or READ, so there it limits the whole measurement.
+    /// While data moves: without data, although the other side reports that it is alive. The far
+    /// end of a measured WRITE or READ sees no data, so there this limits the whole measurement.
     pub progress: Duration,
 }
 
 impl Default for Patience {
-    /// 10 seconds for an answer, a minute of silence, 10 minutes without data.
+    /// 10 seconds for an answer, a minute without anything, 10 minutes without data.
     fn default() -> Self {
         let idle = Duration::from_secs(60);
         let progress = Duration::from_secs(600);

@@ -1,9 +1,9 @@
-//! How the network treats a side's packets.
+//! Priorities of the packets of a side.
 
 use polyrail::backend::ConnectOptions;
 
-/// What switches and routers go by when they treat a side's packets before or after others. The software NIC
-/// has no network, and ignores it.
+/// Priorities of the packets of a side, for switches and routers. The software NIC ignores them,
+/// since it has no network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QualityOfService {
     /// See [`ConnectOptions::traffic_class`].
@@ -13,7 +13,7 @@ pub struct QualityOfService {
 }
 
 impl QualityOfService {
-    /// Adds it to the options of a connection.
+    /// Applies this to the options of a connection.
     pub(crate) const fn chosen(self, options: ConnectOptions) -> ConnectOptions {
         let Self { traffic_class, service_level } = self;
         ConnectOptions { traffic_class, service_level, ..options }

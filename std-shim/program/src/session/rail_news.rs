@@ -1,31 +1,31 @@
-//! What happens to rails during a job, for people who watch it.
+//! Events of rails during a job, for display.
 
 use crate::fault::Side;
 use polyrail::endpoint::NamedRailEvent;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something happened to a rail of one side.
+/// An event of a rail of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailNewsItem {
-    /// The side.
+    /// The side of the rail.
     pub side: Side,
-    /// What happened.
+    /// The event.
     pub event: NamedRailEvent,
 }
 
-/// What happened to the rails of the sides that are here. A cheap handle: clones mean the same news.
+/// Events of the rails of the sides in this process. A cheap handle: clones share the log.
 #[derive(Clone, Debug, Default)]
 pub struct RailNews(Arc<Mutex<Log>>);
 
 #[derive(Debug, Default)]
 struct Log {
     items: Vec<RailNewsItem>,
-    /// How many of them were taken.
+    /// Number of items that were taken.
     taken: usize,
 }
 
 impl RailNews {
-    /// Takes what happened since the last time, oldest first.
+    /// Takes the events since the last call, oldest first.
     pub fn take(&self) -> Vec<RailNewsItem> {
         let mut log = self.lock();
         let news = log.items[log.taken..].to_vec();
@@ -33,7 +33,7 @@ impl RailNews {
         news
     }
 
-    /// Returns all that happened, oldest first.
+    /// Returns all events, oldest first.
     pub fn all(&self) -> Vec<RailNewsItem> {
         self.lock().items.clone()
     }
@@ -47,7 +47,7 @@ impl RailNews {
     }
 }
 
-/// Where one side tells of its rails.
+/// Adds the rail events of one side to a log.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporter {
     pub(crate) side: Side,
@@ -55,7 +55,7 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// One whom nobody hears.
+    /// Returns a reporter whose log is not read.
     #[cfg(test)]
     pub(crate) fn unheard() -> Self {
         Self { side: Side::Near, news: RailNews::default() }

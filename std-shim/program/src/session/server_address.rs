@@ -1,16 +1,16 @@
-//! Whom a side that asks connects to.
+//! The address of a server.
 
 use super::patience::Patience;
 use crate::job::Control;
 use polyrail::exchange::{ControlError, Token};
 
-/// A [server](crate::serve), and the token that it wants to be known, if any. Text such as `10.0.0.2:7471` is one
-/// without.
+/// The address of a [server](crate::serve), and the token that it requires, if any. Converts from
+/// text such as `10.0.0.2:7471`, without a token.
 #[derive(Clone, Debug)]
 pub struct ServerAddress {
     /// Host and port.
     pub address: String,
-    /// What both sides know.
+    /// The secret that both sides have.
     pub token: Option<Token>,
 }
 

@@ -1,4 +1,4 @@
-//! Requests of one side over its endpoint: posted, counted as they complete, and watched.
+//! Requests of one side over its endpoint: posts them, counts completions, and checks progress.
 
 use super::error::SessionError;
 use super::rail_news::Reporter;
@@ -11,22 +11,22 @@ use std::time::Duration;
 /// Most events that one poll returns.
 const POLL_BUDGET: usize = 64;
 
-/// Polls between two looks at what happened to rails.
+/// Polls between two checks for rail events.
 const NEWS_EVERY: u32 = 64;
 
-/// An endpoint whose requests are counted. They are numbered from 0 and complete in order, so counters are
-/// enough.
+/// An endpoint and the counts of its requests. Requests are numbered from 0 and complete in order,
+/// so counts identify them.
 pub(crate) struct Traffic<D: Domain> {
     pub(crate) endpoint: Endpoint<D::Qp, D::Cq>,
     /// Requests of this side that were posted.
     pub(crate) posted: u64,
-    /// Requests of this side that were reported.
+    /// Requests of this side that were reported as complete.
     pub(crate) reported: u64,
     /// Completions of receives.
     pub(crate) arrived: u64,
     watch: StallWatch,
     reporter: Reporter,
-    /// Polls until it is told what happened to rails.
+    /// Polls until the next check for rail events.
     until_news: u32,
 }
 
@@ -35,16 +35,16 @@ pub(crate) struct Traffic<D: Domain> {
 pub(crate) enum About {
     /// A request of this side.
     Own,
-    /// A request of this side whose `wr_id` is its number, and all before it, which were posted unsignaled or
-    /// reported.
+    /// A request of this side whose `wr_id` is its number, and all requests before it, which were
+    /// unsignaled or have been reported.
     OwnAndBefore,
     /// A request of the other side, which consumed a receive.
     Arrival,
 }
 
 impl<D: Domain> Traffic<D> {
-    /// Watches `endpoint`, whose requests may make no progress for `stall_timeout`, and tells `reporter` of its
-    /// rails.
+    /// Takes over `endpoint`. Its requests fail after `stall_timeout` without progress; `reporter`
+    /// receives its rail events.
     pub(crate) fn new(
         endpoint: Endpoint<D::Qp, D::Cq>,
         stall_timeout: Duration,
@@ -55,11 +55,11 @@ impl<D: Domain> Traffic<D> {
         Self { endpoint, posted: 0, reported: 0, arrived: 0, watch, reporter, until_news }
     }
 
-    /// Posts a request; returns `false` if there is no room until something completes.
+    /// Posts a request. Returns `false` if the queue is full until a request completes.
     ///
     /// # Errors
     ///
-    /// The request cannot be posted later either.
+    /// The request cannot be posted, now or later.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, SessionError> {
         match self.endpoint.post_send(wr) {
             Ok(()) => {
@@ -71,12 +71,13 @@ impl<D: Domain> Traffic<D> {
         }
     }
 
-    /// Counts completions. `about` is called with each and the number of arrivals so far, and returns whose
-    /// request it was. Returns how many completed.
+    /// Polls and counts completions. Calls `about` with each completion and the number of arrivals
+    /// before it, to find out whose request completed. Returns the number of requests that
+    /// completed.
     ///
     /// # Errors
     ///
-    /// The first completion that failed, or a completion queue that broke.
+    /// A request or a completion queue failed.
     pub(crate) fn poll(
         &mut self,
         mut about: impl FnMut(&VirtualWc, u64) -> About,
@@ -115,7 +116,7 @@ impl<D: Domain> Traffic<D> {
         Ok(completed)
     }
 
-    /// Tells what happened to rails.
+    /// Passes rail events to the reporter.
     pub(crate) fn tell_news(&mut self) {
         self.until_news = NEWS_EVERY;
         while let Some(event) = self.endpoint.take_rail_event() {
@@ -127,12 +128,12 @@ impl<D: Domain> Traffic<D> {
     ///
     /// # Errors
     ///
-    /// They have made none for too long.
+    /// They have made no progress for the stall timeout.
     pub(crate) fn check_headway(&mut self) -> Result<(), SessionError> {
         Ok(self.watch.check(&mut self.endpoint, self.posted, self.reported)?)
     }
 
-    /// Returns what the rails did.
+    /// Returns the counts of each rail.
     pub(crate) fn rail_reports(&mut self) -> Vec<RailReport> {
         self.tell_news();
         self.endpoint.rail_reports()

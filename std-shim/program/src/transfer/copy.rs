@@ -1,4 +1,4 @@
-//! Copies a file: two threads, one for each side, and the file that appears at the end.
+//! Copies a file within one process, with a thread for each side.
 
 use super::destination::{Destination, Making};
 use super::error::{CopyError, CopyRole, TransferError};
@@ -30,32 +30,32 @@ use std::time::{Duration, Instant};
 pub struct CopyOptions {
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices on either side, over which the rails are spread; `None`: one for each rail.
+    /// Devices of each side, which rails use in turn; `None`: one for each rail.
     pub devices: Option<usize>,
-    /// How the receiver learns that a chunk has arrived.
+    /// How the receiver is notified that a chunk has arrived.
     pub scheme: Scheme,
     /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
     /// Size of one request in bytes.
     pub message_size: u64,
-    /// Requests in flight at once.
+    /// Requests in flight at a time.
     pub window: u64,
-    /// Bytes that a device sends a second, within one process; `None`: as fast as memory is.
+    /// Limit of each device in bytes per second, within one process; `None`: no limit.
     pub line_rate: Option<NonZeroU64>,
-    /// Faults of the devices, within one process.
+    /// Faults to inject into the devices, within one process.
     pub faults: Vec<RailFault>,
-    /// Code of the time to wait for an acknowledgement before packets are sent again; see
+    /// Code of the time after which packets that are not acknowledged are sent again; see
     /// [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
-    /// How the network treats the packets.
+    /// Priorities of the packets.
     pub quality: QualityOfService,
-    /// What becomes of rails that fail.
+    /// How to handle rails that fail.
     pub care: RailCare,
     /// How long to wait for a receiver on another host.
     pub patience: Patience,
-    /// Whether the copy may replace another file.
+    /// Whether the copy may replace an existing file.
     pub overwrite: bool,
-    /// Whether the copy must reach the disk before it takes its name.
+    /// Whether the copy must be on disk before it gets its name.
     pub sync: bool,
 }
 
@@ -106,29 +106,29 @@ impl CopyOptions {
     }
 }
 
-/// The progress of a copy; shared with those that watch or stop it.
+/// The progress of a copy, shared with threads that watch or stop it.
 #[derive(Debug, Default)]
 pub struct CopyProgress {
     /// Size of the source in bytes; known once it is open.
     pub total: AtomicU64,
     /// Bytes written so far.
     pub written: AtomicU64,
-    /// Setting it ends the copy soon, with [`SessionError::Interrupted`].
+    /// Set to end the copy soon, with [`SessionError::Interrupted`].
     pub interrupted: Arc<AtomicBool>,
-    /// The faults that began and ended.
+    /// Events of injected faults.
     pub faults: FaultLog,
-    /// What happened to rails.
+    /// Events of rails.
     pub rails: RailNews,
 }
 
-/// What one side did.
+/// The report of one side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SideReport {
-    /// Its rails, the notify queue pair last.
+    /// Counts of its rails, and of the notify queue pair last.
     pub rails: Vec<RailReport>,
 }
 
-/// What a copy did.
+/// The report of a copy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CopyReport {
     /// Bytes copied.
@@ -141,21 +141,20 @@ pub struct CopyReport {
     pub crc32: String,
     /// Requests that carried the file.
     pub requests: u64,
-    /// The side that read, if it is in this process.
+    /// The report of the sender, if it is in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SideReport>,
-    /// The side that wrote, if it is in this process.
+    /// The report of the receiver, if it is in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver: Option<SideReport>,
 }
 
-/// Copies `source` to `destination` through a virtual queue pair on the software NIC. `watch` is
-/// called ten times a second, on this thread, while two others do the work.
+/// Copies `source` to `destination` over a virtual queue pair on the software NIC. Calls `watch`
+/// ten times a second, on this thread, while two other threads copy.
 ///
 /// # Errors
 ///
-/// See [`CopyError`]. Unless the copy is complete and its checksums agree, the destination is as it
-/// was before.
+/// See [`CopyError`]. After an error, the destination is as it was before.
 pub fn copy_file(
     source: &Path,
     destination: &Path,
@@ -189,7 +188,7 @@ pub fn copy_file(
 }
 
 impl CopyReport {
-    /// Makes a report of what was copied, without the rails.
+    /// Makes a report without the rails.
     pub(super) fn new(sum: Sum, plan: CopyPlan, time: Duration) -> Self {
         let seconds = time.as_secs_f64();
         Self {
@@ -231,7 +230,7 @@ fn run_sides(
         builder: &builder,
         stall_timeout: options.care.stall_timeout,
         reporter: Reporter { side, news: progress.rails.clone() },
-        // Both sides are here, and wait only for this host's files.
+        // Both sides are in this process, and can only wait for files of this host.
         patience: None,
         interrupted: &progress.interrupted,
     };
@@ -240,7 +239,7 @@ fn run_sides(
     let parcel = Parcel { source, job: CopyJob::new(plan) };
     let work = || {
         std::thread::scope(|scope| {
-            // The channel is dropped with its side, so that the other one notices if the thread panics.
+            // Each thread owns its channel: if one panics, the other notices the closed channel.
             let receiver = scope.spawn(|| receive_file(there, far, target, &progress.written));
             let sent = send_file(here, near, parcel, &AtomicU64::new(0));
             (sent, receiver.join())
@@ -254,7 +253,7 @@ fn run_sides(
 
 type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
 
-/// Combines two results. If both failed, returns the cause, not its echo.
+/// Combines the results of both sides. If both failed, returns the cause rather than its effect.
 fn judge(sent: SideResult, received: SideResult) -> CopyOutcome {
     match (sent, received) {
         (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),

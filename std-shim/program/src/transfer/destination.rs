@@ -1,4 +1,4 @@
-//! The file that a copy becomes, which does not appear before it is complete.
+//! The file to write, which appears only when it is complete.
 
 use super::error::CopyError;
 use super::part::{Part, directory, succeed};
@@ -7,30 +7,30 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where the bytes are written.
+/// The file to write.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// A file beside the destination, which takes its name when it is complete.
+    /// A file that gets the name of the destination when it is complete.
     File {
         /// The file being written.
         part: Part,
-        /// The name that it will take.
+        /// The name that it will get.
         path: PathBuf,
-        /// Whether another file may have that name by then.
+        /// Whether it may replace a file of that name.
         overwrite: bool,
     },
     /// A character device such as `/dev/null`, which is written in place.
     Device(File),
 }
 
-/// What a file is made of, and for what.
+/// Options for making a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Making<'a> {
     /// The file that is copied, if it is on this host.
     pub(super) source: Option<(&'a Path, &'a Metadata)>,
-    /// Permissions, before the umask, of a file that replaces no other.
+    /// Permissions, before the umask, of a file that replaces no file.
     pub(super) mode: u32,
-    /// Whether it may replace another.
+    /// Whether it may replace an existing file.
     pub(super) overwrite: bool,
 }
 
@@ -54,18 +54,19 @@ impl Destination {
             Ok(_) if !overwrite => return Err(CopyError::Exists { path: path.to_owned() }),
             Ok(existing) => {
                 refuse(source, (path, &existing))?;
-                // The file must be writable for us, though a rename would not require it.
+                // A rename would not require it, but a file that is not writable must not be
+                // replaced.
                 let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
                 if existing.file_type().is_char_device() {
                     return Ok(Self::Device(file));
                 }
-                // Behind a symbolic link, the file is replaced, not the link.
+                // Replaces the file that a symbolic link points to, not the link.
                 (Some(existing), fs::canonicalize(path).map_err(failed)?)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Somebody else may have chosen where it leads: as with cp, nothing is created there.
+                // Another user may have made the link, so its target is not created, as with cp.
                 if path.is_symlink() {
-                    let what = "a symbolic link that leads nowhere";
+                    let what = "a dangling symbolic link";
                     return Err(CopyError::DestinationKind { path: path.to_owned(), what });
                 }
                 (None, path.to_owned())
@@ -87,7 +88,7 @@ impl Destination {
         }
     }
 
-    /// Gives the complete copy its name; with `sync`, after it has reached the disk.
+    /// Gives the complete file its name; with `sync`, flushes file and directory to disk.
     pub(super) fn finish(self, sync: bool) -> io::Result<()> {
         let Self::File { part, path, overwrite } = self else { return Ok(()) };
         part.take_name(&path, overwrite, sync)?;
@@ -98,7 +99,7 @@ impl Destination {
     }
 }
 
-/// Writes a file completely, or leaves it as it was before, like the destination of a copy.
+/// Replaces a file at once: after an error, it is as it was before.
 ///
 /// # Errors
 ///
@@ -110,7 +111,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
     written.map_err(|source| CopyError::Destination { path: path.to_owned(), source })
 }
 
-/// Checks that [`replace_file`] could begin now. Leaves nothing behind.
+/// Checks that [`replace_file`] could begin now, without changing anything.
 ///
 /// # Errors
 ///
@@ -119,7 +120,7 @@ pub fn check_replaceable(path: &Path) -> Result<(), CopyError> {
     Destination::create(path, Making::default()).map(drop)
 }
 
-/// Refuses what a copy must not replace.
+/// Refuses to replace the source itself, or anything but a regular file or a character device.
 fn refuse(
     source: Option<(&Path, &Metadata)>,
     existing: (&Path, &Metadata),

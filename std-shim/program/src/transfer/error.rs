@@ -1,4 +1,4 @@
-//! What can go wrong with a copy.
+//! Errors of a copy.
 
 use crate::fault::UnknownRail;
 use crate::job::{CopyPlanError, Sum};
@@ -7,12 +7,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One of the two sides.
+/// One of the two sides of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRole {
-    /// The one that reads the file.
+    /// The side that reads the file.
     Sender,
-    /// The one that writes it.
+    /// The side that writes the file.
     Receiver,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for CopyRole {
     }
 }
 
-/// Why one side could not do its part.
+/// Why one side of a copy failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -40,27 +40,27 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The file ended early.
-    #[error("it ends after {found} bytes, but had {expected} when the copy began")]
+    #[error("it shrank during the copy, from {expected} bytes to at most {found}")]
     Shrunk {
         /// Bytes found.
         found: u64,
         /// Bytes expected.
         expected: u64,
     },
-    /// The file grew, or it is one that does not report its length.
-    #[error("it has more than the {expected} bytes that it had when the copy began")]
+    /// The file grew, or does not report its length.
+    #[error("it grew during the copy, from {expected} bytes, or does not report its length")]
     Grew {
         /// Bytes expected.
         expected: u64,
     },
-    /// The file changed, though not its length.
-    #[error("it changed while it was copied: its {what} was {before}, and is now {after}")]
+    /// The file changed without changing its length.
+    #[error("it changed during the copy: its {what} was {before}, and is now {after}")]
     Changed {
         /// The attribute that changed.
         what: &'static str,
-        /// Its value when the copy began; times in seconds since 1970.
+        /// Value of the attribute when the copy began; times are in seconds since 1970.
         before: String,
-        /// Its value at the end.
+        /// Value of the attribute at the end.
         after: String,
     },
     /// The file could not be written.
@@ -73,10 +73,10 @@ pub enum TransferError {
         /// Why.
         source: io::Error,
     },
-    /// The file could not take its name, or reach the disk.
-    #[error("completing it")]
+    /// The file could not be renamed or flushed to disk.
+    #[error("completing the file")]
     Finish(#[source] io::Error),
-    /// What arrived differs from what was sent.
+    /// The bytes that arrived differ from those that were sent.
     #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]
     Checksum {
         /// The sender's.
@@ -84,7 +84,7 @@ pub enum TransferError {
         /// The receiver's.
         received: Sum,
     },
-    /// The two sides could not work together.
+    /// The connection of the two sides failed.
     #[error(transparent)]
     Session(SessionError),
 }
@@ -108,7 +108,7 @@ impl Failure for CopyError {
 }
 
 impl CopyError {
-    /// Returns what a side's failure means for the files.
+    /// Converts the failure of a side, and names the file if it is about one.
     pub(super) fn of_side(
         role: CopyRole,
         error: TransferError,
@@ -159,7 +159,7 @@ pub enum CopyError {
         /// Why.
         source: io::Error,
     },
-    /// The destination is not something that a copy can become.
+    /// The destination is of a kind that a copy cannot replace.
     #[error("cannot write {}: it is {what}", path.display())]
     DestinationKind {
         /// The destination.
@@ -167,16 +167,18 @@ pub enum CopyError {
         /// What it is.
         what: &'static str,
     },
-    /// The destination is there, and must not be replaced.
-    #[error("{} is there, and may not be replaced", path.display())]
+    /// The destination exists, and must not be replaced.
+    #[error("{} exists, and --no-overwrite forbids replacing it", path.display())]
     Exists {
         /// The destination.
         path: PathBuf,
     },
-    /// The file is longer than the receiver takes.
-    #[error("a file of {bytes} bytes, but the limit here is {limit}")]
+    /// The file is longer than the receiver accepts.
+    #[error(
+        "the file has {bytes} bytes, but the server accepts files of up to {limit} bytes (--max-file-size)"
+    )]
     TooLong {
-        /// Its length in bytes.
+        /// Length of the file in bytes.
         bytes: u64,
         /// The limit in bytes.
         limit: u64,
@@ -191,16 +193,21 @@ pub enum CopyError {
     },
     /// The receiver has no destination for files.
     #[error(
-        "this server accepts no files, only measurements: it was started without a destination"
+        "this server accepts no files, only measurements: start it with a destination, as in \
+         `polyrail serve /data`"
     )]
     NoDestination,
-    /// The copy's name is not one that a receiver would accept.
-    #[error("{}: a receiver does not accept this name; give the copy another one", path.display())]
+    /// The name of the copy is one that receivers refuse.
+    #[error(
+        "a receiver would refuse the name {:?}: choose a name of up to 255 bytes of UTF-8, without / \
+         and control characters, that does not begin with a dot",
+        path.display()
+    )]
     Name {
         /// The name.
         path: PathBuf,
     },
-    /// Options that do not go together.
+    /// An option is out of range.
     #[error(transparent)]
     Plan(CopyPlanError),
     /// A fault was requested on a rail that does not exist.

@@ -1,8 +1,8 @@
-//! The file that a copy is written to before it is complete.
+//! The file that a copy is written to until it is complete.
 //!
-//! Linux has files without names: nothing is left of one, however the process ends. If the file system does
-//! not support them, the file has a hidden name beside the destination, and is removed on drop; a process
-//! that is killed leaves it.
+//! On Linux it has no name (O_TMPFILE), so that it disappears however the process ends. If the file
+//! system does not support that, it has a hidden name beside the destination and is removed on
+//! drop; a process that is killed leaves it behind.
 
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use rustix::io::Errno;
@@ -13,23 +13,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A file that takes a name when it is complete.
+/// A file that gets its name when it is complete.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// It has no name.
+    /// A file without a name.
     Unnamed(File),
-    /// It has a hidden name.
+    /// A file with a hidden name.
     Named(Hidden),
 }
 
-/// A file with a hidden name, which is removed on drop. If another file has the name by then, that one
-/// stays.
+/// A file with a hidden name, which is removed on drop unless another file has replaced it there.
 #[derive(Debug)]
 pub(super) struct Hidden(NamedTempFile);
 
-/// Another file has replaced a part at its hidden name.
+/// Another file has replaced the part at its hidden name.
 #[derive(Debug, thiserror::Error)]
-#[error("another file has replaced the one written at {}; it stays there", path.display())]
+#[error("another program replaced the unfinished copy at {}; that file is left there", path.display())]
 struct Swapped {
     path: PathBuf,
 }
@@ -37,7 +36,8 @@ struct Swapped {
 impl Part {
     /// Makes a file with this mode, before the umask, in the directory of `path`.
     pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
-        // If the first kind fails for any reason, the second one works or returns the error.
+        // The error of the first kind is dropped: if its cause also affects the second kind, that
+        // reports it.
         unnamed(path, mode)
             .map_or_else(|_| named(path, mode).map(Self::Named), |f| Ok(Self::Unnamed(f)))
     }
@@ -50,8 +50,8 @@ impl Part {
         }
     }
 
-    /// Takes the name `path`, replacing a file of that name if it may `overwrite` one; with `sync`, after the
-    /// part has reached the disk.
+    /// Gives the file the name `path`, replacing a file of that name if `overwrite` is set; with
+    /// `sync`, flushes it to disk before.
     pub(super) fn take_name(self, path: &Path, overwrite: bool, sync: bool) -> io::Result<()> {
         if sync {
             self.file().sync_all()?;
@@ -78,10 +78,10 @@ impl Part {
 }
 
 impl Hidden {
-    /// Makes a file with a hidden name beside `path`. It begins with a dot and as much of the other name
-    /// as leaves room for the rest.
+    /// Makes a file with a hidden name beside `path`: a dot, the first part of the name of `path`,
+    /// random characters and a suffix.
     fn new(path: &Path, make: impl FnMut(&Path) -> io::Result<File>) -> io::Result<Self> {
-        /// Names have up to 255 bytes, or 143 if the file system encrypts them (eCryptfs).
+        /// Names are limited to 255 bytes, or to 143 if the file system encrypts them (eCryptfs).
         const KEPT_BYTES: usize = 100;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         tempfile::Builder::new()
@@ -91,7 +91,7 @@ impl Hidden {
             .map(Self)
     }
 
-    /// Returns whether the file is still at its name.
+    /// Returns whether the hidden name still names this file.
     fn is_there(&self) -> io::Result<bool> {
         is_at(self.0.as_file(), &fs::symlink_metadata(self.0.path())?)
     }
@@ -106,7 +106,8 @@ impl Hidden {
             return fs::rename(hidden, path);
         }
         match renameat_with(CWD, hidden, CWD, path, RenameFlags::NOREPLACE) {
-            // Not every file system can (NFS); a hard link replaces nothing either, and the hidden name goes.
+            // Some file systems do not support NOREPLACE (NFS). A hard link does not replace a file
+            // either; the hidden name is removed on drop.
             Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(hidden, path),
             renamed => Ok(renamed?),
         }
@@ -120,7 +121,8 @@ impl Drop for Hidden {
     }
 }
 
-/// Returns whether the file system refuses hard links: some (FUSE) have unnamed files without them.
+/// Returns whether the file system refuses hard links: some (FUSE) support unnamed files but not
+/// links.
 fn refuses_links(error: &io::Error) -> bool {
     use ErrorKind::{CrossesDevices, PermissionDenied, Unsupported};
     matches!(error.kind(), CrossesDevices | PermissionDenied | Unsupported)
@@ -133,7 +135,7 @@ fn unnamed(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file =
         options.read(true).write(true).mode(mode).custom_flags(flags).open(directory(path))?;
-    // Without /proc it could never get one.
+    // It gets its name through /proc, which may not be mounted.
     if is_at(&file, &fs::metadata(proc_path(&file))?)? {
         Ok(file)
     } else {
@@ -141,7 +143,7 @@ fn unnamed(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Other systems have no such files.
+/// Other systems have no files without a name.
 #[cfg(not(target_os = "linux"))]
 fn unnamed(_: &Path, _: u32) -> io::Result<File> {
     Err(ErrorKind::Unsupported.into())
@@ -149,29 +151,29 @@ fn unnamed(_: &Path, _: u32) -> io::Result<File> {
 
 /// Makes a file with a hidden name.
 fn named(path: &Path, mode: u32) -> io::Result<Hidden> {
-    // Not `tempfile_in`, whose errors name the temporary file.
+    // `tempfile_in` would name the temporary file in its errors.
     Hidden::new(path, |name| {
         OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(name)
     })
 }
 
-/// Gives a file without a name this name.
+/// Gives a name to a file without a name.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(linkat(CWD, proc_path(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Returns a path to an open file.
+/// Returns a path of an open file in /proc.
 fn proc_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Returns whether the metadata is this file's.
+/// Returns whether `found` is metadata of this file.
 fn is_at(file: &File, found: &Metadata) -> io::Result<bool> {
     let file = file.metadata()?;
     Ok((file.dev(), file.ino()) == (found.dev(), found.ino()))
 }
 
-/// Copies a file that cannot get a name to one with a hidden name.
+/// Copies a file that cannot be linked to a new file with a hidden name.
 fn copy_of(mut file: &File, path: &Path, sync: bool) -> io::Result<Hidden> {
     let metadata = file.metadata()?;
     let hidden = named(path, metadata.mode() & 0o777)?;
@@ -193,7 +195,7 @@ pub(super) fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Gives a file the mode of the one that it replaces, and the owner if permitted.
+/// Gives a file the mode of the file that it replaces, and the owner and group if permitted.
 pub(super) fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
@@ -286,7 +288,7 @@ mod tests {
             if complete {
                 let error = part.take_name(&path, true, false).unwrap_err().to_string();
                 let said =
-                    format!("another file has replaced the one written at {}", hidden.display());
+                    format!("another program replaced the unfinished copy at {}", hidden.display());
                 assert!(error.contains(&said), "{error}");
             } else {
                 drop(part);

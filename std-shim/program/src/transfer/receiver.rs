@@ -1,4 +1,4 @@
-//! The side that writes the file: writes chunks from its ring, and returns credits.
+//! The receiver: writes chunks from its ring to the file, and returns credits.
 
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
@@ -13,7 +13,7 @@ use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes what the other side sends to `file`, and counts the bytes in `written`.
+/// Receives a file from the other side into `file`, and counts the bytes in `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
     mut control: Control,
@@ -24,17 +24,18 @@ pub(super) fn receive_file<D: Domain>(
     receive_from(environment, control, &peer, IncomingFile { file, written, complete: || Ok(()) })
 }
 
-/// Where the bytes are written.
+/// The file to write to.
 #[derive(Debug)]
 pub(super) struct IncomingFile<'a, F> {
     pub(super) file: &'a File,
     /// Counts the bytes.
     pub(super) written: &'a AtomicU64,
-    /// Called when all bytes are written and correct, before the sender learns of it.
+    /// Called when all bytes are written and their checksum is correct, before the sender is
+    /// informed.
     pub(super) complete: F,
 }
 
-/// Does the same, after the sender's hello.
+/// Receives a file as [`receive_file`] does, from a sender whose hello has arrived.
 pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
     control: Control,
@@ -42,7 +43,8 @@ pub(super) fn receive_from<D: Domain>(
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, control)?;
-    // Made when the plan is known, and kept until no more requests of the other side can come.
+    // Made once the sender's plan is valid, and kept until no requests of the other side can
+    // arrive.
     let mut buffers = None;
     let result = run(&mut side, peer, &mut buffers, incoming)
         .map_err(|failure| side.defer_to_sender(failure));
@@ -79,11 +81,11 @@ fn run<D: Domain>(
     let crc = crc32fast::Hasher::new();
     let mut receiver =
         FileReceiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
-    side.awaits("the rest of what the sender has to send");
+    side.awaits("the next chunk of the file");
     while receiver.taken < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
         if side.traffic.arrived > plan.chunks().min(side.traffic.posted + u64::from(plan.window)) {
-            let what = "a chunk for which there was no room";
+            let what = "it sent a chunk although no slot was free";
             return Err(SessionError::Protocol(what.into()).into());
         }
         side.rest(progress)?;
@@ -107,12 +109,13 @@ struct FileReceiver<'a, R> {
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
     crc: crc32fast::Hasher,
-    /// Chunks that were written to the file; at most one more than credits were posted.
+    /// Chunks that were written to the file: as many as credits were posted, or one more.
     taken: u64,
 }
 
 impl<R> FileReceiver<'_, R> {
-    /// Writes the next chunk, if one has arrived, and returns its credit, if there is room.
+    /// Writes the next chunk to the file, if one has arrived, and posts its credit, if there is
+    /// room.
     fn advance<D: Domain>(
         &mut self,
         side: &mut Side<'_, D>,
@@ -155,7 +158,7 @@ impl<R> FileReceiver<'_, R> {
         Ok(())
     }
 
-    /// Posts a credit: a notification, whose bytes are the number of credits so far.
+    /// Posts a credit: a notification whose payload is the number of credits so far.
     fn post_credit<D: Domain>(
         &self,
         side: &mut Side<'_, D>,

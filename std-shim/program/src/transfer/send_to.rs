@@ -1,5 +1,4 @@
-//! The sending side between two processes: reads a file here for a [`Server`](crate::serve::Server) to
-//! write.
+//! Sends a file to a [`Server`](crate::serve::Server) in another process.
 
 use super::copy::{CopyOptions, CopyProgress, CopyReport, SideReport};
 use super::error::{CopyError, CopyRole, TransferError};
@@ -16,11 +15,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Copies `source` to this [`Server`](crate::serve::Server), such as `10.0.0.2:7471`, over
-/// these devices. `name` is the copy's name there; `None`: the source's. `watch` is called ten times a
-/// second, on this thread, while another does the work.
+/// Copies `source` to a [`Server`](crate::serve::Server), such as `10.0.0.2:7471`, over these
+/// devices. `name` is the name of the copy there; `None`: that of the source. Calls `watch` ten
+/// times a second, on this thread, while another thread sends.
 ///
-/// The options `devices`, `faults` and `sync` are for copies within one process, and have no effect here.
+/// The options `devices`, `faults` and `sync` apply to copies within one process, and have no
+/// effect here.
 ///
 /// # Errors
 ///
@@ -51,7 +51,8 @@ pub fn send_to<D: Domain + Sync>(
     let control = server.connect(&options.patience).map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
-        // Buffers are registered with all of them, so devices that no rail uses are left out.
+        // Buffers are registered with each of these devices, so devices that no rail uses are left
+        // out.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
         stall_timeout: options.care.stall_timeout,

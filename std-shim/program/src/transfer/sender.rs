@@ -1,4 +1,4 @@
-//! The side that reads the file: reads chunks into its ring, posts them, and waits for credits.
+//! The sender: reads chunks of the file into its ring, posts them, and waits for credits.
 
 use super::error::TransferError;
 use super::side::{self, Side};
@@ -15,19 +15,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a credit in bytes.
 pub(super) const CREDIT_BYTES: usize = 8;
-/// Credits that the sender's buffer has room for: as many as can be in flight, since a virtual queue pair
-/// tracks 256 requests.
+/// Number of credits in the sender's buffer: as many as can be in flight, since a virtual queue
+/// pair tracks 256 requests.
 pub(super) const CREDIT_SLOTS: usize = 256;
 
-/// What to send.
+/// A file to send.
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
     pub(super) source: &'a Source,
-    /// What the receiver is told of it.
+    /// The job to request from the receiver.
     pub(super) job: CopyJob,
 }
 
-/// Moves a file to the other side, and counts in `taken` the bytes that this one has taken.
+/// Sends a file to the other side, and counts in `taken` the bytes that the other side has
+/// received.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
     control: Control,
@@ -63,12 +64,12 @@ fn run<D: Domain>(
     let keys = ring.toward(&peer.buffer)?;
     let crc = crc32fast::Hasher::new();
     let peer = &peer.buffer;
-    side.awaits("the receiver's credit for what was sent");
+    side.awaits("the receiver's credits for the chunks that were sent");
     let mut sender = FileSender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.traffic.arrived < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
         if side.traffic.arrived > side.traffic.posted {
-            let what = "a credit for a chunk that was not sent";
+            let what = "it sent a credit for a chunk that was not sent";
             return Err(SessionError::Protocol(what.into()).into());
         }
         taken.store(plan.position(side.traffic.arrived).min(plan.total), Ordering::Relaxed);
@@ -91,13 +92,13 @@ struct FileSender<'a, R> {
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
     crc: crc32fast::Hasher,
-    /// Chunks that were read into the ring; at most one more than were posted.
+    /// Chunks that were read into the ring: as many as were posted, or one more.
     loaded: u64,
 }
 
 impl<R> FileSender<'_, R> {
-    /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so that data
-    /// moves in between.
+    /// Reads the next chunk if its slot is free, and posts it if there is room. Only one chunk, so
+    /// that completions are polled between chunks.
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
         let free = side.traffic.arrived.min(side.traffic.reported) + u64::from(self.plan.window);
         if self.loaded == side.traffic.posted && self.loaded < self.plan.chunks().min(free) {
@@ -131,8 +132,8 @@ impl<R> FileSender<'_, R> {
         Ok(())
     }
 
-    /// Checks that the file was read to its end, else the copy would be incomplete; and that it did not
-    /// change, else the copy would be of a file that never existed.
+    /// Checks that the file has no more bytes, since the copy would be incomplete; and that it did
+    /// not change, since the copy would mix two states of it.
     fn check_end(&self) -> Result<(), TransferError> {
         let position = self.plan.total;
         let length = 1;

@@ -1,8 +1,7 @@
-//! The receiving side between two processes: takes a file from a peer of a
-//! [`Server`](crate::serve::Server).
+//! Receives a file from a peer of a [`Server`](crate::serve::Server), in another process.
 //!
 //! A peer is trusted only with the bytes of its file: it cannot choose a path, use more memory than
-//! allowed, or hold the server up by staying silent.
+//! allowed, or block the server by staying silent.
 
 use super::copy::{CopyProgress, CopyReport, SideReport};
 use super::destination::{self, Destination, Making};
@@ -19,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A file that arrived.
+/// A file that was received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
     /// Where it is.
@@ -30,13 +29,13 @@ pub struct Received {
     pub report: CopyReport,
 }
 
-/// Takes the file of a visitor. `watch` is called ten times a second, on
-/// this thread, while another does the work.
+/// Receives the file of a peer. Calls `watch` ten times a second, on this thread, while another
+/// thread receives.
 ///
 /// # Errors
 ///
-/// See [`CopyError`]; the sender learns of it. Unless the copy is complete and its checksums agree, the
-/// destination is as it was before.
+/// See [`CopyError`]; the error is also reported to the sender. After an error, the destination is
+/// as it was before.
 pub(crate) fn receive<D: Domain + Sync>(
     mut visit: Visit<'_, D>,
     job: &CopyJob,
@@ -76,15 +75,15 @@ fn receiver_failed(error: SessionError) -> CopyError {
     CopyError::Transfer { role: CopyRole::Receiver, source: Box::new(error.into()) }
 }
 
-/// Where a file goes.
+/// The destination of a file.
 struct Prepared {
     path: PathBuf,
     target: Destination,
-    /// The target's file, to write to until the target is complete.
+    /// The file of `target`, to write to until it is complete.
     file: File,
 }
 
-/// Checks whether the file is allowed, and prepares its place.
+/// Checks that the file is allowed, and prepares its destination.
 fn prepare<D: Domain>(visit: &Visit<'_, D>, job: &CopyJob) -> Result<Prepared, CopyError> {
     let options = visit.options;
     let bytes = job.plan.total;
@@ -106,14 +105,14 @@ fn prepare<D: Domain>(visit: &Visit<'_, D>, job: &CopyJob) -> Result<Prepared, C
     }
 }
 
-/// Returns where a file is written. In a directory, a peer's name replaces only regular files: a symbolic
-/// link would lead elsewhere.
+/// Returns the path of the copy. In a directory, a name that the peer chose may replace only
+/// regular files, since a symbolic link could lead out of the directory.
 fn place(destination: &Path, name: Option<&FileName>) -> Result<PathBuf, CopyError> {
     if !destination.is_dir() {
         return Ok(destination.to_owned());
     }
     let Some(name) = name else {
-        let what = "a directory, and the sender gives no name";
+        let what = "a directory, and the sender proposed no name";
         return Err(CopyError::DestinationKind { path: destination.to_owned(), what });
     };
     let path = destination.join(name.as_str());

@@ -1,5 +1,5 @@
-//! What sender and receiver share: the handshake, counting completions, patience while nothing happens,
-//! and an orderly end.
+//! The code that sender and receiver share: handshake, counting completions, waiting, and an
+//! orderly end.
 
 use super::error::TransferError;
 use crate::job::{Control, Hello, Message, Sum};
@@ -11,14 +11,14 @@ use polyrail::idle::{Idle, NAP, Rest};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
 use polyrail::verbs::{RecvWr, SendWr};
 
-/// `wr_id` of notification receives. Requests of this side have their sequence number; over a single rail
-/// nothing else in a failed completion distinguishes the two.
+/// `wr_id` of notification receives; requests of this side have their sequence number. Over a
+/// single rail, a failed completion has no opcode, so only the `wr_id` distinguishes the two.
 const NOTIFICATION: u64 = u64::MAX;
 
 /// Idle polls between polls of the control channel.
 const POLL_EVERY: u32 = 32;
 
-/// One side of a copy. It receives the other side's notifications, which are numbered like requests.
+/// One side of a copy. Notifications of the other side are numbered as its requests are.
 pub(super) struct Side<'a, D: Domain> {
     pub(super) environment: Environment<'a, D>,
     peer: Counterpart<'a>,
@@ -54,25 +54,25 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.peer.tell(message)?)
     }
 
-    /// Sets what this side waits for from now on, in words for errors.
+    /// Sets what this side waits for from now on, for error messages.
     pub(super) fn awaits(&mut self, what: &'static str) {
         self.peer.awaits(what);
     }
 
-    /// During long work of this side: polls the control channel if it is due, and tells the other side that
-    /// this one is alive.
+    /// Polls the control channel if a poll is due, and reports that this side is alive: call it
+    /// regularly during long work.
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone; the user wants to stop.
+    /// The other side failed or closed the connection; the user interrupted.
     pub(super) fn keep_company(&mut self) -> Result<(), TransferError> {
         Ok(self.peer.keep_company()?)
     }
 
-    /// Does work that cannot poll the control channel, and meanwhile tells the other side that this one is
+    /// Runs work that cannot poll the control channel, and meanwhile reports that this side is
     /// alive.
     pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
-        // If it is gone, that does not undo the work, and is noticed afterwards.
+        // An error here does not affect the work; the next poll of the control channel returns it.
         watched(work, || _ = self.peer.say_alive())
     }
 
@@ -82,7 +82,7 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 
     /// Posts `receives` notification receives, connects with the other side, and waits until the
-    /// other side has done the same.
+    /// other side is ready, too.
     pub(super) fn meet(&mut self, hello: &Hello, receives: u32) -> Result<(), TransferError> {
         self.peer.bring_up(&mut self.traffic.endpoint, hello, |endpoint| {
             for _ in 0..receives {
@@ -92,12 +92,13 @@ impl<'a, D: Domain> Side<'a, D> {
         })
     }
 
-    /// Posts a request; returns `false` if there is no room until something completes.
+    /// Posts a request. Returns `false` if the queue is full until a request completes.
     pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, TransferError> {
         Ok(self.traffic.post(wr)?)
     }
 
-    /// Counts what completed, and posts receives again. Returns whether anything did.
+    /// Counts completions, and posts the receives that were consumed again. Returns whether a
+    /// request completed.
     pub(super) fn poll(&mut self) -> Result<bool, TransferError> {
         let Traffic { arrived: before, .. } = self.traffic;
         let mut stray = None;
@@ -105,12 +106,12 @@ impl<'a, D: Domain> Side<'a, D> {
             if wc.wr_id != NOTIFICATION {
                 return About::Own;
             }
-            // With DQPLB there is no immediate, and the order of arrival tells the number.
+            // With DQPLB there is no immediate: notifications arrive in posting order.
             stray = stray.or(wc.imm.filter(|imm| *imm != notified as u32));
             About::Arrival
         })?;
         if let Some(imm) = stray {
-            let what = format!("a notification carries {imm}, which is not its number");
+            let what = format!("it sent a notification out of order, with immediate {imm}");
             return Err(SessionError::Protocol(what).into());
         }
         let Traffic { endpoint, arrived, .. } = &mut self.traffic;
@@ -121,11 +122,12 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(completed > 0)
     }
 
-    /// After a round: waits a little if nothing happened.
+    /// Ends a round of the loop: waits briefly if there was no progress.
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone; the user wants to stop; this side's requests are stuck.
+    /// The other side failed or closed the connection; the user interrupted; requests of this side
+    /// make no progress.
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
             self.idle.reset();
@@ -134,15 +136,15 @@ impl<'a, D: Domain> Side<'a, D> {
         self.wait()
     }
 
-    /// Waits for the other side's checksum, `awaited` in words. The receiver may send it before its
-    /// last credit is seen here.
+    /// Waits for the other side's checksum, which errors call `awaited`. It may arrive before the
+    /// last credit does.
     pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
         self.awaits(awaited);
         loop {
             if let Some(outcome) = self.peer.outcome() {
                 return Ok(outcome.sum().ok_or_else(SessionError::other_outcome)?);
             }
-            // The other side may need answers from our device.
+            // The other side's last requests may still arrive, and rails may need repair.
             let progress = self.poll()?;
             self.rest(progress)?;
         }
@@ -152,7 +154,7 @@ impl<'a, D: Domain> Side<'a, D> {
         match self.idle.rest() {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
-            // The disk is slower than the rails.
+            // The other side is busy with its disk, which is slower than the rails.
             Rest::Sleep => std::thread::sleep(NAP),
         }
         self.idle_polls += 1;
@@ -164,7 +166,7 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.peer.poll_control()?)
     }
 
-    /// After a rail failed, a receiver waits for the sender's report of it.
+    /// Returns the sender's report of a rail failure, if one comes, instead of the receiver's.
     pub(super) fn defer_to_sender(&mut self, failure: TransferError) -> TransferError {
         match failure {
             TransferError::Session(error) => self.peer.defer(error).into(),
@@ -172,7 +174,7 @@ impl<'a, D: Domain> Side<'a, D> {
         }
     }
 
-    /// Returns what the rails did.
+    /// Returns the counts of each rail.
     pub(super) fn rail_reports(&mut self) -> Vec<RailReport> {
         self.traffic.rail_reports()
     }
@@ -184,7 +186,8 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 }
 
-/// Bytes of a chunk that are read or written at once: with a slow disk, an interrupt waits for these.
+/// Bytes of a chunk that are read or written at a time. An interrupt waits until a piece is done,
+/// so pieces are short enough for a slow disk.
 pub(super) const PIECE: u32 = 256 << 10;
 
 /// Returns the pieces of a chunk of `length` bytes, as offset and length.
@@ -192,8 +195,8 @@ pub(super) fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
 }
 
-/// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since there are no
-/// references to memory that devices may write.
+/// Adds `length` bytes of a buffer to a checksum. Copies them to a local array first, since there
+/// must be no references to memory that devices may write.
 pub(super) fn checksum<R>(
     crc: &mut crc32fast::Hasher,
     buffer: &RegisteredBuffer<R>,
@@ -230,8 +233,8 @@ mod tests {
         host.domains().into_iter().map(|domain| faults.domain(domain.clone())).collect()
     }
 
-    /// Returns how a side with one posted receive handles a notification after which something happens
-    /// to its rails, or to their driver.
+    /// Returns how a side with one posted receive handles a notification after which something
+    /// happens to its rails, or to their driver.
     fn notified(
         rails: usize,
         after: impl FnOnce(&mut Side<'_, Faulty<ProtectionDomain>>, &Host, &Faults),

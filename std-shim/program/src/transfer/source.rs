@@ -1,4 +1,4 @@
-//! The file that is read, which must not change meanwhile.
+//! The file to read, which must not change during the copy.
 
 use super::destination;
 use super::error::{CopyError, TransferError};
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// A file to copy, and its metadata before its first byte was read.
+/// A file to read, and its metadata from before its first byte was read.
 #[derive(Debug)]
 pub(super) struct Source {
     file: File,
@@ -16,22 +16,22 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens a regular file that can be read.
+    /// Opens a regular file, and checks that it can be read.
     pub(super) fn open(path: &Path) -> Result<Self, CopyError> {
         let failed = |source| CopyError::Source { path: path.to_owned(), source };
-        // Before opening: opening a pipe would wait for its other end.
+        // Before opening the file, since opening a pipe would wait for its other end.
         let metadata = fs::metadata(path).map_err(failed)?;
         if !metadata.is_file() {
             let what = destination::kind(&metadata);
             return Err(CopyError::SourceKind { path: path.to_owned(), what });
         }
         let source = Self::new(File::open(path).map_err(failed)?).map_err(failed)?;
-        // Fail before anything is created if it cannot be read at all.
+        // A file that cannot be read should fail before the destination is created.
         source.file.read_at(&mut [0], 0).map_err(failed)?;
         Ok(source)
     }
 
-    /// Takes a file that is already open.
+    /// Uses a file that is already open.
     pub(super) fn new(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self { file, metadata })
@@ -41,13 +41,13 @@ impl Source {
         &self.file
     }
 
-    /// Returns its metadata before its first byte was read.
+    /// Returns the metadata from before the first byte was read.
     pub(super) fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Checks that the file has not changed, so that all bytes read belong to one state of it. Call it
-    /// after the last byte was read.
+    /// Checks that the file has not changed, so that all bytes that were read belong to one state
+    /// of it. Call it after reading the last byte.
     pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
         let before = &self.metadata;
         let length = 0;
@@ -59,7 +59,7 @@ impl Source {
         same("inode", before.ino(), after.ino())?;
         same("length", before.len(), after.len())?;
         same("modification time", modified(before), modified(&after))?;
-        // Programs can set the modification time, but not this one.
+        // Programs can set the modification time, but not the change time.
         same("change time", changed(before), changed(&after))
     }
 }
@@ -75,17 +75,17 @@ fn same<T: PartialEq + Display>(
     Err(TransferError::Changed { what, before: before.to_string(), after: after.to_string() })
 }
 
-/// Returns when the contents changed last.
+/// Returns the time of the last change of the contents.
 fn modified(metadata: &Metadata) -> String {
     time(metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// Returns when the contents, the names or the permissions changed last.
+/// Returns the time of the last change of contents, names or permissions.
 fn changed(metadata: &Metadata) -> String {
     time(metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// Returns a time in seconds since 1970, as `stat` and `date +%s.%N` write it.
+/// Formats a time in seconds since 1970, as `stat` and `date +%s.%N` do.
 fn time(seconds: i64, nanoseconds: i64) -> String {
     format!("{seconds}.{nanoseconds:09}")
 }

@@ -131,7 +131,7 @@ fn a_receiver_that_wants_to_send_is_refused() {
     // The other side learns why.
     assert!(matches!(far.expect_hello(), Ok(hello) if hello.purpose == to_copy()));
     let told = far.expect(Duration::ZERO).unwrap_err().to_string();
-    assert!(told.contains("both sides ask"), "{told}");
+    assert!(told.contains("its hello states a purpose, \"copy\", as ours does"), "{told}");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
     assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
     let told = Chain(&received.unwrap_err()).to_string();
-    assert!(told.contains("the other side gave up: it changed while it was copied"), "{told}");
+    assert!(told.contains("the other side gave up: it changed during the copy"), "{told}");
 }
 
 #[test]
@@ -330,9 +330,9 @@ fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     }
 }
 
-/// Runs a sender of one chunk that writes TCP by hand, and a receiver that gets the chunk before the
-/// sender's `ready`; the sender then calls `then`. Returns the bytes that the receiver wrote, and its
-/// error.
+/// Runs a sender of one chunk that writes TCP by hand, and a receiver that gets the chunk before
+/// the sender's `ready`; the sender then calls `then`. Returns the bytes that the receiver wrote,
+/// and its error.
 fn one_chunk_received(
     chunk: u32,
     then: impl FnOnce(&mut TcpStream, &AtomicU64, &AtomicBool),

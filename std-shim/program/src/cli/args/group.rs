@@ -1,4 +1,4 @@
-//! Arguments that several commands take.
+//! Arguments that several commands share.
 
 use super::heading::{FAULTS, PLACE, REQUESTS, WAITING};
 use super::value::{FailureName, fragment, rails, rate, seconds};
@@ -14,18 +14,18 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How requests are sent, for any purpose.
+/// How requests are sent, by any command.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RequestArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails, help_heading = REQUESTS)]
     pub(in crate::cli) rails: usize,
-    /// Devices on either side, which the rails are spread over; if there are more devices than rails,
-    /// the last ones stay unused [default: one for each rail].
+    /// Devices of each side. Rails use them in turn; if there are more devices than rails, the last
+    /// devices stay unused [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails, help_heading = REQUESTS)]
     pub(in crate::cli) devices: Option<usize>,
-    /// Bytes that each device of the software NIC sends a second at most, so that many are faster than one
-    /// [default: as fast as memory is].
+    /// Limit each software NIC to SIZE bytes per second, so that more rails mean more throughput
+    /// [default: no limit].
     #[arg(long, value_name = "SIZE", value_parser = rate, help_heading = REQUESTS)]
     pub(in crate::cli) line_rate: Option<NonZeroU64>,
     /// Size of the longest fragment in bytes, a multiple of 128.
@@ -33,34 +33,35 @@ pub(in crate::cli) struct RequestArguments {
     pub(in crate::cli) max_msg_size: u32,
 }
 
-/// The devices of this host.
+/// Which devices of this host to use, and how.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeviceArguments {
-    /// An RDMA device, or one port of it. Repeatable; the order counts [default: all with an active
-    /// port].
+    /// RDMA device to use, or one port of it. Repeatable; rails use the devices in this order
+    /// [default: every device with an active port].
     #[arg(long, value_name = "DEVICE[:PORT]", help_heading = PLACE)]
     pub(in crate::cli) device: Vec<DeviceName>,
-    /// Index of the ports' addresses, as shown by `polyrail devices` [default: RoCE v2 over IPv4 first].
+    /// Index of the ports' GID, as `polyrail devices` lists them [default: RoCE v2 over IPv4 if
+    /// there is one, else RoCE v2, else the first].
     #[arg(long, value_name = "N", help_heading = PLACE)]
     pub(in crate::cli) gid_index: Option<u8>,
-    /// Traffic class of this side's packets: on RoCE v2 four times the DSCP, plus 2 if switches may mark
-    /// congestion (ECN) [default: 0].
+    /// Traffic class of this side's packets. On RoCE v2: four times the DSCP, plus 2 to let
+    /// switches mark congestion (ECN) [default: 0].
     #[arg(long, visible_alias = "tclass", value_name = "N", help_heading = PLACE)]
     traffic_class: Option<u8>,
-    /// Service level of this side's packets, 0 to 15; on RoCE, the priority [default: 0].
+    /// Service level of this side's packets, 0 to 15. On RoCE: their priority [default: 0].
     #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15), help_heading = PLACE)]
     service_level: Option<u8>,
 }
 
 impl DeviceArguments {
-    /// Refuses them where data stays within this process, on the software NIC.
+    /// Refuses these options if data stays within this process, where there are no RDMA devices.
     pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
         let Self { device, gid_index, traffic_class, service_level } = self;
         let given = [gid_index, traffic_class, service_level].iter().any(|given| given.is_some());
         if to.is_some() || (device.is_empty() && !given) {
             return Ok(());
         }
-        let message = "--device, --gid-index, --traffic-class and --service-level go with --to";
+        let message = "--device, --gid-index, --traffic-class and --service-level require --to";
         Err(Failure::usage(message))
     }
 
@@ -73,60 +74,64 @@ impl DeviceArguments {
     }
 }
 
-/// Who may ask.
+/// How both hosts authenticate each other.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TokenArguments {
-    /// A file with a secret of at least 16 bytes that both hosts have: either refuses one that does not know it,
-    /// before anything else is told. It does not travel; the data is not encrypted.
+    /// File with a secret of at least 16 bytes, the same on both hosts. Each host refuses a peer
+    /// that does not have it, before any other message. The secret is not sent, and data is not
+    /// encrypted.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = PLACE)]
     token_file: Option<PathBuf>,
 }
 
 impl TokenArguments {
-    /// Refuses it where there is no other host.
+    /// Refuses a token if there is no other host.
     pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
         match &self.token_file {
-            Some(_) if to.is_none() => Err(Failure::usage("--token-file goes with --to")),
+            Some(_) if to.is_none() => Err(Failure::usage("--token-file requires --to")),
             _ => Ok(()),
         }
     }
 
-    /// Returns whether there is to be a token.
+    /// Returns whether a token file was named.
     pub(in crate::cli) fn is_given(&self) -> bool {
         self.token_file.is_some()
     }
 
-    /// Returns the token, if there is one.
+    /// Reads the token, if a file was named.
     pub(in crate::cli) fn read(&self) -> Result<Option<Token>, Failure> {
         let read = self.token_file.as_deref().map(Token::read).transpose();
         read.map_err(|error| Failure::usage(&Chain(&error).to_string()))
     }
 }
 
-/// Faults on request.
+/// Faults to inject.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FaultArguments {
-    /// Let something happen to the device of a rail, near (this side sends; the default) or far. WHEN: after
-    /// the device has carried so many bytes, such as 1M, or at a time since data began to move, such as
-    /// 200ms. HOW: `cut` (its link goes down; the default), `silent` (it does not answer), `slow` (its
-    /// completions come 20 ms late), `corrupt` (requests fail though they were carried out) or `gone` (it is
-    /// removed). FOR: a time, such as 1s [default: for ever]. Repeatable. With fewer devices than rails, all
-    /// rails of the device count towards its bytes and suffer.
+    /// Inject a fault into the device of a rail. SIDE: `near` (this side, which sends; the default)
+    /// or `far`. WHEN: once the device has carried a number of bytes, such as 1M, or at a time
+    /// after data began to move, such as 200ms. HOW: `cut` (its link goes down; the default),
+    /// `silent` (it stops answering), `slow` (its completions are 20 ms late), `corrupt` (requests
+    /// fail although they were carried out) or `gone` (the device is removed). FOR: how long the
+    /// fault lasts, such as 1s [default: until the end]. Repeatable. Rails that share the device
+    /// are all affected, and their bytes all count.
     #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]", help_heading = FAULTS)]
     pub(in crate::cli) fault: Vec<RailFault>,
 }
 
-/// How long to wait for another host.
+/// How long to wait for the other host.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PatienceArguments {
-    /// Seconds to wait for another host to connect, and for each answer while the two sides meet.
+    /// Seconds to wait for a connection, and for each answer while a connection is set up or
+    /// closed.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) answer_timeout: Duration,
-    /// Seconds to wait for another host while nothing happens at all.
+    /// Seconds to wait while the other host sends nothing at all: neither data nor control
+    /// messages.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) idle_timeout: Duration,
-    /// Seconds without data while the other host reports that it is alive. The far end sees no data
-    /// of a measured write or read, so there it limits the whole measurement.
+    /// Seconds to wait for data while the other host reports that it is alive. The far end of a
+    /// measured write or read sees no data, so there this limits the whole measurement.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) progress_timeout: Duration,
 }
@@ -144,37 +149,38 @@ impl PatienceArguments {
 /// How queue pairs are connected and watched.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConnectionArguments {
-    /// Wait 4.096 us * 2^N for an acknowledgement before sending packets again, 1 to 31; each side has
-    /// its own [default: 18, a second; within one process 14].
+    /// Retransmit packets that are not acknowledged within 4.096 us * 2^N, 1 to 31. Applies to
+    /// packets of this side [default: 18, which is 1.07 s; within one process 14, which is 67 ms].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31), help_heading = WAITING)]
     qp_timeout: Option<u8>,
-    /// Seconds without progress after which a rail is considered dead.
+    /// Seconds without progress after which a rail counts as failed.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     stall_timeout: Duration,
-    /// Seconds to wait, while rails are out of service and nothing moves, until one is back.
+    /// Seconds to wait for a rail to return while no rail can carry the data.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = WAITING)]
     rail_timeout: Duration,
 }
 
-/// What becomes of rails that fail.
+/// What happens when a rail fails.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FailureArguments {
-    /// What a rail's failure does: the others take over, and it is brought back when it can be; or everything
-    /// ends. A single rail always ends it.
+    /// What to do when a rail fails: reroute its data over the other rails and repair it, or stop.
+    /// With a single rail, its failure always stops the command.
     #[arg(long, value_enum, default_value_t = FailureName::Reroute, help_heading = FAULTS)]
     pub(in crate::cli) rail_failure: FailureName,
 }
 
 impl ConnectionArguments {
-    /// Returns what becomes of rails that fail.
+    /// Returns how to handle rails that fail.
     pub(in crate::cli) fn care(&self, rail_failure: RailFailure) -> RailCare {
         let Self { stall_timeout, rail_timeout, .. } = *self;
         RailCare { rail_failure, stall_timeout, rail_timeout }
     }
 
-    /// Returns the code, for a connection `between_hosts` or within one process.
+    /// Returns N of `--qp-timeout`, or its default between two hosts or within one process.
     pub(in crate::cli) fn qp_timeout(&self, between_hosts: bool) -> u8 {
-        /// 67 ms. The software NIC is never late, so a link that fails should be noticed soon.
+        /// 67 ms: short, since an acknowledgement of the software NIC is late only if its link is
+        /// cut.
         const WITHIN_A_PROCESS: u8 = 14;
         let default =
             if between_hosts { ConnectOptions::default().timeout } else { WITHIN_A_PROCESS };

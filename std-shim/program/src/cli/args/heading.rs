@@ -1,16 +1,16 @@
-//! What options stand under in `--help`.
+//! Headings of the options in `--help`.
 
-/// With whom, and over what.
+/// The other host, and the devices to use.
 pub(super) const PLACE: &str = "Hosts and devices";
-/// What is measured.
+/// What a measurement covers.
 pub(super) const MEASURED: &str = "What to measure";
 /// How requests are sent.
 pub(super) const REQUESTS: &str = "Requests";
 /// Rails that fail.
 pub(super) const FAULTS: &str = "Faults";
-/// How long to wait for what.
+/// Timeouts.
 pub(super) const WAITING: &str = "Waiting";
-/// What becomes of files.
+/// How files are replaced and stored.
 pub(super) const FILES: &str = "Files";
-/// How it is reported.
+/// How results are reported.
 pub(super) const OUTPUT: &str = "Output";

@@ -1,5 +1,6 @@
-//! What can be asked for on the command line: `perf` has what that command takes, `group` what several commands take,
-//! `value` the values, `heading` what the options stand under in `--help`, and `help` the examples and exit codes.
+//! The arguments of the command line. `perf` has the arguments of that command, `group` those that
+//! several commands share; `value` parses values. The text of `--help` that is not the doc of an
+//! argument is in `heading` and `help`.
 
 mod group;
 mod heading;
@@ -24,7 +25,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use value::{memory, message, window};
 
-/// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
+/// Parses the command line. Exits after printing help, or after printing an error if the command
+/// line is invalid.
 pub(super) fn parse() -> Arguments {
     let parsed = command()
         .try_get_matches()
@@ -32,7 +34,8 @@ pub(super) fn parse() -> Arguments {
     parsed.unwrap_or_else(|error| refuse(error))
 }
 
-/// The definition. No option is a number, so a negative number is always a value.
+/// Returns the definition of the command line. No option is named by a number, so a negative number
+/// is always a value.
 fn command() -> clap::Command {
     Arguments::command().mut_subcommands(|command| {
         command.mut_args(|argument| {
@@ -43,7 +46,8 @@ fn command() -> clap::Command {
 }
 
 fn refuse(mut error: clap::Error) -> ! {
-    // Behind an option, as in --message-size -1M, the tip to write "-- -1" is wrong.
+    // clap suggests "-- -1" for "-1", which is wrong for the value of an option: --message-size
+    // -1M.
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
         && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
@@ -54,14 +58,15 @@ fn refuse(mut error: clap::Error) -> ! {
     if std::env::args_os().all(printable) {
         error.exit();
     }
-    // The message repeats the arguments, among its own colours; plain text has no colours.
-    let said = error.to_string();
-    let lines = said.lines().map(printable::escaped);
+    // The message quotes the arguments. Escaping its coloured form would escape the colours, too.
+    let message = error.to_string();
+    let lines = message.lines().map(printable::escaped);
     output::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
     std::process::exit(error.exit_code());
 }
 
-/// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
+/// Copies files and measures requests over one virtual RDMA queue pair made of many physical ones:
+/// on real NICs, or on a NIC in software.
 #[derive(Debug, Parser)]
 #[command(name = "polyrail", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Arguments {
@@ -71,15 +76,16 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Copy a file through a virtual queue pair, and report what each rail did.
+    /// Copy a file over a virtual queue pair, and report what each rail carried.
     Copy(CopyArguments),
-    /// Serve other hosts, over real NICs: the files of `polyrail copy --to`, and `polyrail perf --to`.
+    /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over real NICs.
     Serve(ServeArguments),
-    /// Measure requests of many sizes, beside plain memcpy, here or to another host.
+    /// Measure throughput or latency of requests, within this process or to another host, beside a
+    /// plain memcpy.
     Perf(PerfArguments),
-    /// List the RDMA devices of this machine, or print what is missing.
+    /// List the RDMA devices of this machine, or explain why there are none.
     Devices(DevicesArguments),
-    /// Print a script that completes this program's arguments in a shell.
+    /// Print a script that completes the arguments of this program in a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -89,13 +95,13 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = COPY_HELP)]
 pub(super) struct CopyArguments {
-    /// The file to read.
+    /// File to copy.
     #[arg(value_name = "SRC", value_hint = clap::ValueHint::FilePath)]
     pub(super) source: PathBuf,
-    /// The file to write; replaced if it exists. With --to, its name at the receiver.
+    /// File to write, replaced if it exists. With --to: the name of the copy on the other host.
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
-    /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    /// Copy to the `polyrail serve` on HOST, over real NICs. PORT is 7471 by default.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"], help_heading = PLACE)]
     pub(super) to: Option<String>,
     #[command(flatten)]
@@ -104,10 +110,10 @@ pub(super) struct CopyArguments {
     pub(super) token: TokenArguments,
     #[command(flatten)]
     pub(super) requests: RequestArguments,
-    /// Requests in flight at once; each side keeps that many in memory.
+    /// Requests in flight at a time. Each side needs memory for N requests.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = window, help_heading = REQUESTS)]
     pub(super) window: u64,
-    /// How the receiver learns that a request is complete.
+    /// How the receiver is notified that a request is complete.
     #[arg(long, value_enum, default_value_t = SchemeName::Spray, help_heading = REQUESTS)]
     pub(super) scheme: SchemeName,
     /// Size of one request in bytes, 1 to 1G.
@@ -121,16 +127,16 @@ pub(super) struct CopyArguments {
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
-    /// Fail if there is a file of DST's name.
+    /// Fail if DST exists.
     #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
-    /// Wait until the copy has reached the disk.
+    /// Flush the copy to disk (fsync) before it is complete.
     #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,
-    /// Report as JSON, errors too.
+    /// Print the report, or the error, as JSON.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
-    /// No progress bar, no table and nothing about faults. (A progress bar appears on terminals only.)
+    /// Print only errors: no progress bar (which appears on terminals only), report or faults.
     #[arg(long, short, help_heading = OUTPUT)]
     pub(super) quiet: bool,
 }
@@ -138,41 +144,43 @@ pub(super) struct CopyArguments {
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
-    /// A directory for the files, or the file that each one becomes [default: accept no files].
+    /// Directory to write files into, or the one file that each copy replaces [default: accept no
+    /// files].
     #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
     pub(super) destination: Option<PathBuf>,
     #[command(flatten)]
     pub(super) devices: DeviceArguments,
     #[command(flatten)]
     pub(super) token: TokenArguments,
-    /// Where peers connect; with port 0 the system chooses one.
+    /// Address to listen at. With port 0, the system chooses a free port.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471", help_heading = PLACE)]
     pub(super) listen: String,
-    /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
-    /// back later. With 1, no measurement disturbs another.
+    /// Peers to serve at a time, each with up to --max-memory. Further peers wait for their turn,
+    /// and are refused as `busy` after 80% of --answer-timeout. With 1, measurements do not disturb
+    /// each other.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64), help_heading = PLACE)]
     pub(super) peers: u8,
-    /// End after one peer, and fail if its file or its measurement failed. A peer that connects and asks
-    /// for nothing does not count.
+    /// Exit after one peer, with an error if its copy or measurement failed. A peer that connects
+    /// but asks for neither does not count.
     #[arg(long, conflicts_with = "peers", help_heading = PLACE)]
     pub(super) once: bool,
-    /// Refuse files whose names are taken.
+    /// Refuse a file if a file of its name exists.
     #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
-    /// Refuse files that are longer [default: take all].
+    /// Refuse files that are longer than SIZE [default: no limit].
     #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = FILES)]
     pub(super) max_file_size: Option<u64>,
-    /// Memory that a peer may use here: its window times its message size.
+    /// Limit the memory that one peer may use on this host: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory, help_heading = PLACE)]
     pub(super) max_memory: u64,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
-    /// Wait until each copy has reached the disk.
+    /// Flush each copy to disk (fsync) before it is complete.
     #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,
-    /// Report as JSON, one value for each file or measurement.
+    /// Print reports as JSON, one value for each file or measurement.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
     /// Print only errors.
@@ -183,10 +191,11 @@ pub(super) struct ServeArguments {
 #[derive(Debug, Args)]
 #[command(after_help = DEVICES_HELP)]
 pub(super) struct DevicesArguments {
-    /// Also where each device is in the machine: PCI, NUMA node, processors, link, firmware.
+    /// Also show where each device is in the machine: PCI address and link, NUMA node, nearby
+    /// processors; and its firmware.
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Print JSON, with everything that --verbose shows.
+    /// Print JSON, including what --verbose shows.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -201,7 +210,7 @@ mod tests {
         command().debug_assert();
     }
 
-    /// Command lines of this program in shell blocks of pages, and in the help.
+    /// Returns the command lines of this program in shell blocks of pages, and in the help.
     fn examples() -> Vec<String> {
         const PAGES: [&str; 4] = [
             include_str!("../../../../../README.md"),
@@ -220,7 +229,7 @@ mod tests {
                 ["polyrail ", "target/release/polyrail ", "cargo run --release --bin polyrail -- "];
             let begun = begins.iter().find_map(|begin| line.strip_prefix(begin));
             let rest = begun.or_else(|| line.split_once("; polyrail ").map(|(_, rest)| rest))?;
-            // Words for people, or the shell.
+            // What follows is a remark, or belongs to the shell.
             let end = [" #", "   ", " |", " >"].iter().filter_map(|end| rest.find(end)).min();
             Some(rest[..end.unwrap_or(rest.len())].to_owned())
         };

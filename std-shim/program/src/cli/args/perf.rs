@@ -1,4 +1,4 @@
-//! What `polyrail perf` takes.
+//! Arguments of `polyrail perf`.
 
 use super::group::{
     ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, RequestArguments,
@@ -16,60 +16,66 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = PERF_HELP)]
 pub(in crate::cli) struct PerfArguments {
-    /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    /// Measure to the `polyrail serve` on HOST, over real NICs. PORT is 7471 by default.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "threads"], help_heading = PLACE)]
     pub(in crate::cli) to: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) host_devices: DeviceArguments,
     #[command(flatten)]
     pub(in crate::cli) token: TokenArguments,
-    /// What to measure [default: write, write-imm, read, send and p2p; over time write-imm; latency all of those].
+    /// Operations to measure [default: write, write-imm, read, send and p2p; with --timeline or
+    /// --fault write-imm].
     #[arg(long, value_enum, value_delimiter = ',', help_heading = MEASURED)]
     pub(in crate::cli) operations: Vec<OperationName>,
-    /// Schemes to measure; they differ for write-imm only [default: both; over time spray].
+    /// Schemes to measure; they differ for write-imm only [default: both; with --timeline or
+    /// --fault spray].
     #[arg(long, value_enum, value_delimiter = ',', help_heading = MEASURED)]
     pub(in crate::cli) schemes: Vec<SchemeName>,
-    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
-    /// [default: 4K..4M; over time 1M; latency 8; atomics always 8].
+    /// Request sizes in bytes: a list, or a range such as 4K..1M, in which each size is twice the
+    /// one before [default: 4K..4M; with --timeline or --fault 1M; with --latency 8; atomics always
+    /// 8].
     #[arg(long, value_name = "SIZES", value_parser = sizes, help_heading = MEASURED)]
     pub(in crate::cli) sizes: Option<Sizes>,
-    /// Measure how long one request takes instead of throughput: half round trips, in which each is answered by one of
-    /// the same size before the next; of read and atomics, which are round trips by themselves, whole ones.
+    /// Measure latency instead of throughput: half the round trip of a request and an answer of the
+    /// same size, one at a time. For read and atomics, which are round trips by themselves: the
+    /// whole round trip.
     #[arg(long, conflicts_with_all = ["timeline", "fault", "plot"], help_heading = MEASURED)]
     pub(in crate::cli) latency: bool,
-    /// Both ends send at the same time: the sum, and each direction.
+    /// Let both ends send at the same time; report each direction and the sum.
     #[arg(long, short, conflicts_with_all = ["latency", "timeline", "fault"], help_heading = MEASURED)]
     pub(in crate::cli) bidirectional: bool,
-    /// Measure over time: one operation, scheme and size, in one run without memcpy. Shows goodput from
-    /// moment to moment.
+    /// Measure goodput over time: one operation, scheme and size, in one run, without memcpy.
     #[arg(long, help_heading = MEASURED)]
     pub(in crate::cli) timeline: bool,
-    /// Seconds to measure each line for [default: 0.2; over time 3; latency 1].
+    /// Seconds to measure for each line of the table [default: 0.2; with --timeline or --fault 3;
+    /// with --latency 1].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURED)]
     pub(in crate::cli) seconds: Option<Duration>,
-    /// Requests to measure for each line, or round trips, instead of a time.
+    /// Requests (with --latency: round trips) to measure for each line of the table, instead of a
+    /// time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..), help_heading = MEASURED)]
     pub(in crate::cli) count: Option<u64>,
     #[command(flatten)]
     pub(in crate::cli) requests: RequestArguments,
-    /// Requests in flight at once, each way; each side keeps that many in memory. Up to 256 over several rails, up to
-    /// 16384 over one, if its device takes them.
+    /// Requests in flight at a time, in each direction. Each side needs memory for N requests. At
+    /// most 256 over several rails, and 16384 over one rail if its device allows that many.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = deep_window, help_heading = REQUESTS)]
     pub(in crate::cli) window: u32,
-    /// Requests of write, write-imm and send, and messages of p2p, of at most so many bytes carry them inline: the
-    /// device does not fetch them from memory. Requests over several rails only with --rail-failure fatal [default:
-    /// 0, none; latency over one rail 64].
+    /// Send requests of write, write-imm, send and p2p inline if they have at most BYTES bytes: the
+    /// device takes the bytes from the request instead of from memory. With several rails, requests
+    /// other than p2p also require --rail-failure fatal [default: 0, never inline; with --latency
+    /// and one rail 64].
     #[arg(long, value_name = "BYTES", value_parser = inline, help_heading = REQUESTS)]
     pub(in crate::cli) inline: Option<u32>,
-    /// Bytes of payload in a packet: 256, 512, 1024, 2048 or 4096; refused if a port, here or there, takes only
-    /// smaller ones [default: as many as both ports take].
+    /// Path MTU, the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Refused if a port
+    /// of either host supports only smaller packets [default: the largest that both ports support].
     #[arg(long, value_name = "BYTES", value_parser = mtu, help_heading = REQUESTS)]
     pub(in crate::cli) mtu: Option<Mtu>,
-    /// Threads: one that drives both ends, or one for each end.
+    /// Threads: 1 drives both ends, 2 is one for each end.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = REQUESTS)]
     pub(in crate::cli) threads: u8,
-    /// Processors that measure, such as 0-3,8, and no others; `polyrail devices --verbose` shows which are near a
-    /// NIC [default: all].
+    /// Processors to run on, such as 0-3,8; `polyrail devices --verbose` lists those near each NIC
+    /// [default: all].
     #[arg(long, value_name = "LIST", help_heading = REQUESTS)]
     pub(in crate::cli) cpus: Option<CpuList>,
     #[command(flatten)]
@@ -78,17 +84,18 @@ pub(in crate::cli) struct PerfArguments {
     pub(in crate::cli) failure: FailureArguments,
     #[command(flatten)]
     pub(in crate::cli) connection: ConnectionArguments,
-    /// Seconds to wait for the other host to connect, and for each answer.
+    /// Seconds to wait for a connection, and for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) answer_timeout: Duration,
-    /// Print JSON, with the machine and every option.
+    /// Print JSON, including the machine and every option.
     #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
     pub(in crate::cli) json: bool,
-    /// Print comma separated values.
+    /// Print comma-separated values.
     #[arg(long, help_heading = OUTPUT)]
     pub(in crate::cli) csv: bool,
-    /// Also draw the throughput into this file, as SVG; it is replaced at the end. Over time: goodput of all
-    /// rails, and of each, with marks where faults began and ended, and where rails failed and returned.
+    /// Also draw the throughput into this file, as SVG; it is replaced at the end. With --timeline
+    /// or --fault: goodput over time, of all rails and of each, with a mark where a fault began or
+    /// ended, and where a rail failed or returned.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath, help_heading = OUTPUT)]
     pub(in crate::cli) plot: Option<PathBuf>,
 }
@@ -99,9 +106,11 @@ impl PerfArguments {
         self.timeline || !self.faults.fault.is_empty()
     }
 
-    /// Returns the bytes that a request may carry inline.
+    /// Returns the most bytes that a request carries inline.
     pub(in crate::cli) fn inline(&self) -> u32 {
-        /// As many as any device takes. With several rails they could not be posted again when one fails.
+        /// Small enough for common devices. With several rails the default is 0: inline bytes are
+        /// not in memory any more when a rail fails, so they could not be posted again on another
+        /// rail.
         const OF_LATENCY: u32 = 64;
         let default = if self.latency && self.requests.rails == 1 { OF_LATENCY } else { 0 };
         self.inline.unwrap_or(default)

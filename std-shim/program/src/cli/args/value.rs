@@ -1,4 +1,4 @@
-//! Values on the command line, and which of them make sense.
+//! Values on the command line, and their limits.
 
 use clap::ValueEnum;
 use polyrail::backend::Mtu;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum SchemeName {
-    /// Plain writes, then a notify on a queue pair of its own.
+    /// Plain writes, then one notification on a separate queue pair.
     Spray,
-    /// Every fragment notifies with its sequence number.
+    /// Every fragment is a write with immediate that carries its sequence number.
     Dqplb,
 }
 
@@ -28,9 +28,9 @@ impl From<SchemeName> for Scheme {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum FailureName {
-    /// The other rails take over, and it is brought back.
+    /// Send over the other rails, and repair the failed one.
     Reroute,
-    /// It ends everything.
+    /// Stop with an error.
     Fatal,
 }
 
@@ -51,13 +51,14 @@ pub(in crate::cli) enum OperationName {
     WriteImm,
     /// RDMA READ.
     Read,
-    /// SEND into receives that the peer posts.
+    /// SEND into receives that the peer posted.
     Send,
-    /// A message into a buffer that the peer offers (isend, irecv).
+    /// Message into a buffer that the peer offered (isend, irecv).
     P2p,
-    /// Atomic: add to 8 bytes, and fetch what they were; over rail 0.
+    /// Atomic: add to 8 bytes, and fetch their old value; over rail 0.
     FetchAdd,
-    /// Atomic: replace 8 bytes if they are what is expected, and fetch what they were; over rail 0.
+    /// Atomic: replace 8 bytes if they equal an expected value, and fetch their old value; over
+    /// rail 0.
     CompareSwap,
 }
 
@@ -75,15 +76,15 @@ impl From<OperationName> for Operation {
     }
 }
 
-/// Sizes of requests, in bytes, as given.
+/// Sizes of requests, in bytes, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Sizes(pub(in crate::cli) Vec<u32>);
 
 pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     let size = |text: &str| match parse_size(text) {
-        Ok(0) => Err("a request has at least 1 byte".to_owned()),
+        Ok(0) => Err("a request needs at least 1 byte".to_owned()),
         Ok(bytes) if bytes > perf::MAX_MESSAGE_SIZE.into() => {
-            Err(format!("{text:?} is more than 256M"))
+            Err(format!("{text:?} is more than 256M, the limit of a request"))
         }
         Ok(bytes) => Ok(bytes as u32),
         Err(error) => Err(error.to_string()),
@@ -94,7 +95,9 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     let first = size(first)?;
     let last = size(last)?;
     if first > last {
-        return Err(format!("{text:?} counts down"));
+        return Err(format!(
+            "the range {text:?} begins above its end: write the smaller size first"
+        ));
     }
     let sizes = std::iter::successors(Some(first), |bytes| bytes.checked_mul(2));
     Ok(Sizes(sizes.take_while(|bytes| *bytes <= last).collect()))
@@ -103,22 +106,22 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
 pub(super) fn rails(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rails @ 1..=8) => Ok(rails),
-        _ => Err("it must be from 1 to 8".into()),
+        _ => Err("must be a number from 1 to 8".into()),
     }
 }
 
 pub(super) fn window(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(window) if window >= 1 && window <= u64::from(MAX_WINDOW) => Ok(window),
-        _ => Err(format!("it must be from 1 to {MAX_WINDOW}")),
+        _ => Err(format!("must be a number from 1 to {MAX_WINDOW}")),
     }
 }
 
-/// A window of a measurement: how many there may be over several rails is checked later.
+/// Parses the window of a measurement; the lower limit over several rails is checked later.
 pub(super) fn deep_window(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(window) if (1..=MAX_IN_FLIGHT).contains(&window) => Ok(window),
-        _ => Err(format!("it must be from 1 to {MAX_IN_FLIGHT}")),
+        _ => Err(format!("must be a number from 1 to {MAX_IN_FLIGHT}")),
     }
 }
 
@@ -126,28 +129,28 @@ pub(super) fn inline(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes <= MAX_INLINE => Ok(bytes),
-        _ => Err(format!("no device takes more than {MAX_INLINE} bytes inline")),
+        _ => Err(format!("must be at most {MAX_INLINE} bytes: no device sends more inline")),
     }
 }
 
 pub(super) fn mtu(text: &str) -> Result<Mtu, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     let mtu = u32::try_from(bytes).ok().and_then(Mtu::from_bytes);
-    mtu.ok_or_else(|| "it must be 256, 512, 1024, 2048 or 4096".into())
+    mtu.ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
 }
 
 pub(super) fn fragment(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     match u32::try_from(bytes) {
         Ok(bytes @ 1..=0x4000_0000) if bytes.is_multiple_of(FRAGMENT_ALIGN) => Ok(bytes),
-        _ => Err(format!("it must be a positive multiple of {FRAGMENT_ALIGN}, at most 1G")),
+        _ => Err(format!("must be a positive multiple of {FRAGMENT_ALIGN}, at most 1G")),
     }
 }
 
 pub(super) fn message(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         bytes @ 1..=0x4000_0000 => Ok(bytes),
-        _ => Err("it must be from 1 to 1G".into()),
+        _ => Err("must be from 1 byte to 1G".into()),
     }
 }
 
@@ -157,14 +160,14 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 
 pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    NonZeroU64::new(bytes).ok_or_else(|| "it must be at least 1".into())
+    NonZeroU64::new(bytes).ok_or_else(|| "must be at least 1 byte per second".into())
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if duration > Duration::ZERO && seconds <= 86_400.0 => Ok(duration),
-        _ => Err("it must be more than 0 and at most a day".into()),
+        _ => Err("must be more than 0 and at most 86400 (a day)".into()),
     }
 }
 

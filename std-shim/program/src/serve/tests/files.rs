@@ -45,7 +45,7 @@ fn either_side_can_forbid_that_a_file_is_replaced() {
             matches!(received, Err(ServeError::Copy(CopyError::Exists { .. }))),
             "{received:?}"
         );
-        assert!(sent.contains("is there, and may not be replaced"), "{sent}");
+        assert!(sent.contains("exists, and --no-overwrite forbids replacing it"), "{sent}");
         assert_eq!(fs::read(copies.join("source")).unwrap(), b"keep me");
         assert_eq!(names(&copies), ["source"]);
     }
@@ -67,7 +67,12 @@ fn the_length_of_files_has_a_limit_and_the_sender_is_told() {
         ),
         "{received:?}"
     );
-    assert!(sent.contains("a file of 300000 bytes, but the limit here is 299999"), "{sent}");
+    assert!(
+        sent.contains(
+            "the file has 300000 bytes, but the server accepts files of up to 299999 bytes"
+        ),
+        "{sent}"
+    );
     assert!(names(&copies).is_empty());
     served(&limited(300_000), 1, |address, host| {
         send(&source, None, address, host, &CopyOptions::default()).unwrap();

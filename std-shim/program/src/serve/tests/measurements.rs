@@ -110,7 +110,7 @@ fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
         })
     };
     let error = end(None);
-    assert!(Chain(&error).to_string().contains("for another job"), "{error}");
+    assert!(Chain(&error).to_string().contains("for another kind of job"), "{error}");
     let error = end(Some(Back { posted: 3, completed: 3, nanoseconds: 1 }));
     assert!(matches!(error, PerfError::Lost { sent: 3, received: 0 }), "{error}");
 }
@@ -188,7 +188,8 @@ fn memory_of_a_measurement_has_the_same_limit() {
         measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
         error
     });
-    let text = "the other side gave up: the other side asks for 8388608 bytes of memory here";
+    let text =
+        "the other side gave up: the other side requires 8388608 bytes of memory on this host";
     assert!(error.starts_with(text), "{error}");
     assert!(matches!(
         served[0],
@@ -233,7 +234,7 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
     });
     assert!(texts[0].contains("5 requests were sent, but 0 arrived"), "{}", texts[0]);
     assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Lost { sent: 5, received: 0 }))));
-    assert!(texts[1].contains("for another job than the one asked for"), "{}", texts[1]);
+    assert!(texts[1].contains("for another kind of job than requested"), "{}", texts[1]);
 }
 
 /// Runs a far end that serves one measurement with `then`, and returns the near end's error.

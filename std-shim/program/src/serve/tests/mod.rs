@@ -49,7 +49,8 @@ fn served<T: Send>(
     (visited, served)
 }
 
-/// Runs a server for this number of peers, and returns the result of each, and why others were not served.
+/// Runs a server for this number of peers, and returns the result of each, and why others were not
+/// served.
 fn run_server<T: Send>(
     options: &ServeOptions,
     visitors: usize,
@@ -307,7 +308,7 @@ fn memory_has_a_limit_and_the_sender_is_told() {
         Chain(&sent.unwrap_err()).to_string()
     });
     assert!(received[0].is_err() && names(&copies).is_empty());
-    assert!(sent.contains("asks for 300032 bytes of memory") && sent.contains("262144"), "{sent}");
+    assert!(sent.contains("requires 300032 bytes of memory") && sent.contains("262144"), "{sent}");
 }
 
 #[test]
@@ -328,7 +329,8 @@ fn a_link_in_the_directory_is_not_followed() {
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
 }
 
-/// Returns what a side's queue pairs were told: their timeouts, and how the network is to treat their packets.
+/// Returns what a side's queue pairs were told: their timeouts, and how the network is to treat
+/// their packets.
 fn requested(log: &Log) -> Vec<(u8, QualityOfService)> {
     let told = log.lock().unwrap();
     let of = |asked: &Asked| match asked {

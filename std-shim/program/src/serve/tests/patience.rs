@@ -45,8 +45,8 @@ fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
         let told = told(&mut control);
         assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
     });
-    let text = "sender: nothing happened for 300ms while waiting for the receiver's credit for what was \
-                sent";
+    let text = "sender: nothing happened for 300ms while waiting for the receiver's credits for the \
+                chunks that were sent";
     assert_eq!(Chain(&error).to_string(), text);
 }
 
