@@ -50,6 +50,7 @@
 //! ```
 //!
 //! [How to embed it](embedding) says what to build on, what a backend must do, and how one rail and several differ.
+//! [Rails](rails) is about notifications, order, rails that fail, and limits.
 //!
 //! # Reading order
 //!
@@ -87,6 +88,8 @@ pub mod nic;
 pub mod p2p;
 pub mod printable;
 pub mod progress;
+#[doc = include_str!("../docs/rails.md")]
+pub mod rails {}
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod sync;
