@@ -370,6 +370,34 @@ fn messages_do_not_wait_for_rails_without_end() {
     }
 }
 
+/// A message that arrived waits for nothing, even if its caller has not tested it yet.
+#[test]
+fn a_message_that_arrived_does_not_end_a_connection_without_rails() {
+    for way in WAYS {
+        let limit = Duration::from_millis(100);
+        let mut pair = Pair::patient(way, limit);
+        let receive = pair.offer();
+        let send = pair.send();
+        let begin = Instant::now();
+        while pair.far.endpoint.test_recv(receive).unwrap().is_none() {
+            pair.poll();
+            assert!(begin.elapsed() < LONG);
+        }
+        pair.poll_for(Duration::from_millis(20));
+        for device in &pair.near.devices {
+            device.inject(When::Now, Fault::LinkDown);
+        }
+        pair.poll_for(4 * limit);
+        assert_eq!(pair.near.endpoint.send_failure(), None);
+        for device in &pair.near.devices {
+            device.inject(When::Now, Fault::LinkUp);
+        }
+        pair.poll_until(Pair::is_whole);
+        assert_eq!(pair.near.endpoint.test_send(send), Ok(true));
+        pair.exchange();
+    }
+}
+
 /// The peer does not report what arrived on rails that failed.
 #[test]
 fn messages_do_not_wait_without_end_for_what_the_peer_does_not_report() {

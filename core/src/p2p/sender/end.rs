@@ -252,6 +252,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.slots.iter().filter(|slot| slot.awaited != 0).count()
     }
 
+    /// Returns the number of messages that the rails carry and that have not arrived, as far as is known. Messages
+    /// that wait for sends of their other buffers, or only for their callers to test them, do not count.
+    pub fn under_way(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state == State::Sending).count()
+    }
+
     /// Why the connection failed, if it did.
     pub const fn failure(&self) -> Option<&Failure> {
         self.lanes.failure.as_ref()

@@ -277,7 +277,7 @@ impl<D: Domain> P2pMember<D> {
             is_any_in_service |= is_in_service;
         }
         let waiting = Waiting {
-            is_waiting: is_any_out && sender.unfinished() > 0,
+            is_waiting: is_any_out && sender.under_way() > 0,
             // What rails lost goes out again on those in service.
             is_in_flight: is_any_in_service,
             completed: if is_any_out { self.completed(End::Sender) } else { 0 },

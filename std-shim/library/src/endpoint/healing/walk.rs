@@ -8,7 +8,7 @@
 //! 4. What the engine has to tell the peer is handed to the link.
 //! 5. If requests have waited for too long, the endpoint is given up.
 //!
-//! The order is here; 1 and 2 are in `notice`, 3 in `new_queue_pairs`, 5 in `patience`.
+//! The order is here; 1 and 2 are in `notice`, 3 in `new_queue_pairs`, 5 in `limits`.
 
 use super::healer::{Carried, Healer};
 use super::message::HealingMessage;
