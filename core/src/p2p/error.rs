@@ -117,7 +117,7 @@ pub enum Failure {
     #[error("the peer's messages make no sense")]
     Control(#[source] ControlError),
     /// Fewer rails are in service than there must be.
-    #[error("{in_service} rails in service, {min_rails} are the least")]
+    #[error("only {in_service} rails are in service, but min_rails is {min_rails}")]
     TooFewRails {
         /// Rails left.
         in_service: u8,

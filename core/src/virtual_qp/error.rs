@@ -351,7 +351,7 @@ pub enum Failure {
     #[error(transparent)]
     Rail(RailError),
     /// Fewer data rails are in service than there have to be.
-    #[error("{in_service} rails are in service, of {min_rails} at least")]
+    #[error("only {in_service} rails are in service, but min_rails is {min_rails}")]
     TooFewRails {
         /// Rails in service.
         in_service: u8,
