@@ -147,7 +147,7 @@ enum polyrail_code
   POLYRAIL_CODE_NULL = -1,
   // A handle that was closed, or never was one.
   POLYRAIL_CODE_HANDLE = -2,
-  // A handle of another kind.
+  // A handle of another kind; or peers for messages in a call for requests, or the other way round.
   POLYRAIL_CODE_KIND = -3,
   // Another call is under way with the same object, in another thread.
   POLYRAIL_CODE_BUSY = -4,
@@ -668,8 +668,8 @@ typedef struct {
   // Requests are in flight on a rail, and it makes no headway, though others do: it is failed. 0: 10000;
   // POLYRAIL_NEVER.
   uint64_t stall_timeout_ms;
-  // Requests wait for rails that do not come back, or messages for rails that come back and carry nothing: the
-  // connection has failed. 0: 60000; POLYRAIL_NEVER.
+  // Requests or messages wait for rails that do not come back, or that come back and carry nothing: the connection
+  // has failed. 0: 60000; POLYRAIL_NEVER.
   uint64_t rail_timeout_ms;
   // The peer does not say what arrived on a rail that failed: the connection has failed. 0: 60000;
   // POLYRAIL_NEVER.

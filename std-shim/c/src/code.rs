@@ -13,7 +13,7 @@ pub enum Code {
     Null = -1,
     /// A handle that was closed, or never was one.
     Handle = -2,
-    /// A handle of another kind.
+    /// A handle of another kind; or peers for messages in a call for requests, or the other way round.
     Kind = -3,
     /// Another call is under way with the same object, in another thread.
     Busy = -4,

@@ -141,8 +141,8 @@ pub struct EndpointOptions {
     /// Requests are in flight on a rail, and it makes no headway, though others do: it is failed. 0: 10000;
     /// POLYRAIL_NEVER.
     pub stall_timeout_ms: u64,
-    /// Requests wait for rails that do not come back, or messages for rails that come back and carry nothing: the
-    /// connection has failed. 0: 60000; POLYRAIL_NEVER.
+    /// Requests or messages wait for rails that do not come back, or that come back and carry nothing: the connection
+    /// has failed. 0: 60000; POLYRAIL_NEVER.
     pub rail_timeout_ms: u64,
     /// The peer does not say what arrived on a rail that failed: the connection has failed. 0: 60000;
     /// POLYRAIL_NEVER.

@@ -72,22 +72,28 @@ impl Terms {
             traffic_class,
             ..ConnectOptions::default()
         };
-        let healing = Healing {
-            stall_timeout: Some(settings.stall_timeout),
-            rail_timeout: Some(settings.rail_timeout),
-            ..Healing::default()
-        };
         P2pBuilder::new()
             .rails(self.rails.into())
             .queue_pairs_per_rail(self.queue_pairs_per_rail.into())
             .split_threshold(settings.split_threshold)
             .separate_signal(settings.separate_signal)
             .connect_options(options)
-            .healing(healing)
+            .healing(healing(settings))
             .rail_failure(match self.reroutes {
                 true => RailFailure::Reroute,
                 false => RailFailure::Fatal,
             })
+    }
+}
+
+/// The time limits of repair. The peer's report about a failed rail comes over the link, which may be
+/// broken for as long as its own timeout says: that ends the connection, and no shorter limit does.
+fn healing(settings: &Settings) -> Healing {
+    Healing {
+        stall_timeout: Some(settings.stall_timeout),
+        rail_timeout: Some(settings.rail_timeout),
+        fence_timeout: None,
+        ..Healing::default()
     }
 }
 
@@ -106,6 +112,13 @@ mod tests {
             software: true,
             process: 0,
         }
+    }
+
+    #[test]
+    fn a_message_waits_for_a_report_as_long_as_the_link_may_be_broken() {
+        let settings = Settings::default();
+        let limit = healing(&settings).fence_timeout;
+        assert!(limit.is_none_or(|limit| limit > settings.link_timeout), "{limit:?}");
     }
 
     #[test]
