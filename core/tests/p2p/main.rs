@@ -8,6 +8,9 @@ mod device;
 mod entries;
 mod flushes;
 mod messages;
+/// The module of the package `polyrail-tests`.
+#[path = "../../../tests/src/nic.rs"]
+mod nic;
 mod peers;
 mod pools;
 mod random;

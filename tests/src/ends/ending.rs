@@ -344,7 +344,7 @@ impl World {
         let mut nics = self.nics.borrow_mut();
         for at in 0..nics.qps.len() {
             if ends.contains(&nics.qps[at].name.end) {
-                nics.enter_error(at);
+                nics.move_to_error(at);
             }
         }
     }

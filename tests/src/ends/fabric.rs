@@ -2,18 +2,22 @@
 
 use super::physical::{Name, Qp, answer, key};
 use super::shape::{connection, side};
-use polyrail_core::hardware::{CommitError, QpLimits};
+use crate::nic::{self, CqInfo, Devices, EIO, Lists, QpInfo};
+use polyrail_core::hardware::{CommitError, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::{
-    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcFlags, WcOpcode,
     WcStatus,
 };
 use std::collections::VecDeque;
 
-/// What a driver says about a device that is gone.
-pub(super) const EIO: i32 = 5;
+/// All NICs of both ends.
+pub(super) type Nics = nic::Shared<Fabric>;
 
-/// What a driver says of a call that the queue pair is not for.
-pub(super) const EINVAL: i32 = 22;
+/// A queue pair as an owner or the engine has it.
+pub(super) type EndQp = nic::Qp<Fabric>;
+
+/// A completion queue as the engine has it.
+pub(super) type EndCq = nic::Cq<Fabric>;
 
 #[derive(Debug)]
 pub(super) struct Fabric {
@@ -120,7 +124,7 @@ impl Fabric {
     /// The device is gone, or the queue pair destroyed. Returns whether the completion of a receive
     /// that was used was not taken.
     pub(super) fn remove(&mut self, at: usize, purges: bool) -> bool {
-        self.enter_error(at);
+        self.move_to_error(at);
         self.qps[at].is_gone = true;
         let cq = self.cq_of(at);
         let is_used = |e: &Entry| e.at == at && e.is_recv && e.completion.status.is_success();
@@ -141,7 +145,7 @@ impl Fabric {
         }
     }
 
-    pub(super) fn enter_error(&mut self, at: usize) {
+    pub(super) fn move_to_error(&mut self, at: usize) {
         let qp = &mut self.qps[at];
         if !qp.in_error && !qp.is_gone {
             qp.in_error = true;
@@ -155,7 +159,7 @@ impl Fabric {
     /// The queue pair goes to the error state by itself.
     pub(super) fn fail(&mut self, at: usize, status: WcStatus) {
         self.qps[at].status = status;
-        self.enter_error(at);
+        self.move_to_error(at);
     }
 
     /// Whether a queue pair answers the one that it is connected to.
@@ -282,13 +286,6 @@ impl Fabric {
         self.push(at, completion, frees, recv);
     }
 
-    /// Takes the oldest completion of a queue.
-    pub(super) fn take(&mut self, cq: usize) -> Option<Completion> {
-        let entry = self.cqs[cq].entries.pop_front()?;
-        self.qps[entry.at].slots -= entry.frees;
-        Some(entry.completion)
-    }
-
     /// Takes the oldest completions of a host's queue, so many at most, unless the queue is broken.
     pub(super) fn take_some(&mut self, host: usize, device: usize, most: usize) -> Vec<Completion> {
         let cq = self.cq_at(host, device);
@@ -296,11 +293,35 @@ impl Fabric {
         std::iter::from_fn(|| self.take(cq)).take(most).collect()
     }
 
-    pub(super) fn post_sends(
+    fn posted(&mut self, at: usize, accepted: u32, is_refused: bool) {
+        let host = side(self.qps[at].name.end);
+        self.taken[host] += accepted as usize;
+        self.refused[host] += usize::from(is_refused);
+        if self.qps[at].in_error && self.flushes_at_once {
+            self.flush_all(at);
+        }
+    }
+}
+
+// SAFETY: they touch no memory.
+unsafe impl Devices for Fabric {
+    fn qp(&self, at: usize) -> QpInfo {
+        let Qp { device, qp_num, limits, .. } = self.qps[at];
+        QpInfo { qp_num, device: DeviceId(device as u32), cq: CqId(device as u64), limits }
+    }
+
+    fn cq(&self, at: usize) -> CqInfo {
+        let device = at - if at < self.devices[0] { 0 } else { self.devices[0] };
+        CqInfo { id: CqId(device as u64), device: DeviceId(device as u32), capacity: 1 << 12 }
+    }
+
+    fn post_sends(
         &mut self,
         at: usize,
         batch: &[SendRequest],
+        lists: &mut Lists,
     ) -> Result<(), CommitError> {
+        check_rows(lists);
         let far_device = self.qps[at].peer.map_or(usize::MAX, |far| self.qps[far].device);
         let qp = &mut self.qps[at];
         let count = batch.len() as u32;
@@ -315,11 +336,13 @@ impl Fabric {
         answer
     }
 
-    pub(super) fn post_recvs(
+    fn post_recvs(
         &mut self,
         at: usize,
         batch: &[RecvRequest],
+        lists: &mut Lists,
     ) -> Result<(), CommitError> {
+        check_rows(lists);
         let qp = &mut self.qps[at];
         let room = qp.limits.max_recv_wr - (qp.recvs.len() - qp.used) as u32;
         let count = batch.len() as u32;
@@ -332,17 +355,45 @@ impl Fabric {
         answer
     }
 
-    fn posted(&mut self, at: usize, accepted: u32, is_refused: bool) {
-        let host = side(self.qps[at].name.end);
-        self.taken[host] += accepted as usize;
-        self.refused[host] += usize::from(is_refused);
-        if self.qps[at].in_error && self.flushes_at_once {
-            self.flush_all(at);
+    fn enter_error(&mut self, at: usize) -> Result<(), Refusal> {
+        if self.qps[at].is_gone {
+            return Err(Refusal::Driver(EIO));
         }
+        self.move_to_error(at);
+        Ok(())
     }
 
-    pub(super) fn device_id(&self, at: usize) -> DeviceId {
-        DeviceId(self.qps[at].device as u32)
+    fn destroy(&mut self, at: usize) {
+        self.remove(at, true);
+        self.qps[at].is_destroyed = true;
+    }
+
+    fn find(&mut self, cq: usize, most: usize) -> Result<usize, i32> {
+        let cq = &mut self.cqs[cq];
+        if cq.is_broken {
+            return Err(EIO);
+        }
+        let count = most.min(cq.entries.len()).min(cq.most);
+        cq.most -= count;
+        Ok(count)
+    }
+
+    fn take(&mut self, cq: usize) -> Option<Completion> {
+        let entry = self.cqs[cq].entries.pop_front()?;
+        self.qps[entry.at].slots -= entry.frees;
+        Some(entry.completion)
+    }
+}
+
+/// The buffers of a request lie one behind the other.
+fn check_rows(lists: &Lists) {
+    let follows = |pair: &[Sge]| {
+        pair[0].addr() + u64::from(pair[0].length()) == pair[1].addr()
+            && pair[0].lkey() == pair[1].lkey()
+    };
+    for (_, buffers) in lists {
+        let is_row = buffers.windows(2).all(follows);
+        assert!(is_row, "bytes are missing, or twice there: {buffers:?}");
     }
 }
 

@@ -22,7 +22,6 @@ mod action;
 mod direction;
 mod ending;
 mod fabric;
-mod nic;
 mod oracle;
 mod owner;
 mod physical;
@@ -40,8 +39,7 @@ pub use shape::{FRAGMENT, Job, KeyOrder, Kind, Shape, Troubles};
 use crate::link::Link;
 use direction::Direction;
 use ending::Heard;
-use fabric::Fabric;
-use nic::{EndCq, EndQp, Nics};
+use fabric::{EndCq, EndQp, Fabric, Nics};
 use owner::{Attempt, Pending};
 use physical::key;
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
@@ -199,7 +197,8 @@ impl World {
             }
         }
         let cqs = [0, 1].map(|host| {
-            let own = (0..devices[host]).map(|device| EndCq { nics: nics.clone(), host, device });
+            let at = |device| nics.borrow().cq_at(host, device);
+            let own = (0..devices[host]).map(|device| EndCq::new(&nics, at(device)));
             let mut cq = HostVirtualCq::new(own).expect("few completion queues");
             for (end, this) in ends.iter().enumerate().filter(|(end, _)| side(*end) == host) {
                 cq.attach(connection(end) as u16, &*this.qp).expect("deep completion queues");
@@ -273,7 +272,7 @@ impl End {
             let name = Name { end, rail, generation: 0 };
             let at =
                 nics.borrow_mut().make(name, shape.first_device(end, rail), shape.limits(rail));
-            EndQp { nics: Rc::clone(nics), at }
+            EndQp::new(nics, at)
         };
         let mut rails: Vec<_> = (0..shape.queue_pairs()).map(make).collect();
         let installed = rails.iter().map(|qp| qp.at).collect();

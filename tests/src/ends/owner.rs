@@ -2,11 +2,10 @@
 //! over, each at its own time.
 
 use super::World;
-use super::nic::EndQp;
+use super::fabric::EndQp;
 use super::physical::Name;
 use super::shape::{connection, peer, side};
 use polyrail_core::virtual_qp::{RailId, RailState};
-use std::rc::Rc;
 
 /// A queue pair that an owner has made and not handed over.
 #[derive(Debug)]
@@ -100,7 +99,7 @@ impl World {
         let name = Name { end, rail, generation };
         let limits = self.shape.limits(rail);
         let at = self.nics.borrow_mut().make(name, devices[side(end)], limits);
-        let qp = EndQp { nics: Rc::clone(&self.nics), at };
+        let qp = EndQp::new(&self.nics, at);
         self.ends[end].pending[rail] = Some(Pending { qp, generation, is_connected: false });
         match &mut self.attempts[connection(end)][rail] {
             Some(attempt) if attempt.generation == generation && !attempt.is_over() => {

@@ -1,7 +1,7 @@
 //! One physical queue pair, as its NIC has it.
 
-use super::fabric::EIO;
 use super::shape::peer;
+use crate::nic::EIO;
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendRequest, WcStatus};
 use std::fmt;

@@ -2,11 +2,11 @@
 
 use super::action::{Action, How};
 use super::direction::RECEIVE;
-use super::fabric::EIO;
 use super::physical::{Mood, Name};
 use super::shape::{FIRST_NUMBER, connection, peer, side};
 use super::{Targets, World};
 use crate::link::Link;
+use crate::nic::EIO;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled};

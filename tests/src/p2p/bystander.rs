@@ -1,15 +1,13 @@
 //! A virtual queue pair of one rail that shares a host's completion queues with connections.
 
 use super::World;
-use super::fabric::{NO_CONNECTION, Name, device_id};
+use super::fabric::{NO_CONNECTION, Name, Nics, SimQp, device_id};
 use super::host::Host;
-use super::nic::{Nics, SimQp};
 use super::shape::Shape;
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::verbs::{DeviceKeys, LocalBuffer, SendWr};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::{Config, VirtualQp};
-use std::rc::Rc;
 
 /// Requests in flight.
 pub(super) const DEPTH: u32 = 8;
@@ -52,7 +50,7 @@ impl Bystander {
         nics.borrow_mut().connect(at, at);
         let index = shape.lines.len();
         let config = Config { virtual_qp_num: index as u32, ..Config::default() };
-        let rail = SimQp { nics: Rc::clone(nics), at };
+        let rail = SimQp::new(nics, at);
         let qp = VirtualQp::new(config, [rail], None).expect("one rail");
         to.cq.attach(index as u16, &qp).expect("deep completion queues");
         let keys = DeviceKeys { device: device_id(host, device), lkey: 0, rkey: 0 };

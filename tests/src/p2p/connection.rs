@@ -1,15 +1,13 @@
 //! A connection: its two ends, and what the oracle knows of it.
 
-use super::fabric::{Name, device_at, device_id};
+use super::fabric::{Name, Nics, SimQp, SimSrq, device_at, device_id, srq};
 use super::host::Host;
 use super::memory::{Memory, Words};
-use super::nic::{Nics, SimQp, SimSrq};
 use super::shape::{Line, MOST, Shape};
 use crate::link::Link;
 use polyrail_core::p2p::{Account, FlushHandle, Receiver, RecvHandle, Region, SendHandle, Sender};
 use polyrail_core::verbs::DeviceKeys;
 use polyrail_core::virtual_cq::CompletionTarget;
-use std::rc::Rc;
 
 /// Queue pairs that an end has room for.
 const QPS: usize = 16;
@@ -131,7 +129,7 @@ fn queue_pairs(
             is_for_flushes: false,
         };
         let at = nics.borrow_mut().make(name, line.limits(host, place), word_after);
-        SimQp { nics: Rc::clone(nics), at }
+        SimQp::new(nics, at)
     };
     (0..line.rails * line.each).map(make).collect()
 }
@@ -153,7 +151,7 @@ fn flush_qps(nics: &Nics, line: &Line, id: u32) -> Vec<SimQp> {
         };
         let at = nics.borrow_mut().make(name, line.limits(host, 0), 0);
         nics.borrow_mut().connect(at, at);
-        SimQp { nics: Rc::clone(nics), at }
+        SimQp::new(nics, at)
     };
     devices.into_iter().filter(|_| line.flushes).map(make).collect()
 }
@@ -244,7 +242,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     fn accounts(nics: &Nics, line: &Line, host: &mut Host) -> Vec<Account<SimSrq>> {
         let to = 1 - line.from;
         let open = |device: usize| {
-            let srq = SimSrq::new(nics, device_at(to, device));
+            let srq = srq(nics, device_at(to, device));
             host.pools[device].open(srq, line.limit).expect("room in the pool")
         };
         receivers_devices(line).into_iter().map(open).collect()

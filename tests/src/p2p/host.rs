@@ -1,13 +1,11 @@
 //! A host: its completion queues, and the ledgers of its shared receive queues.
 
-use super::fabric::{device_at, device_id};
-use super::nic::{Nics, SimCq};
+use super::fabric::{Nics, SimCq, device_at, device_id};
 use super::shape::{MOST, Shape};
 use polyrail_core::hardware::CqId;
 use polyrail_core::p2p::{POOL_WR_ID, Pool};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq, VirtualWc};
-use std::rc::Rc;
 
 #[derive(Debug)]
 pub(super) struct Host {
@@ -19,8 +17,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(number: usize, nics: &Nics, shape: &Shape) -> Self {
-        let capacity = shape.capacity();
-        let cq = |device| SimCq { nics: Rc::clone(nics), host: number, device, capacity };
+        let cq = |device| SimCq::new(nics, device_at(number, device));
         let cqs = (0..shape.devices[number]).map(cq);
         let pool = |device| Pool::new(device_id(number, device), shape.receives());
         let mut all = VirtualCq::new(cqs).expect("few devices");

@@ -18,8 +18,7 @@
 //! an owner has polled until nothing comes any more, nothing is left that could be posted, and no end says that it
 //! is to be polled. In the end, with all trouble over, nobody waits.
 //!
-//! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
-//! them; `host`, `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`, `traffic`,
+//! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`, `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`, `traffic`,
 //! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` and
 //! `small` are how [`search`](crate::search) sees it.
 
@@ -31,7 +30,6 @@ mod ending;
 mod fabric;
 mod host;
 mod memory;
-mod nic;
 mod owner;
 mod peer;
 mod search;
@@ -48,9 +46,8 @@ pub use shape::{Line, Shape, Size, Troubles};
 
 use bystander::Bystander;
 use connection::Connection;
-use fabric::{Fabric, device_at, device_id};
+use fabric::{Fabric, Nics, SimQp, device_at, device_id};
 use host::Host;
-use nic::{Nics, SimQp};
 use polyrail_core::p2p::Account;
 use polyrail_core::verbs::DeviceId;
 use shape::MOST;

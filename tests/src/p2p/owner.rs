@@ -3,8 +3,7 @@
 
 use super::World;
 use super::connection::{Connection, Receive, receivers_devices};
-use super::fabric::{Name, device_at, device_id};
-use super::nic::{Nics, SimQp, SimSrq};
+use super::fabric::{Name, Nics, SimQp, SimSrq, device_at, device_id, srq};
 use super::shape::Line;
 use super::trouble::spend;
 use crate::link::Old;
@@ -13,7 +12,6 @@ use polyrail_core::p2p::{Account, Control, Pool};
 use polyrail_core::virtual_qp::{
     ControlMessage, RailEventKind, RailId, RailState, Rejected, ReplaceError,
 };
-use std::rc::Rc;
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     /// An owner sends the messages that there are.
@@ -235,7 +233,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             if connection.line.from == host || !has_one {
                 continue;
             }
-            let srq = SimSrq::new(&self.nics, device_at(host, device));
+            let srq = srq(&self.nics, device_at(host, device));
             let account = pool.open(srq, connection.line.limit).expect("room in the pool");
             if let Err(account) = connection.receiver.replace_account(account) {
                 assert!(connection.may_fail, "an account is in use, of a device that is gone");
@@ -260,7 +258,7 @@ fn make(
     let rail = (place % line.rails) as u8;
     let name = Name { connection, host, device, place, rail, is_receivers, is_for_flushes: false };
     let at = nics.borrow_mut().make(name, line.limits(host, place), word_after);
-    SimQp { nics: Rc::clone(nics), at }
+    SimQp::new(nics, at)
 }
 
 impl Line {

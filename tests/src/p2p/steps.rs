@@ -2,9 +2,8 @@
 
 use super::World;
 use super::connection::Connection;
-use super::fabric::{Executed, Fabric, Name, Step, device_at};
+use super::fabric::{Executed, Fabric, Name, Nics, SimQp, SimSrq, Step, device_at, srq};
 use super::memory::{Block, Kind, Target};
-use super::nic::{Nics, SimQp, SimSrq};
 use polyrail_core::p2p::{Account, Told};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
@@ -45,7 +44,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.take_reports(host, &reports);
         for (device, pool) in self.hosts[host].pools.iter_mut().enumerate() {
             // If the driver refuses, the next poll asks again.
-            let _ = pool.settle(&mut SimSrq::new(&self.nics, device_at(host, device)));
+            let _ = pool.settle(&mut srq(&self.nics, device_at(host, device)));
         }
         assert!(foreign == 0 || has_others, "completions that nobody knows");
         for connection in &self.connections {

@@ -2,14 +2,11 @@
 
 use super::World;
 use super::connection::Connection;
-use super::fabric::{device_at, device_id};
-use super::nic::SimSrq;
+use super::fabric::{SimSrq, device_at, device_id};
+use crate::nic::EINVAL;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::p2p::{Account, Pool};
 use polyrail_core::verbs::WcStatus;
-
-/// What a driver says when it does not like a request.
-const EINVAL: i32 = 22;
 
 fn mood(accepted: u32, is_full: bool) -> CommitError {
     let refusal = if is_full { Refusal::QueueFull } else { Refusal::Driver(EINVAL) };

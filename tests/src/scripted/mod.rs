@@ -8,18 +8,22 @@
 //! fields that verbs leaves undefined on a failure hold rubbish.
 
 mod handle;
-mod hardware;
 mod state;
 
 pub use handle::QpHandle;
-pub use hardware::{ScriptedCq, ScriptedQp, ScriptedRecvBatch, ScriptedSendBatch};
-pub use state::Note;
+pub use state::{Note, State};
 
+use crate::nic::{self, Shared};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
-use state::{CqState, QpState, State};
-use std::cell::RefCell;
+use state::{CqState, QpState};
 use std::rc::Rc;
+
+/// A queue pair as the engine owns it.
+pub type ScriptedQp = nic::Qp<State>;
+
+/// A completion queue as the engine owns it. Clones are the same queue.
+pub type ScriptedCq = nic::Cq<State>;
 
 /// What every queue pair gets unless the test overrides it.
 pub const LIMITS: QpLimits = QpLimits {
@@ -34,7 +38,7 @@ pub const LIMITS: QpLimits = QpLimits {
 /// All devices of a test.
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
-    state: Rc<RefCell<State>>,
+    state: Shared<State>,
 }
 
 impl Nic {
@@ -48,7 +52,7 @@ impl Nic {
     pub fn cq(&self, device: u32, capacity: u32) -> ScriptedCq {
         let mut state = self.state.borrow_mut();
         state.cqs.push(CqState::new(DeviceId(device), capacity));
-        ScriptedCq { nic: self.clone(), at: state.cqs.len() - 1 }
+        ScriptedCq::new(&self.state, state.cqs.len() - 1)
     }
 
     /// A queue pair on `cq`, and the handle that scripts it.
@@ -57,7 +61,7 @@ impl Nic {
         let device = state.cqs[cq.at].device;
         state.qps.push(QpState::new(device, qp_num, cq.at, limits));
         let at = state.qps.len() - 1;
-        (ScriptedQp { nic: self.clone(), at }, QpHandle { nic: self.clone(), at })
+        (ScriptedQp::new(&self.state, at), QpHandle { nic: self.clone(), at })
     }
 
     /// Polls of a completion queue fail with this code from now on, or work again if it is `None`.

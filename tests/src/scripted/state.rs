@@ -1,5 +1,7 @@
 //! The state of the scripted NIC.
 
+use super::Nic;
+use crate::nic::{CqInfo, Devices, EINVAL, Lists, QpInfo};
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcFlags, WcOpcode,
@@ -8,11 +10,9 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_qp::RailCounters;
 use std::collections::{HashMap, VecDeque};
 
-/// A driver's error for a request that its device cannot carry.
-pub(super) const EINVAL: i32 = 22;
-
+/// The devices of a [`Nic`].
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub struct State {
     pub(super) cqs: Vec<CqState>,
     pub(super) qps: Vec<QpState>,
     /// Failed completions so far: picks the rubbish.
@@ -163,32 +163,9 @@ impl QpState {
         request.sge.length() <= longest.min(self.limits.max_msg_size)
     }
 
-    /// Requests of these names are offered, and some of them have lists. Names of what was not taken are given
-    /// again.
-    pub(super) fn note_send_lists(
-        &mut self,
-        names: impl Iterator<Item = u64>,
-        lists: Vec<(u64, Vec<Sge>)>,
-    ) {
-        check_lists(&lists, self.limits.max_send_sge);
-        names.for_each(|name| drop(self.send_lists.remove(&name)));
-        self.send_lists.extend(lists);
-    }
-
-    /// The same of receives.
-    pub(super) fn note_recv_lists(
-        &mut self,
-        names: impl Iterator<Item = u64>,
-        lists: Vec<(u64, Vec<Sge>)>,
-    ) {
-        check_lists(&lists, self.limits.max_recv_sge);
-        names.for_each(|name| drop(self.recv_lists.remove(&name)));
-        self.recv_lists.extend(lists);
-    }
-
     /// Takes a batch of sends, or the front of it. Returns how many it took. Logged requests are
     /// not kept here.
-    fn post_sends(&mut self, batch: &[SendRequest], logged: bool) -> (usize, Option<Refusal>) {
+    fn take_sends(&mut self, batch: &[SendRequest], logged: bool) -> (usize, Option<Refusal>) {
         let room = self.limits.max_send_wr - self.slots;
         self.claims = self.send_mood.complaint.map(|complaint| complaint.accepted);
         let (accepted, refusal) = self.send_mood.answer(batch.len() as u32, room);
@@ -213,10 +190,10 @@ impl QpState {
     }
 
     /// Takes a batch of receives, or the front of it.
-    pub(super) fn post_recvs(&mut self, batch: Vec<RecvRequest>) -> Result<(), CommitError> {
+    fn take_recvs(&mut self, batch: &[RecvRequest]) -> Result<(), CommitError> {
         let room = self.limits.max_recv_wr - self.recvs.len() as u32;
         let (accepted, refusal) = self.recv_mood.answer(batch.len() as u32, room);
-        self.recvs.extend(batch.into_iter().take(accepted as usize));
+        self.recvs.extend(batch.iter().take(accepted as usize));
         if accepted > 0 {
             self.recv_batches.push(accepted as usize);
         }
@@ -224,13 +201,15 @@ impl QpState {
     }
 }
 
-/// What the engine promises of lists.
-fn check_lists(lists: &[(u64, Vec<Sge>)], max_sge: u32) {
-    for (wr_id, list) in lists {
-        assert!(list.len() > 1, "a list of one buffer is none: {wr_id:#x}");
-        assert!(list.len() <= max_sge as usize, "{} buffers of {max_sge}", list.len());
-        assert!(list.iter().all(|sge| sge.length() > 0), "an empty buffer in {list:?}");
-    }
+/// Keeps the lists of requests that are offered. Lists that earlier requests of the same `wr_id` had
+/// are dropped: requests that were not taken give theirs back.
+fn note_lists(
+    kept: &mut HashMap<u64, Vec<Sge>>,
+    names: impl Iterator<Item = u64>,
+    lists: &mut Lists,
+) {
+    names.for_each(|name| drop(kept.remove(&name)));
+    kept.extend(lists.drain(..));
 }
 
 impl CqState {
@@ -241,18 +220,14 @@ impl CqState {
 
 impl State {
     /// Takes a batch of sends of a queue pair, or the front of it.
-    pub(super) fn post_sends(
-        &mut self,
-        at: usize,
-        batch: &[SendRequest],
-    ) -> Result<(), CommitError> {
+    fn take_sends(&mut self, at: usize, batch: &[SendRequest]) -> Result<(), CommitError> {
         let slots = match self.log {
             Some(_) => self.qps.iter().map(|qp| qp.slots).collect(),
             None => Vec::new(),
         };
         let qp = &mut self.qps[at];
         let qp_num = qp.qp_num;
-        let (taken, refusal) = qp.post_sends(batch, self.log.is_some());
+        let (taken, refusal) = qp.take_sends(batch, self.log.is_some());
         if let Some(log) = &mut self.log
             && taken > 0
         {
@@ -266,7 +241,7 @@ impl State {
     }
 
     /// Records a completion that was polled.
-    pub(super) fn polled(&mut self, entry: &Entry) {
+    fn polled(&mut self, entry: &Entry) {
         let qp = &mut self.qps[entry.at];
         qp.slots -= entry.frees.map_or(0, |freed| freed.slots);
         qp.counters.completions += 1;
@@ -338,5 +313,67 @@ impl State {
             dlid_path_bits: 0xFF,
             ..Completion::failure(qp_num, wr_id, status, 0x8100_0000 | self.failures)
         }
+    }
+}
+
+// SAFETY: they touch no memory. (What tests inject breaks the promises on purpose.)
+unsafe impl Devices for State {
+    fn qp(&self, at: usize) -> QpInfo {
+        let QpState { qp_num, device, cq, limits, .. } = self.qps[at];
+        QpInfo { qp_num, device, cq: Nic::cq_id(cq), limits }
+    }
+
+    fn cq(&self, at: usize) -> CqInfo {
+        let CqState { device, capacity, .. } = self.cqs[at];
+        CqInfo { id: Nic::cq_id(at), device, capacity }
+    }
+
+    fn post_sends(
+        &mut self,
+        at: usize,
+        batch: &[SendRequest],
+        lists: &mut Lists,
+    ) -> Result<(), CommitError> {
+        let names = batch.iter().map(|request| request.wr_id);
+        note_lists(&mut self.qps[at].send_lists, names, lists);
+        let posted = self.take_sends(at, batch);
+        if self.qps[at].errored {
+            self.flush(at);
+        }
+        posted
+    }
+
+    fn post_recvs(
+        &mut self,
+        at: usize,
+        batch: &[RecvRequest],
+        lists: &mut Lists,
+    ) -> Result<(), CommitError> {
+        let names = batch.iter().map(|receive| receive.wr_id);
+        note_lists(&mut self.qps[at].recv_lists, names, lists);
+        let posted = self.qps[at].take_recvs(batch);
+        if self.qps[at].errored {
+            self.flush(at);
+        }
+        posted
+    }
+
+    fn enter_error(&mut self, at: usize) -> Result<(), Refusal> {
+        if let Some(refusal) = self.qps[at].error_refusal {
+            return Err(refusal);
+        }
+        self.flush(at);
+        Ok(())
+    }
+
+    fn find(&mut self, cq: usize, most: usize) -> Result<usize, i32> {
+        let CqState { entries, broken, .. } = &self.cqs[cq];
+        broken.map_or(Ok(most.min(entries.len())), Err)
+    }
+
+    fn take(&mut self, cq: usize) -> Option<Completion> {
+        let entry = self.cqs[cq].entries.pop_front()?;
+        self.polled(&entry);
+        Some(entry.completion)
     }
 }

@@ -1,7 +1,6 @@
-//! What devices do with requests: they are posted, executed, acknowledged and flushed.
+//! What devices do with requests: they are executed, acknowledged and flushed.
 
-use super::{Block, Sent, Step, World};
-use polyrail_core::hardware::{CommitError, ENGINE_WR_ID};
+use super::{Block, Step, World};
 use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{
     Completion, Opcode, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus,
@@ -126,28 +125,5 @@ impl World {
                 self.stragglers.push((at, sent.request));
             }
         }
-    }
-
-    pub(super) fn post(&mut self, at: usize, batch: &[SendRequest]) -> Result<(), CommitError> {
-        let qp = &mut self.qps[at];
-        assert!(!batch.is_empty(), "no doorbell without a request");
-        assert!(!qp.said_word, "nothing is posted after the word");
-        let refused = qp.refusals.pop_front();
-        let refused = refused.filter(|error| (error.accepted as usize) < batch.len());
-        for (accepted, request) in (0..).zip(batch) {
-            if let Some(error) = refused.filter(|error| error.accepted == accepted) {
-                return Err(error);
-            }
-            assert!(qp.sends.len() < qp.limits.max_send_wr as usize, "credits");
-            assert!(request.wr_id & ENGINE_WR_ID != 0);
-            qp.sends.push_back(Sent { request: *request, executed: false });
-        }
-        if qp.is_error {
-            // What is posted in the error state never leaves.
-            let stragglers = self.stragglers.len();
-            self.flush(at, WcStatus::WR_FLUSH_ERR);
-            self.stragglers.truncate(stragglers);
-        }
-        Ok(())
     }
 }

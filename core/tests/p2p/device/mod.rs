@@ -4,7 +4,7 @@
 //! pair in the error state executes nothing of its peer's any more, but for what the test lets through.
 //!
 //! This file has their state, and what tests see of it; `block` is memory, `execution` what devices do with
-//! requests, `steps` how tests let them, and `queues` the engine's side.
+//! requests, `steps` how tests let them, and `queues` what the engine asks of them.
 
 mod block;
 mod execution;
@@ -14,12 +14,11 @@ mod steps;
 pub(crate) use block::Block;
 pub(crate) use queues::{TestCq, TestQp, TestSrq};
 
+use crate::nic::Shared;
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{Completion, SendRequest};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 struct Registered {
     device: u32,
@@ -60,6 +59,7 @@ struct Srq {
 }
 
 struct Cq {
+    device: u32,
     entries: VecDeque<Completion>,
     capacity: u32,
     /// It cannot be polled for now.
@@ -67,7 +67,7 @@ struct Cq {
 }
 
 #[derive(Default)]
-struct World {
+pub(crate) struct World {
     memory: Vec<Registered>,
     qps: Vec<Qp>,
     srqs: Vec<Srq>,
@@ -84,7 +84,7 @@ struct World {
 
 /// All devices. Clones are the same.
 #[derive(Clone, Default)]
-pub(crate) struct Fabric(Rc<RefCell<World>>);
+pub(crate) struct Fabric(Shared<World>);
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

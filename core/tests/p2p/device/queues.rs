@@ -1,14 +1,20 @@
-//! Queues as the engine has them: core's hardware traits; how they are made, and memory registered for them.
+//! Queues as the engine has them: what they ask of the devices, how they are made, and how memory
+//! is registered for them.
 
-use super::{Block, Cq, Fabric, Qp, Registered, Srq, World};
-use polyrail_core::hardware::{
-    CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
-    Refusal, SendBatch,
-};
+use super::{Block, Cq, Fabric, Qp, Registered, Sent, Srq, World};
+use crate::nic::{self, CqInfo, Devices, EIO, Lists, QpInfo};
+use polyrail_core::hardware::{CommitError, CqId, ENGINE_WR_ID, QpLimits, Refusal};
 use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest, WcStatus};
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
+
+pub(crate) type TestQp = nic::Qp<World>;
+
+/// A handle of a shared receive queue. Clones are the same queue.
+pub(crate) type TestSrq = nic::Srq<World>;
+
+/// A completion queue. Clones are the same queue.
+pub(crate) type TestCq = nic::Cq<World>;
 
 /// Set-up.
 impl Fabric {
@@ -22,21 +28,22 @@ impl Fabric {
     pub(crate) fn cq(&self, device: u32, capacity: u32) -> TestCq {
         let mut world = self.0.borrow_mut();
         let entries = VecDeque::with_capacity(capacity as usize);
-        world.cqs.push(Cq { entries, capacity, is_broken: false });
-        TestCq { fabric: self.clone(), at: world.cqs.len() - 1, device }
+        world.cqs.push(Cq { device, entries, capacity, is_broken: false });
+        TestCq::new(&self.0, world.cqs.len() - 1)
     }
 
     pub(crate) fn srq(&self, capacity: u32) -> TestSrq {
         let mut world = self.0.borrow_mut();
         let (refusals, batches) = (VecDeque::new(), Vec::new());
         world.srqs.push(Srq { receives: 0, capacity, refusals, batches });
-        TestSrq { fabric: self.clone(), at: world.srqs.len() - 1 }
+        TestSrq::new(&self.0, world.srqs.len() - 1)
     }
 
     pub(crate) fn qp(&self, cq: &TestCq, srq: Option<&TestSrq>, limits: QpLimits) -> TestQp {
         let mut world = self.0.borrow_mut();
+        let device = world.cqs[cq.at].device;
         world.qps.push(Qp {
-            device: cq.device,
+            device,
             cq: cq.at,
             srq: srq.map(|srq| srq.at),
             peer: None,
@@ -50,7 +57,7 @@ impl Fabric {
             error_refusal: None,
             flushes_all: true,
         });
-        TestQp { fabric: self.clone(), at: world.qps.len() - 1 }
+        TestQp::new(&self.0, world.qps.len() - 1)
     }
 
     pub(crate) fn connect(&self, left: &TestQp, right: &TestQp) {
@@ -60,37 +67,53 @@ impl Fabric {
     }
 }
 
-pub(crate) struct TestQp {
-    fabric: Fabric,
-    pub(crate) at: usize,
-}
-
-pub(crate) struct Batch<'q, R> {
-    fabric: &'q Fabric,
-    at: usize,
-    requests: arrayvec::ArrayVec<R, 1024>,
-}
-
-impl SendBatch for Batch<'_, SendRequest> {
-    fn add(&mut self, request: &SendRequest) {
-        self.requests.push(*request);
+// SAFETY: memory is shared and checked, and requests complete in order. (What tests inject breaks
+// the promises on purpose.)
+unsafe impl Devices for World {
+    fn qp(&self, at: usize) -> QpInfo {
+        let Qp { device, cq, limits, .. } = self.qps[at];
+        QpInfo { qp_num: at as u32 + 1, device: DeviceId(device), cq: CqId(cq as u64), limits }
     }
 
-    fn commit(self) -> Result<(), CommitError> {
-        self.fabric.0.borrow_mut().post(self.at, &self.requests)
-    }
-}
-
-impl RecvBatch for Batch<'_, RecvRequest> {
-    fn add(&mut self, request: &RecvRequest) {
-        assert_eq!((request.wr_id, request.sge.length()), (POOL_WR_ID, 0));
-        self.requests.push(*request);
+    fn cq(&self, at: usize) -> CqInfo {
+        let Cq { device, capacity, .. } = self.cqs[at];
+        CqInfo { id: CqId(at as u64), device: DeviceId(device), capacity }
     }
 
-    fn commit(self) -> Result<(), CommitError> {
-        let srq = &mut self.fabric.0.borrow_mut().srqs[self.at];
+    fn post_sends(
+        &mut self,
+        at: usize,
+        batch: &[SendRequest],
+        _lists: &mut Lists,
+    ) -> Result<(), CommitError> {
+        let qp = &mut self.qps[at];
+        assert!(!qp.said_word, "nothing is posted after the word");
+        let refused = qp.refusals.pop_front();
+        let refused = refused.filter(|error| (error.accepted as usize) < batch.len());
+        for (accepted, request) in (0..).zip(batch) {
+            if let Some(error) = refused.filter(|error| error.accepted == accepted) {
+                return Err(error);
+            }
+            assert!(qp.sends.len() < qp.limits.max_send_wr as usize, "credits");
+            assert!(request.wr_id & ENGINE_WR_ID != 0);
+            qp.sends.push_back(Sent { request: *request, executed: false });
+        }
+        if qp.is_error {
+            // What is posted in the error state never leaves.
+            let stragglers = self.stragglers.len();
+            self.flush(at, WcStatus::WR_FLUSH_ERR);
+            self.stragglers.truncate(stragglers);
+        }
+        Ok(())
+    }
+
+    fn post_shared(&mut self, srq: usize, batch: &[RecvRequest]) -> Result<(), CommitError> {
+        let is_pools =
+            |receive: &RecvRequest| (receive.wr_id, receive.sge.length()) == (POOL_WR_ID, 0);
+        assert!(batch.iter().all(is_pools), "{batch:?}");
+        let srq = &mut self.srqs[srq];
         let refused = srq.refusals.pop_front();
-        let count = self.requests.len() as u32;
+        let count = batch.len() as u32;
         let refused = refused.filter(|error| error.accepted < count);
         let accepted = refused.map_or(count, |error| error.accepted);
         assert!(srq.receives + accepted <= srq.capacity, "the shared queue overflows");
@@ -98,53 +121,18 @@ impl RecvBatch for Batch<'_, RecvRequest> {
         srq.batches.push(accepted);
         refused.map_or(Ok(()), Err)
     }
-}
 
-impl ReceiveQueue for TestQp {
-    type RecvBatch<'q> = Batch<'q, RecvRequest>;
-
-    fn start_recv(&mut self) -> Self::RecvBatch<'_> {
-        unreachable!("its receives are shared")
-    }
-}
-
-// SAFETY: memory is shared and checked, and requests complete in order. (What tests inject breaks the
-// promises on purpose.)
-unsafe impl QueuePair for TestQp {
-    type SendBatch<'q> = Batch<'q, SendRequest>;
-
-    fn qp_num(&self) -> u32 {
-        self.at as u32 + 1
-    }
-
-    fn device(&self) -> DeviceId {
-        DeviceId(self.fabric.0.borrow().qps[self.at].device)
-    }
-
-    fn cq(&self) -> CqId {
-        CqId(self.fabric.0.borrow().qps[self.at].cq as u64)
-    }
-
-    fn limits(&self) -> QpLimits {
-        self.fabric.0.borrow().qps[self.at].limits
-    }
-
-    fn start_send(&mut self) -> Self::SendBatch<'_> {
-        Batch { fabric: &self.fabric, at: self.at, requests: arrayvec::ArrayVec::new() }
-    }
-
-    fn enter_error(&self) -> Result<(), Refusal> {
-        let mut world = self.fabric.0.borrow_mut();
-        if let Some(refusal) = world.qps[self.at].error_refusal {
+    fn enter_error(&mut self, at: usize) -> Result<(), Refusal> {
+        if let Some(refusal) = self.qps[at].error_refusal {
             return Err(refusal);
         }
-        world.flush(self.at, WcStatus::WR_FLUSH_ERR);
+        self.flush(at, WcStatus::WR_FLUSH_ERR);
         Ok(())
     }
 
-    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
-        let World { qps, cqs, .. } = &mut *self.fabric.0.borrow_mut();
-        let qp = &mut qps[self.at];
+    fn last_wqe_reached(&mut self, at: usize) -> Result<bool, Refusal> {
+        let Self { qps, cqs, .. } = self;
+        let qp = &mut qps[at];
         assert!(qp.is_error && qp.sends.is_empty(), "asked for too early");
         qp.said_word |= !qp.holds_word;
         if qp.said_word {
@@ -152,66 +140,13 @@ unsafe impl QueuePair for TestQp {
         }
         Ok(qp.said_word)
     }
-}
 
-/// A handle of a shared receive queue. Clones are the same queue.
-#[derive(Clone)]
-pub(crate) struct TestSrq {
-    fabric: Fabric,
-    pub(crate) at: usize,
-}
-
-impl std::fmt::Debug for TestSrq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TestSrq({})", self.at)
-    }
-}
-
-impl ReceiveQueue for TestSrq {
-    type RecvBatch<'q> = Batch<'q, RecvRequest>;
-
-    fn start_recv(&mut self) -> Self::RecvBatch<'_> {
-        Batch { fabric: &self.fabric, at: self.at, requests: arrayvec::ArrayVec::new() }
-    }
-}
-
-/// A completion queue. Clones are the same queue.
-#[derive(Clone)]
-pub(crate) struct TestCq {
-    fabric: Fabric,
-    pub(crate) at: usize,
-    device: u32,
-}
-
-// SAFETY: completions are taken off before they are handed over. (What tests inject breaks the promises
-// on purpose.)
-unsafe impl CompletionQueue for TestCq {
-    fn id(&self) -> CqId {
-        CqId(self.at as u64)
+    fn find(&mut self, cq: usize, most: usize) -> Result<usize, i32> {
+        let Cq { entries, is_broken, .. } = &self.cqs[cq];
+        if *is_broken { Err(EIO) } else { Ok(most.min(entries.len())) }
     }
 
-    fn device(&self) -> DeviceId {
-        DeviceId(self.device)
-    }
-
-    fn capacity(&self) -> u32 {
-        self.fabric.0.borrow().cqs[self.at].capacity
-    }
-
-    fn poll<'o>(
-        &mut self,
-        out: &'o mut [MaybeUninit<Completion>],
-    ) -> Result<&'o [Completion], CqError> {
-        let cq = &mut self.fabric.0.borrow_mut().cqs[self.at];
-        if cq.is_broken {
-            let (cq, device) = (CqId(self.at as u64), DeviceId(self.device));
-            return Err(CqError { cq, device, errno: 5 });
-        }
-        let count = out.len().min(cq.entries.len());
-        for place in &mut out[..count] {
-            place.write(cq.entries.pop_front().expect("as many as were counted"));
-        }
-        // SAFETY: the first `count` were written above.
-        Ok(unsafe { out[..count].assume_init_ref() })
+    fn take(&mut self, cq: usize) -> Option<Completion> {
+        self.cqs[cq].entries.pop_front()
     }
 }

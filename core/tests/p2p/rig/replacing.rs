@@ -32,10 +32,10 @@ impl Rig {
         let cq = (&mut self.near_cq, 0);
         let device = device as u8;
         let old = connection.sender.replace_queue_pair(cq, place, generation + 1, near, device);
-        assert!(old.is_ok(), "{}", old.err().expect("an error").error);
+        assert!(old.is_ok(), "{}", old.expect_err("an error").error);
         let cq = (&mut self.far_cq, 0);
         let old = connection.receiver.replace_queue_pair(cq, place, generation + 1, far, device);
-        assert!(old.is_ok(), "{}", old.err().expect("an error").error);
+        assert!(old.is_ok(), "{}", old.expect_err("an error").error);
     }
 
     /// The receiver's device at this place of its list.

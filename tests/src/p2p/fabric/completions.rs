@@ -1,4 +1,4 @@
-//! Requests complete, and completions become visible and are taken.
+//! Requests complete, and completions become visible.
 
 use super::{Cq, Entry, Fabric};
 use polyrail_core::p2p::POOL_WR_ID;
@@ -36,22 +36,6 @@ impl Fabric {
     pub(in crate::p2p) fn reveal(&mut self, cq: usize, most: usize) {
         let Cq { entries, visible, .. } = &mut self.cqs[cq];
         *visible = visible.saturating_add(most).min(entries.len());
-    }
-
-    /// Completions that a poll finds.
-    pub(in crate::p2p) fn visible(&self, cq: usize) -> usize {
-        self.cqs[cq].visible
-    }
-
-    /// Takes the oldest completion of a queue.
-    pub(in crate::p2p) fn take(&mut self, cq: usize) -> Option<Completion> {
-        let Cq { entries, receives, visible, .. } = &mut self.cqs[cq];
-        *visible -= 1;
-        let Entry { at, completion, frees } = entries.pop_front()?;
-        *receives -= u32::from(completion.wr_id == POOL_WR_ID);
-        self.qps[at].slots -= frees;
-        self.moved += 1;
-        Some(completion)
     }
 
     pub(in crate::p2p) fn waiting(&self, cq: usize) -> usize {

@@ -68,16 +68,6 @@ impl Fabric {
         self.push(at, noise(completion), 0);
     }
 
-    /// A queue pair is destroyed: all its completions were taken, unless its device was gone.
-    pub(in crate::p2p) fn destroy(&mut self, at: usize) {
-        let cq = self.cq_of(at);
-        let waits = self.cqs[cq].entries.iter().any(|entry| entry.at == at);
-        let is_excused = self.qps[at].is_gone || self.is_abandoned || std::thread::panicking();
-        assert!(!waits || is_excused, "a queue pair is destroyed too early");
-        self.remove(at);
-        self.qps[at].is_destroyed = true;
-    }
-
     /// A queue pair is no more. What had left it may still be on its way.
     pub(in crate::p2p) fn remove(&mut self, at: usize) {
         let qp = &mut self.qps[at];

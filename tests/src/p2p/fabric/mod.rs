@@ -1,6 +1,6 @@
 //! The state of all NICs of both hosts, and what they do when the test lets them.
 //!
-//! `driver` is what the engine asks for, `execution` what a NIC does for its peer, `words` when that is seen;
+//! `driver` is what the engine asks for and polls, `execution` what a NIC does for its peer, `words` when that is seen;
 //! `completions` are how requests come back, `failing` is what becomes of those whose queue pair or device is lost.
 
 mod completions;
@@ -9,14 +9,26 @@ mod execution;
 mod failing;
 mod words;
 
+pub(super) use driver::srq;
+
 use super::memory::Memory;
 use super::shape::{MOST, Shape};
+use crate::nic;
 use polyrail_core::hardware::{CommitError, QpLimits};
 use polyrail_core::verbs::{Completion, DeviceId, SendRequest};
 use std::collections::VecDeque;
 
-/// What a driver says of a device that is gone.
-pub(super) const EIO: i32 = 5;
+/// All NICs of both hosts.
+pub(super) type Nics = nic::Shared<Fabric>;
+
+/// A queue pair as an owner or the engine has it.
+pub(super) type SimQp = nic::Qp<Fabric>;
+
+/// A completion queue as the engine has it.
+pub(super) type SimCq = nic::Cq<Fabric>;
+
+/// A handle of a device's shared receive queue.
+pub(super) type SimSrq = nic::Srq<Fabric>;
 
 /// A queue pair: which connection's, which end's, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,11 +236,6 @@ impl Fabric {
     pub(super) fn connect(&mut self, near: usize, far: usize) {
         self.qps[near].peer = Some(far);
         self.qps[far].peer = Some(near);
-    }
-
-    pub(super) fn device_id(&self, at: usize) -> DeviceId {
-        let Name { host, device, .. } = self.qps[at].name;
-        device_id(host, device)
     }
 
     pub(super) fn cq_of(&self, at: usize) -> usize {
