@@ -12,7 +12,7 @@ use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric};
 use polyrail::p2p::{P2pBuilder, P2pEndpointSet};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostRecvError, RailId, Scheme};
-use recorded::{Asked, Log, Recorded, RecordedQp, receives_come_first};
+use recorded::{Asked, Log, Recorded, RecordedQp, RecordedRegion, receives_come_first};
 use std::thread;
 
 type RecordedEndpoint = Endpoint<RecordedQp, nic::CompletionQueue>;
@@ -45,7 +45,7 @@ impl Side {
         self.log.lock().unwrap().iter().filter(of).map(|(_, _, asked)| *asked).collect()
     }
 
-    fn buffer(&self) -> RegisteredBuffer {
+    fn buffer(&self) -> RegisteredBuffer<RecordedRegion> {
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         let domains: Vec<_> = self.domains.iter().collect();

@@ -1,30 +1,30 @@
 //! Memory of the caller's own, as its owner sees it.
 
-mod stubborn;
+mod recorded;
 
 use polyrail::backend::{DeviceError, DmaBuf};
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
 use polyrail::memory::{ForeignBuffer, RegisteredBuffer};
 use polyrail::nic::{DeviceLimits, Fabric, NicError};
 use polyrail::verbs::{AccessFlags, SendWr, WcStatus};
+use recorded::{Recorded, RecordedQp, RecordedRegion};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stubborn::{Stubborn, StubbornRegion};
 
 const WRITABLE: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
 
-fn domains(limits: [DeviceLimits; 2]) -> [Stubborn; 2] {
+fn domains(limits: [DeviceLimits; 2]) -> [Recorded; 2] {
     let fabric = Fabric::threaded();
     let mut names = ["a", "b"].into_iter();
-    limits.map(|limits| Stubborn::new(&fabric, names.next().unwrap(), limits))
+    limits.map(|limits| Recorded::on(&fabric, names.next().unwrap(), limits))
 }
 
 fn register(
     bytes: &mut [u8],
     access: AccessFlags,
-    domains: &[&Stubborn],
-) -> Result<ForeignBuffer<StubbornRegion>, DeviceError> {
+    domains: &[&Recorded],
+) -> Result<ForeignBuffer<RecordedRegion>, DeviceError> {
     // SAFETY: every caller closes the buffer before it touches the bytes, or forgets both.
     unsafe { ForeignBuffer::new(bytes.as_mut_ptr(), bytes.len(), access, domains) }
 }
@@ -55,8 +55,8 @@ fn memory_of_the_callers_own_has_what_a_registered_buffer_has() {
 fn a_peer_writes_until_the_memory_is_closed_and_then_no_more() {
     let [a, b] = domains([DeviceLimits::default(); 2]);
     let builder = EndpointBuilder::new().rails(1);
-    let mut near: Endpoint = builder.build(&[&a]).unwrap();
-    let mut far: Endpoint = builder.build(&[&b]).unwrap();
+    let mut near: Endpoint<RecordedQp> = builder.build(&[&a]).unwrap();
+    let mut far: Endpoint<RecordedQp> = builder.build(&[&b]).unwrap();
     connect_endpoints(&mut near, &mut far).unwrap();
     let from = RegisteredBuffer::new(100, AccessFlags::empty(), &[&a]).unwrap();
     from.fill(0, 100, 7).unwrap();
@@ -140,7 +140,7 @@ fn on_demand_paging_is_refused_by_devices_without_it() {
 fn what_has_no_meaning_is_refused() {
     let [a, _] = domains([DeviceLimits::default(); 2]);
     let mut bytes = vec![0; 64];
-    let refused = |bytes: &mut [u8], access, domains: &[&Stubborn]| {
+    let refused = |bytes: &mut [u8], access, domains: &[&Recorded]| {
         register(bytes, access, domains).unwrap_err()
     };
     assert_eq!(refused(&mut bytes, WRITABLE, &[]), DeviceError::NoDevice);

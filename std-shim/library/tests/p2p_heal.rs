@@ -7,7 +7,7 @@ mod recorded;
 use fixture::{ALL_ACCESS, impatient};
 use polyrail::endpoint::Healing;
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, MemoryRegion, When};
+use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, Failure, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, RecvHandle,
     SendHandle, connect_endpoints,
@@ -30,7 +30,7 @@ const WAYS: [Way; 2] = [[None; 2], [Some(End::Sender), Some(End::Receiver)]];
 struct Side {
     devices: [Device; 2],
     domains: [Recorded; 2],
-    buffer: RegisteredBuffer<MemoryRegion>,
+    buffer: RegisteredBuffer<recorded::RecordedRegion>,
     endpoint: P2pEndpoint<Recorded>,
 }
 

@@ -1,6 +1,6 @@
 //! The cache of registrations, against a plain list of them, and where devices do not do as they are told.
 
-mod stubborn;
+mod recorded;
 
 use polyrail::backend::DeviceError;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
@@ -11,11 +11,11 @@ use polyrail::memory::{
 use polyrail::nic::{DeviceLimits, Fabric, NicError};
 use polyrail::verbs::{AccessFlags, SendWr, WcStatus};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
+use recorded::{Recorded, RecordedQp, RecordedRegion};
 use std::sync::atomic::Ordering;
 use std::thread;
-use stubborn::{Stubborn, StubbornRegion};
 
-type Cached = CachedBuffer<StubbornRegion>;
+type Cached = CachedBuffer<RecordedRegion>;
 
 const READABLE: AccessFlags = AccessFlags::REMOTE_READ;
 const WRITABLE: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
@@ -24,8 +24,8 @@ const WRITABLE: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE
 const BYTES: usize = 64;
 
 struct Rig {
-    cache: RegistrationCache<Stubborn>,
-    device: Stubborn,
+    cache: RegistrationCache<Recorded>,
+    device: Recorded,
     memory: Box<[u8; BYTES]>,
 }
 
@@ -35,7 +35,7 @@ impl Rig {
     }
 
     fn on(device: DeviceLimits, limits: CacheLimits) -> Self {
-        let device = Stubborn::new(&Fabric::threaded(), "soft0", device);
+        let device = Recorded::on(&Fabric::threaded(), "soft0", device);
         let cache = RegistrationCache::new(&[&device], limits);
         Self { cache, device, memory: Box::new([0; BYTES]) }
     }
@@ -257,10 +257,10 @@ fn agrees(steps: Vec<Step>, limits: usize) -> bool {
 }
 
 /// Whether the device reads all of a buffer with its key.
-fn is_usable(device: &Stubborn, held: &Cached) -> bool {
+fn is_usable(device: &Recorded, held: &Cached) -> bool {
     let builder = EndpointBuilder::new().rails(1);
-    let mut near: Endpoint = builder.build(&[device]).unwrap();
-    let mut far: Endpoint = builder.build(&[device]).unwrap();
+    let mut near: Endpoint<RecordedQp> = builder.build(&[device]).unwrap();
+    let mut far: Endpoint<RecordedQp> = builder.build(&[device]).unwrap();
     connect_endpoints(&mut near, &mut far).unwrap();
     let target = RegisteredBuffer::new(BYTES, WRITABLE, &[device]).unwrap();
     let local = held.local(0, held.len() as u32).unwrap();

@@ -1,18 +1,21 @@
 //! A backend for tests: the software NIC, with a record of what endpoints ask of it, with drivers
-//! that grant more than they are asked for, and with transitions that are refused.
+//! that grant more than they are asked for, and with transitions and deregistrations that are
+//! refused.
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use polyrail::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor,
-    MemoryOwner, Port, QpCap, RemoteQp,
+    MemoryOwner, Port, QpCap, Region, RemoteQp,
 };
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
 };
 use polyrail::memory::RegionKeys;
-use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
+use polyrail::nic::{
+    self, DeviceConfig, DeviceLimits, Fabric, MemoryRegion, NicError, ProtectionDomain,
+};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -43,6 +46,10 @@ pub struct Recorded {
     pub asked_for_ports: Arc<AtomicUsize>,
     /// While it is set, nothing that is done on other threads goes on.
     pub holds: Arc<AtomicBool>,
+    /// While it is set, no region can be closed.
+    pub keeps_regions: Arc<AtomicBool>,
+    /// While it is set, closing a region takes its time.
+    pub is_slow: Arc<AtomicBool>,
 }
 
 impl Recorded {
@@ -53,7 +60,20 @@ impl Recorded {
             stubborn: None,
             asked_for_ports: Arc::default(),
             holds: Arc::default(),
+            keeps_regions: Arc::default(),
+            is_slow: Arc::default(),
         }
+    }
+
+    /// A device of this name and these limits, without a record.
+    pub fn on(fabric: &Fabric, name: &str, limits: DeviceLimits) -> Self {
+        let config = DeviceConfig { limits, ..DeviceConfig::named(name) };
+        Self::new(fabric.create_device(config).alloc_pd().unwrap(), &Log::default())
+    }
+
+    /// Regions that the device has now.
+    pub fn regions(&self) -> u32 {
+        self.domain.device().memory_regions()
     }
 
     fn record(&self, qp: nic::QueuePair) -> RecordedQp {
@@ -75,7 +95,7 @@ impl Domain for Recorded {
     type Qp = RecordedQp;
     type Cq = nic::CompletionQueue;
     type Srq = nic::SharedReceiveQueue;
-    type Region = MemoryRegion;
+    type Region = RecordedRegion;
 
     fn device_id(&self) -> DeviceId {
         self.domain.device_id()
@@ -181,9 +201,31 @@ impl Domain for Recorded {
         length: usize,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
-    ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
+    ) -> Result<(RecordedRegion, RegionKeys), DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe { self.domain.register_memory(start, length, access, owner) }
+        let registered = unsafe { self.domain.register_memory(start, length, access, owner) };
+        let (stays, is_slow) = (Arc::clone(&self.keeps_regions), Arc::clone(&self.is_slow));
+        registered.map(|(region, keys)| (RecordedRegion { region, stays, is_slow }, keys))
+    }
+}
+
+#[derive(Debug)]
+pub struct RecordedRegion {
+    region: MemoryRegion,
+    stays: Arc<AtomicBool>,
+    is_slow: Arc<AtomicBool>,
+}
+
+impl Region for RecordedRegion {
+    fn close(self) -> Result<(), DeviceError> {
+        if self.is_slow.load(SeqCst) {
+            thread::sleep(Duration::from_millis(50));
+        }
+        if !self.stays.load(SeqCst) {
+            return self.region.close();
+        }
+        std::mem::forget(self.region);
+        Err(DeviceError::Deregister { device: "stubborn".into(), errno: libc::EBUSY })
     }
 }
 
