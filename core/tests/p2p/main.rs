@@ -13,7 +13,6 @@ mod messages;
 mod nic;
 mod peers;
 mod pools;
-mod random;
 mod refusals;
 mod reroute;
 mod rig;

@@ -126,10 +126,6 @@ impl Fabric {
         world.srqs.iter_mut().for_each(|srq| srq.batches.reserve(1 << 16));
     }
 
-    pub(crate) fn queue_pairs(&self) -> usize {
-        self.0.borrow().qps.len()
-    }
-
     /// Receives in a shared queue.
     pub(crate) fn receives(&self, srq: usize) -> u32 {
         self.0.borrow().srqs[srq].receives

@@ -33,11 +33,6 @@ impl Fabric {
         step
     }
 
-    /// Lets stragglers arrive wherever anybody answers. Returns whether one did.
-    pub(crate) fn straggle_any(&self) -> bool {
-        (0..self.queue_pairs()).any(|at| self.straggle(at, true) == Step::Done)
-    }
-
     /// The oldest request that was executed completes.
     pub(crate) fn acknowledge(&self, at: usize) -> Step {
         self.0.borrow_mut().acknowledge(at)
@@ -147,19 +142,6 @@ impl Fabric {
             at,
             Completion { imm, byte_len, wc_flags, ..Completion::success(0, 0, opcode) },
         );
-    }
-
-    /// The same, if it is dying, its driver gave no word, and there is a receive. Returns whether it did.
-    pub(crate) fn die_with_receive(&self, at: usize) -> bool {
-        let world = self.0.borrow();
-        let qp = &world.qps[at];
-        let takes = qp.is_error && !qp.said_word;
-        let is_there = qp.srq.is_some_and(|srq| world.srqs[srq].receives > 0);
-        drop(world);
-        if takes && is_there {
-            self.take_receive(at);
-        }
-        takes && is_there
     }
 
     /// An immediate comes that no sender of ours sent.
