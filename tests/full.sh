@@ -6,19 +6,26 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-# One processor idles while the other one optimizes a program as a whole, or counts instructions: what comes after a `+`
-# is done meanwhile. Nothing that measures time, or waits for anything, has company.
-STEPS="lint+loom docs test c nixl nccl simulate+fuzz sweep enumerate+states package+planted copy examples no_std rxe bench
-  instructions+libclang"
+# One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the step after
+# a `+` runs at the same time. Steps that measure time, or wait for anything, run alone.
+STEPS="lint+loom docs test c nixl simulate+fuzz sweep enumerate+optimize states+nccl package+planted copy examples no_std
+  rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
 
-# Places in the code are all that panics tell; the rest takes time to compile. What build scripts share with programs is
-# compiled once.
+# A panic names its place in the code without debug information, which takes time to compile; tests that are debugged
+# need line numbers. Build scripts have the same, so that crates which they share with programs are compiled once.
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG=line-tables-only
+export CARGO_PROFILE_RELEASE_DEBUG=none CARGO_PROFILE_SWEEP_DEBUG=none
 
-# What could be taken up again next time takes time, too.
+# Incremental builds write much that only a next build of the same tree could use.
 export CARGO_INCREMENTAL=0
+
+# Optimizing a program as a whole takes minutes, on one processor. It pays where programs are measured: see `measured`.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
+# Many tests wait for a clock or for another process.
+export RUST_TEST_THREADS=4
 
 # Of any other choice, cargo compiles most of the packages again, with other features.
 ALL="--workspace --all-features --locked"
@@ -26,6 +33,11 @@ ALL="--workspace --all-features --locked"
 SWEEP="--profile sweep --locked -p polyrail-tests"
 
 say() { printf '\n== %s\n' "$*"; }
+
+# measured COMMAND [ARGUMENT]...: with programs that are optimized as users have them.
+measured() {
+  env -u CARGO_PROFILE_RELEASE_LTO -u CARGO_PROFILE_RELEASE_CODEGEN_UNITS -u CARGO_PROFILE_RELEASE_DEBUG "$@"
+}
 
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
 
@@ -222,12 +234,20 @@ package() {
   std-shim/c/deb/try.sh "$(std-shim/c/deb/build.sh)"
 }
 
+# The programs that later steps measure.
+optimize() {
+  say "programs that are measured, optimized as a whole"
+  measured cargo build --release --locked -p polyrail-nccl --example pair
+  measured cargo build --release --locked -p polyrail-nccl
+  measured cargo build --release --locked -p polyrail-benches --bins
+}
+
 nccl() {
   say "the network plugin of NCCL: its own loader takes every table, and moves messages through them"
   NCCL_LIBRARY=$(std-shim/nccl/wheel.sh) \
     cargo test $ALL --test plugin -- nccls_own_loader the_headers_agree
   say "beside NCCL's own network, over real verbs in a guest"
-  tests/rxe/nccl.sh
+  measured tests/rxe/nccl.sh
   std-shim/nccl/gpu.sh
 }
 
@@ -258,12 +278,12 @@ no_std() {
 bench() {
   say "benches: a smoke run without timing"
   cargo test $ALL --bench '*'
-  cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
+  measured cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
 }
 
 instructions() {
   say "instructions of the benches, compared with the accepted ones"
-  benches/instructions.sh
+  measured benches/instructions.sh
 }
 
 # timed STEP

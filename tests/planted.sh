@@ -924,11 +924,20 @@ run_messages --no-run
 for finder in simulate simulate-ends simulate-p2p orders-p2p messages $interleavings $tests; do
   search "$finder"
 done
+# Most searches use one processor, so as many run at a time as there are processors.
+missed=0
 for number in "${!names[@]}"; do
   for finder in ${finders[number]}; do
-    find_bug $((number + 1)) "$finder"
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
+      wait -n || missed=1
+    done
+    find_bug $((number + 1)) "$finder" &
   done
 done
+for search in $(jobs -p); do
+  wait "$search" || missed=1
+done
+[ "$missed" = 0 ] || exit 1
 
 echo
 echo "every planted bug was found"
