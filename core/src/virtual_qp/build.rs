@@ -1,5 +1,5 @@
-//! Making a virtual queue pair: what cannot work is refused here. Which keys of a request a rail needs is
-//! decided here too: those of its device, and of the peer's device that it meets.
+//! Builds a virtual queue pair, and refuses configurations that cannot work. It also decides which
+//! keys of a request a rail uses: the keys of its device and of the peer's device it connects to.
 
 use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailFailure};
@@ -16,41 +16,41 @@ use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
 
-/// The rails do not meet the peer's devices as they were said to; nothing changed.
+/// The devices of the peer do not fit the rails; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PairDevicesError {
-    /// Every rail meets one device.
-    #[error("{given} devices of the peer for {rails} rails")]
+    /// The number of devices is not the number of rails.
+    #[error("{given} devices of the peer were given for {rails} rails")]
     Rails {
-        /// Rails there are.
+        /// Number of rails.
         rails: usize,
-        /// Devices given.
+        /// Number of devices given.
         given: usize,
     },
-    /// Requests that were posted before have found their keys.
-    #[error("there are requests that were posted before the devices were paired")]
+    /// Unreported requests use the keys of the old pairs.
+    #[error("devices cannot be paired while requests are unreported")]
     InUse,
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Makes one queue pair out of `rails`, with `notify` for SPRAY's notifies.
+    /// Builds one queue pair out of `rails`, with `notify` for the notifies of SPRAY.
     ///
-    /// The i-th rail is to be connected to the peer's i-th. Rail 0 also carries pass-through
-    /// requests and data receives.
+    /// Connect rail i to the peer's rail i. Rail 0 also carries pass-through requests and data
+    /// receives.
     ///
     /// # Errors
     ///
-    /// What cannot work is refused here rather than in the middle of traffic; the queue pairs
-    /// are dropped.
+    /// See [`BuildError`]. The queue pairs are dropped.
     pub fn new(
         config: Config,
         rails: impl IntoIterator<Item = Q>,
         notify: Option<Q>,
     ) -> Result<Self, BuildError> {
         const { assert!(RAILS >= 1 && RAILS <= MAX_RAILS, "1 to 8 rails") };
-        // In place, piece by piece: the whole can be large, and each move of it costs stack.
+        // Built in place, field by field: the value has 57 KiB and more (benches/docs/figures.md),
+        // and each move of it costs that much stack.
         let mut qp = Self::without_rails(config);
         for (number, rail) in rails.into_iter().enumerate() {
             let rail = Rail::new(rail, RailId::Data(number as u8), config.max_msgs_per_qp);
@@ -94,9 +94,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Over several rails: makes fragments no longer than the peer's, if those are shorter than
-    /// [`max_msg_size`](Config::max_msg_size) here: that is as long as its devices are known to take. Rounds down to a
-    /// multiple of [`FRAGMENT_ALIGN`]. To be called before anything is sent.
+    /// Over several rails: reduces the fragment size to `bytes`, the peer's fragment size, if that
+    /// is below [`max_msg_size`](Config::max_msg_size) here. The peer's devices are not known to
+    /// take longer messages. Rounds down to a multiple of [`FRAGMENT_ALIGN`]. Call it before
+    /// anything is sent.
     ///
     /// # Errors
     ///
@@ -117,7 +118,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// What this side's connection card tells a DQPLB sender.
+    /// Returns the receive window and the receives of each rail, for this side's connection card. A
+    /// DQPLB sender needs both.
     pub fn window(&self) -> PeerWindow {
         let receives = self.rails.iter().map(|rail| rail.recvs.limit()).max();
         PeerWindow {
@@ -126,16 +128,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Tells which device of the peer each rail meets: `peers` has the place of one for each rail. To be
-    /// called before anything is sent, if a device here meets several of the peer's, as when this side has
-    /// fewer; otherwise there is no need to.
+    /// Sets which device of the peer each rail connects to: `peers[i]` is the index of the peer's
+    /// device for rail i. It is needed only if a device here connects to several devices of the
+    /// peer, for example because this side has fewer devices. Call it before anything is sent.
     ///
-    /// From then on requests carry one set of keys for each pair of devices that meet, in the order of the
-    /// rails: with one device here and two there, two sets for the same device, the first with the rkey of
-    /// the peer's device that rail 0 meets. The notify queue pair goes with rail 0.
+    /// From then on, requests have one set of keys for each connected pair of devices, in the order
+    /// of the rails. With one device here and two there, a request has two sets for the same
+    /// device; the first set has the rkey of the peer's device on rail 0. The notify queue pair
+    /// uses the pair of rail 0.
     ///
-    /// A queue pair that [takes a rail's place](Self::replace_rail) meets the same device of the peer, if its own
-    /// device meets that; if not, the first one that this does meet.
+    /// A queue pair that [replaces](Self::replace_rail) a rail connects to the same device of the
+    /// peer if its device is paired with it, else to the first device that its device is paired
+    /// with.
     ///
     /// # Errors
     ///
@@ -152,7 +156,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Gives every rail the place of its device's keys. Rail 0's is 0.
+    /// Gives every rail the index of its device's keys. The index of rail 0 is 0.
     fn number_devices(&mut self) {
         self.number_pairs(&[0; MAX_RAILS]);
     }
@@ -172,7 +176,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// What cannot work is refused before there is traffic.
+/// Refuses configurations that cannot work.
 fn validate<Q: QueuePair, const DEPTH: usize>(
     config: &Config,
     rails: &[Rail<Q, DEPTH>],
@@ -190,7 +194,8 @@ fn validate<Q: QueuePair, const DEPTH: usize>(
         return Err(BuildError::UnexpectedNotify);
     }
     let reroutes = config.rail_failure == RailFailure::Reroute;
-    // A single rail is its driver's.
+    // A single rail passes everything to its driver, so no limit of the engine applies
+    // (architecture.md, "Routing over one rail and over several").
     if !several {
         return if reroutes { Err(BuildError::NothingToRerouteTo) } else { Ok(()) };
     }

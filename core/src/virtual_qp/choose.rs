@@ -4,8 +4,9 @@ use super::config::{BuildError, Config, RailChoice};
 use crate::rail::{MAX_DEPTH, MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
 
-/// Fragments that are shared out with one call, at most: those of the longest request (4 GiB of 128 bytes each), for
-/// which a [share](Chooser::share) is exact. All rails together have credits for far fewer.
+/// Limit of the fragments that one call distributes: the fragments of the longest request (4 GiB in
+/// fragments of 128 bytes), for which [`share`](Chooser::share) is exact. All rails together have
+/// credits for far fewer.
 pub(super) const MOST_SHARED: u32 = 1 << 25;
 static_assertions::const_assert!(MOST_SHARED as usize > MAX_RAILS * MAX_DEPTH);
 
@@ -21,7 +22,7 @@ pub(super) struct Chooser<const RAILS: usize> {
     ahead: u32,
     /// The turn bit of the rail that completions came from last: waiting requests go there first.
     last_freed_turn: u8,
-    /// Masks the turns of a round: all bits, or none where nobody takes turns.
+    /// Masks the turns of a round: all bits, or no bits with least finish time, which has no turns.
     turns: u32,
     /// The rail of each turn. Of full length, so that no turn is out of bounds.
     order: [u8; MAX_RAILS],
@@ -47,9 +48,9 @@ pub(super) struct Load {
 /// The turns of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// The rails whose turn comes until the order starts again: their bits first, then, eight places
-    /// up, those of the rails that have had their turn. Always empty with least finish time, where
-    /// nobody takes turns.
+    /// The low eight bits are the rails whose turn comes before the order starts again; the next
+    /// eight bits are the rails that have had their turn. Always empty with least finish time,
+    /// which has no turns.
     left: u32,
 }
 
@@ -87,20 +88,20 @@ impl<const RAILS: usize> Chooser<RAILS> {
         Ok(chooser)
     }
 
-    /// Fragments are of at most so many bytes from now on.
+    /// Sets the fragment size in bytes.
     pub(super) fn set_fragment(&mut self, bytes: u32) {
         self.fragment = Divisor::new(bytes);
     }
 
-    /// Fragments that `bytes`, more than 0, are split into.
+    /// Returns the number of fragments of `bytes`, which must not be 0.
     #[inline]
     pub(super) fn fragments_in(&self, bytes: u32) -> u32 {
         debug_assert!(bytes > 0);
         self.fragment.divide(bytes - 1) + 1
     }
 
-    /// Rails that can take fragments. A table, because x86-64 has an instruction for it only from
-    /// its second version on, and distributions build for the first.
+    /// Returns the number of rails that can take fragments. It uses a table because x86-64 has
+    /// POPCNT only from microarchitecture level 2 on, and distributions build for level 1.
     #[inline]
     const fn available_rails(&self) -> u32 {
         const ONES: [u8; 1 << MAX_RAILS] = {
@@ -115,7 +116,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
         ONES[self.available as u8 as usize] as u32
     }
 
-    /// What each rail gets of `fragments`, more than 0; nothing if no rail can take any.
+    /// Returns how many of `fragments`, which must not be 0, each rail gets; 0 if no rail can take
+    /// any.
     #[inline]
     pub(super) fn share(&self, fragments: u32) -> u32 {
         // ceil(2^32 / n): exact for any count of fragments of at least 128 bytes in 4 GiB (2^25),
@@ -135,16 +137,18 @@ impl<const RAILS: usize> Chooser<RAILS> {
         ((sum * RECIPROCAL[rails as usize]) >> 32) as u32
     }
 
-    /// The turns to come.
+    /// Returns the turns of a new request.
     #[inline]
     pub(super) fn round(&self) -> Round {
         let ahead = self.available & self.ahead;
+        // One word holds both halves of the order, so a request carries no further state. That
+        // saved 6 of 412 instructions for 1 fragment and 35 of 1398 for 16.
         let left = ahead | (self.available ^ ahead) << MAX_RAILS;
         Round { left: left & self.turns }
     }
 
-    /// The next rail, and how many of the `left` fragments it gets at most; `None` if no rail can
-    /// take any. `share` is what [`share`](Self::share) said for the whole request.
+    /// Returns the next rail, and the limit of its part of the `left` fragments; `None` if no rail
+    /// can take any. `share` is the result of [`share`](Self::share) for the whole request.
     #[inline(always)]
     pub(super) fn next(
         &mut self,
@@ -164,8 +168,9 @@ impl<const RAILS: usize> Chooser<RAILS> {
         }
         let turn = round.left.trailing_zeros() & 7;
         round.left &= round.left - 1;
-        // The next request goes on behind it; with it, if every rail has had its turn and this one gets
-        // less than the others: it would be the same one each time.
+        // The next request starts behind this rail, or with this rail if it is the last of a round
+        // and gets less than the others. Otherwise the same rail would get less each time: 16
+        // fragments over 3 rails went 6, 6 and 4.
         let here = u32::MAX << turn;
         let gets_less = (left < share) & (round.left == 0);
         self.ahead = if gets_less { here } else { here << 1 };
@@ -182,6 +187,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
             return None;
         }
         let fragment = u64::from(self.fragment.divisor);
+        // Dealt one by one, because each fragment changes the finish time of its rail.
         let mut dealt = [0u32; RAILS];
         let mut first = None;
         for _ in 0..left {
@@ -201,7 +207,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
         Some((rail, dealt[rail]))
     }
 
-    /// Whether the rail with this turn bit can take fragments.
+    /// Sets whether the rail with this turn bit can take fragments.
     #[inline]
     pub(super) fn set_available(&mut self, turn_bit: u8, available: bool) {
         let turn_bit = u32::from(turn_bit);
@@ -209,13 +215,14 @@ impl<const RAILS: usize> Chooser<RAILS> {
         self.available = if available { others | turn_bit } else { others };
     }
 
-    /// The rail with this turn bit has no credits any more.
+    /// Notes that the rail with this turn bit has no credits left.
     #[inline]
     pub(super) fn set_exhausted(&mut self, turn_bit: u8) {
         self.available &= !u32::from(turn_bit);
     }
 
-    /// Completions freed credits of the rails with these turn bits, of `last` at last.
+    /// Notes that completions freed credits of the rails with these turn bits; `last` was the last
+    /// one.
     #[inline]
     pub(super) fn freed(&mut self, turn_bits: u8, last: u8) {
         self.available |= u32::from(turn_bits);
@@ -233,7 +240,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
         self.available & turn_bit as u32 != 0
     }
 
-    /// The rail that was freed last is next.
+    /// Makes the rail that was freed last the next one.
     #[inline]
     pub(super) fn prefer_freed(&mut self) {
         self.ahead = u32::from(self.last_freed_turn).wrapping_neg();

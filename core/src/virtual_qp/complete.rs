@@ -1,5 +1,5 @@
-//! Step 3: the virtual queue pair as a target of completions. Physical completions retire batches and
-//! receives.
+//! Step 3: the virtual queue pair as a target of completions. Physical completions retire batches
+//! and receives.
 
 use super::error::ProtocolError;
 use super::parts::front_bytes;
@@ -101,7 +101,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         VirtualQp::pump_all(self);
     }
 
-    // Always: it is called once for each report and once more, and out of line a third of its cost is the call.
+    // Always: it is called once for each report and once more, and out of line a third of its cost
+    // is the call.
     #[inline(always)]
     fn report(&mut self) -> Option<VirtualWc> {
         VirtualQp::report(self)
@@ -145,8 +146,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
-    /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be reported
-    /// ahead of their turn.
+    /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be
+    /// reported ahead of their turn.
     // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
     fn complete_fragments<const AHEAD: bool>(
@@ -271,8 +272,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.retire(&batch, completion, direct);
     }
 
-    /// Request `index` of a batch failed, and is not the last of it. If the driver owed the rest of the
-    /// batch, no more completions of it will come.
+    /// Request `index` of a batch failed, and is not the last of it. If the driver owed the rest of
+    /// the batch, no more completions of it will come.
     #[cold]
     fn inner_failed(
         &mut self,
@@ -344,8 +345,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// The data rail that a successful completion is of, if it accepts fragments, and the completion is of
-/// the last request of a batch of this kind.
+/// The data rail that a successful completion is of, if it accepts fragments, and the completion is
+/// of the last request of a batch of this kind.
 #[inline]
 fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     rails: &'r mut [Rail<Q, DEPTH>],
@@ -359,8 +360,8 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     if own && succeeded { Some(rail) } else { None }
 }
 
-/// Whether the completion can be of this kind of request. A success tells which queue it is of; on a
-/// failure only the tag does.
+/// Whether the completion can be of this kind of request. A success tells which queue it is of; on
+/// a failure only the tag does.
 #[inline]
 fn may_complete(kind: TagKind, completion: &Completion) -> bool {
     let receives = kind != TagKind::Send;

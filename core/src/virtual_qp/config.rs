@@ -1,4 +1,4 @@
-//! What a virtual queue pair is told when it is built.
+//! The configuration of a virtual queue pair, and the errors of building one.
 
 use super::scheme::Scheme;
 use crate::rail::MAX_RAILS;
@@ -11,10 +11,11 @@ pub const FRAGMENT_ALIGN: u32 = 128;
 /// Which rail gets the next fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RailChoice {
-    /// One after the other, a rail that was just freed first, devices interleaved.
+    /// Round robin in an order that interleaves devices. A rail whose completion has just arrived
+    /// comes first.
     #[default]
     RoundRobin,
-    /// The rail that would be done with them first: outstanding bytes over bandwidth.
+    /// The rail with the earliest predicted finish time: outstanding bytes divided by bandwidth.
     LeastFinishTime {
         /// Bandwidth of each rail in Mbit/s. Only the ratios matter.
         bandwidth_mbps: [u32; MAX_RAILS],
@@ -24,9 +25,9 @@ pub enum RailChoice {
 /// What happens to SENDs and atomics that are posted behind unfinished fragmented requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassThroughOrder {
-    /// They wait until those are acknowledged, as a single reliable connection has it, and
-    /// notifications of what is posted behind them wait for them. Other requests behind them do not
-    /// wait: see [Order](super::VirtualQp#order).
+    /// They wait until earlier fragmented requests are acknowledged, as on a single reliable
+    /// connection. Notifications of later requests wait for them; other later requests do not (see
+    /// [Order](super::VirtualQp#order)).
     #[default]
     Ordered,
     /// They go to rail 0 at once and may overtake fragments on other rails. Notifications do not
@@ -41,15 +42,15 @@ pub enum RailFailure {
     /// It puts the virtual queue pair into the error state, as it would a single connection.
     #[default]
     Fatal,
-    /// The other rails go on, and post what was lost again; a new queue pair may take the place of the one
-    /// that failed. Nothing is lost, and nothing reported before the peer's queue pair is known to carry
-    /// out nothing more: see [Rails that fail](super::VirtualQp#rails-that-fail). Over several rails, and
-    /// both ends must choose it.
+    /// The other rails post again what was lost, and a new queue pair may replace the failed one.
+    /// Nothing is lost, and nothing is reported before the peer's queue pair is known to execute
+    /// nothing more (see [Rails that fail](super::VirtualQp#rails-that-fail)). It needs several
+    /// rails, and both ends must choose it.
     Reroute,
 }
 
-/// Everything that can be chosen about a virtual queue pair, with the reference implementation's
-/// defaults: SPRAY, 100 messages a queue pair.
+/// The configuration of a virtual queue pair. The defaults are those of the reference
+/// implementation: SPRAY, and 100 messages for each queue pair.
 ///
 /// ```
 /// use polyrail_core::virtual_qp::{Config, Scheme};
@@ -59,16 +60,17 @@ pub enum RailFailure {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The number that its completions carry; of those on one virtual completion queue, each has
-    /// its own.
+    /// The `qp_num` of its completions; unique among the virtual queue pairs of one virtual
+    /// completion queue.
     pub virtual_qp_num: u32,
     /// How receivers are notified.
     pub scheme: Scheme,
     /// Longest fragment, in bytes; a multiple of [`FRAGMENT_ALIGN`]. 64 KiB by default: long
     /// enough that a NIC reaches its line rate, short enough that 1 MiB keeps 8 rails busy.
     pub max_msg_size: u32,
-    /// Most requests, and most receives, that are outstanding on one physical queue pair. What
-    /// it was granted and `DEPTH` bound it too, so `u32::MAX` means "the queue pair's own depth".
+    /// Limit of the requests, and of the receives, that are outstanding on one physical queue pair.
+    /// The depth of the queue pair and `DEPTH` limit them too, so `u32::MAX` means "the depth of
+    /// the queue pair".
     pub max_msgs_per_qp: u32,
     /// Which rail gets the next fragments.
     pub rail_choice: RailChoice,
@@ -76,13 +78,15 @@ pub struct Config {
     pub pass_through: PassThroughOrder,
     /// What an error on one rail does.
     pub rail_failure: RailFailure,
-    /// With [`RailFailure::Reroute`]: with fewer data rails in service than this, the virtual queue pair is
-    /// in the error state at once. With 0, requests wait for a rail for as long as its owner likes.
+    /// With [`RailFailure::Reroute`]: the virtual queue pair enters the error state when fewer data
+    /// rails than this are in service. With 0, requests wait for a rail, and the owner decides how
+    /// long.
     pub min_rails: u8,
-    /// When requests are reported that do not choose [themselves](crate::verbs::SendWr::report_order).
+    /// The report order of requests that do not set [their
+    /// own](crate::verbs::SendWr::report_order).
     pub report_order: ReportOrder,
-    /// How users' immediates travel; the same at both ends. DQPLB's sequence numbers have an order of
-    /// their own.
+    /// Byte order of users' immediates on the wire; both ends must agree. Sequence numbers of DQPLB
+    /// are always little endian.
     pub imm_order: ImmOrder,
 }
 
@@ -106,7 +110,7 @@ impl Default for Config {
 /// A virtual queue pair could not be built. The physical ones given are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// There must be a rail.
+    /// No rail was given.
     #[error("a virtual queue pair needs at least one rail")]
     NoRails,
     /// More rails than the type holds.
@@ -115,31 +119,31 @@ pub enum BuildError {
         /// The const parameter `RAILS`.
         max: usize,
     },
-    /// A fragment size that cannot be.
+    /// The fragment size is not a positive multiple of [`FRAGMENT_ALIGN`].
     #[error("max_msg_size {bytes} is not a positive multiple of {FRAGMENT_ALIGN} bytes")]
     MaxMsgSize {
-        /// What was asked for.
+        /// The requested value.
         bytes: u32,
     },
-    /// A fragment size that a rail cannot carry.
+    /// The fragment size exceeds the longest message of a rail.
     #[error("max_msg_size {bytes} exceeds the {limit} bytes that rail {rail} can carry")]
     RailMsgSize {
         /// The rail.
         rail: u8,
-        /// What was asked for.
+        /// The requested value.
         bytes: u32,
         /// The rail's limit.
         limit: u32,
     },
-    /// [`Config::max_msgs_per_qp`] lets no request through.
+    /// [`Config::max_msgs_per_qp`] is 0.
     #[error("max_msgs_per_qp is 0, so that no request could ever be posted")]
     NoMessages,
-    /// No request could ever be posted.
-    #[error("{} of queue pair {qp_num} may hold no request at all", if *.send { "the send queue" } else { "the receive queue" })]
+    /// A send queue or receive queue has depth 0.
+    #[error("{} of queue pair {qp_num} has depth 0", if *.send { "the send queue" } else { "the receive queue" })]
     NoRoom {
         /// The physical queue pair.
         qp_num: u32,
-        /// Its send queue, or its receive queue.
+        /// True: its send queue. False: its receive queue.
         send: bool,
     },
     /// The same physical queue pair was given twice.
@@ -151,22 +155,23 @@ pub enum BuildError {
         qp_num: u32,
     },
     /// A notify queue pair where none is used: DQPLB, or a single rail.
-    #[error("a notify queue pair is for SPRAY over several rails only")]
+    #[error("only SPRAY over several rails uses a notify queue pair")]
     UnexpectedNotify,
     /// [`RailFailure::Reroute`] over one rail.
     #[error("one rail alone cannot be re-routed")]
     NothingToRerouteTo,
-    /// [`Config::min_rails`] asks for more rails than there are.
-    #[error("min_rails is {min_rails} of {rails} rails")]
+    /// [`Config::min_rails`] exceeds the number of rails.
+    #[error("min_rails is {min_rails}, but there are only {rails} rails")]
     MinRails {
-        /// What was asked for.
+        /// The requested value.
         min_rails: u8,
         /// Rails given.
         rails: usize,
     },
-    /// [`RailFailure::Reroute`] with a queue pair whose receives come from a shared receive queue: nobody
-    /// could tell what arrived.
-    #[error("queue pair {qp_num} has no receives of its own, so it cannot be re-routed")]
+    /// [`RailFailure::Reroute`] with a queue pair that uses a shared receive queue: without
+    /// receives of the queue pair itself, a flush does not show that all its completions have been
+    /// polled.
+    #[error("queue pair {qp_num} uses a shared receive queue, so it cannot be re-routed")]
     SharedReceives {
         /// The physical queue pair.
         qp_num: u32,
@@ -179,16 +184,16 @@ pub enum BuildError {
     },
 }
 
-/// Fragments cannot be as short as the peer's are; nothing changed.
+/// The fragment size of the peer cannot be used here; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentSizeError {
-    /// There are no fragments as short.
-    #[error("fragments of up to {bytes} bytes, where the shortest limit is {FRAGMENT_ALIGN} bytes")]
+    /// The size is below [`FRAGMENT_ALIGN`].
+    #[error("a fragment size of {bytes} bytes is less than the smallest, {FRAGMENT_ALIGN} bytes")]
     TooShort {
-        /// What the peer asks for.
+        /// Fragment size of the peer.
         bytes: u32,
     },
-    /// Requests that were posted before are cut already.
-    #[error("there are requests that were posted before the peer's fragment size was known")]
+    /// Unreported requests were cut with the old size.
+    #[error("the fragment size cannot change while requests are unreported")]
     InUse,
 }

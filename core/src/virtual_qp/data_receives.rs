@@ -47,8 +47,8 @@ impl Outcome {
     }
 }
 
-/// The data receives that are not reported. Without re-routing, only the names of those that are posted;
-/// with it they are remembered whole, to be posted again, and reported from here, in order.
+/// The data receives that are not reported. Without re-routing, only the names of those that are
+/// posted; with it they are remembered whole, to be posted again, and reported from here, in order.
 ///
 /// ```text
 ///     reported      complete      next
@@ -137,8 +137,8 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.used = self.next > 0;
     }
 
-    /// Devices have other places, each with where one of its device was. A key is the same for all that the device
-    /// meets.
+    /// Devices have other places, each with where one of its device was. A key is the same for all
+    /// that the device meets.
     pub(super) fn renumber(&mut self, places_before: &[Option<usize>]) {
         for number in self.reported..self.next {
             let DataReceive { what, .. } = &mut self.receives[Self::index(number)];
@@ -210,8 +210,8 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
     }
 }
 
-/// What places hold that are of no receive that is remembered means nothing. (Without re-routing, rail 0 knows which
-/// of the names are of those posted.)
+/// What places hold that are of no receive that is remembered means nothing. (Without re-routing,
+/// rail 0 knows which of the names are of those posted.)
 impl<const RAILS: usize, const DEPTH: usize> fmt::Debug for DataReceives<RAILS, DEPTH> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remembered = (self.reported..self.next).map(|at| &self.receives[Self::index(at)]);

@@ -153,8 +153,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Whether the front pending request, which has no fragments, waits for a fence: one that is only notified
-    /// of may. A pass-through request is posted in its own turn.
+    /// Whether the front pending request, which has no fragments, waits for a fence: one that is
+    /// only notified of may. A pass-through request is posted in its own turn.
     #[cold]
     #[inline(never)]
     fn waits_for_fence(&mut self, id: u64) -> bool {
@@ -252,8 +252,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// Splits the request into one share for each rail that has credits, and returns whether all of it is
-/// with the rails. Of `ONE`, no more than one fragment is left.
+/// Splits the request into one share for each rail that has credits, and returns whether all of it
+/// is with the rails. Of `ONE`, no more than one fragment is left.
 #[inline(always)]
 fn dispatch_fragments<
     const ONE: bool,
@@ -329,7 +329,8 @@ pub(super) fn fragment_request<N: Numbering, const RAILS: usize>(
     }
 }
 
-/// Posts fragments of a request to one rail. All but the last one of a request are `size` bytes long.
+/// Posts fragments of a request to one rail. All but the last one of a request are `size` bytes
+/// long.
 #[inline(always)]
 fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
     rail: &mut Rail<Q, DEPTH>,

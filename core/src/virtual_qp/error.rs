@@ -6,8 +6,8 @@ use crate::hardware::Refusal;
 use crate::rail::{ControlError, RailError, RailId};
 use crate::verbs::{DeviceId, Opcode};
 
-/// A send request was refused. The virtual queue pair is as it was before: a request refused is a
-/// request forgotten.
+/// A send request was refused. Nothing changed: the virtual queue pair keeps nothing of the
+/// request.
 ///
 /// ```
 /// use polyrail_core::virtual_qp::{PostSendError, RailId};
@@ -29,13 +29,13 @@ pub enum PostSendError {
     /// The driver refused the request.
     #[error("the driver of {rail} refused the request with errno {errno}{}", hint(*errno))]
     Driver {
-        /// Where.
+        /// The rail.
         rail: RailId,
-        /// Its code.
+        /// The code that the driver returned.
         errno: i32,
     },
-    /// A WRITE or READ of no bytes over several rails. A WRITE_WITH_IMM of none is a
-    /// [signal](crate::verbs::SendWr::signal).
+    /// A WRITE or READ of 0 bytes over several rails. A WRITE_WITH_IMM of 0 bytes is a
+    /// [signal](crate::verbs::SendWr::signal), which is allowed.
     #[error("{0:?} of 0 bytes cannot be spread over rails")]
     Empty(Opcode),
     /// An RDMA request over several rails must be signaled (WRITE_WITH_IMM excepted).
@@ -50,50 +50,52 @@ pub enum PostSendError {
     SendWithDqplb(Opcode),
     /// The request has no keys for a device that it needs.
     #[error(
-        "the request has no keys for device {}: register its buffer with every device that rails are on",
+        "the request has no keys for device {}: register its buffer with the device of every rail",
         device.0
     )]
     MissingKeys {
         /// The device.
         device: DeviceId,
     },
-    /// SPRAY notifies through a queue pair that was not given.
+    /// SPRAY needs a notify queue pair for a WRITE_WITH_IMM, and none was given.
     #[error("WRITE_WITH_IMM with SPRAY needs a notify queue pair")]
     NoNotifyQp,
-    /// The remote range ends beyond the address space.
-    #[error("{length} bytes from remote address {addr:#x} on pass the end of the address space")]
+    /// The remote range ends beyond the 64-bit address space.
+    #[error("{length} bytes at remote address {addr:#x} exceed the address space")]
     RemoteRange {
         /// First byte.
         addr: u64,
         /// Bytes.
         length: u32,
     },
-    /// INLINE data must fit one inline request.
-    #[error("{length} inline bytes where {max} fit")]
+    /// The data of an INLINE request must fit one inline request of the driver.
+    #[error("an inline request has {length} bytes, but at most {max} fit")]
     InlineTooLong {
         /// Bytes given.
         length: u32,
         /// Bytes that fit.
         max: u32,
     },
-    /// INLINE requests must be posted at once, and this one would have to wait.
+    /// An INLINE request must be posted at once, because its buffer is free when the post returns.
+    /// This one would have to wait.
     #[error("an inline request cannot wait for rails or for earlier requests")]
     InlineMustWait,
-    /// INLINE is for requests that send bytes.
+    /// INLINE needs an opcode that sends bytes.
     #[error("{0:?} cannot be inline")]
     InlineOpcode(Opcode),
-    /// INLINE data is gone when the post returns, and could not be posted again.
-    #[error("an inline request could not be posted again when its rail fails")]
+    /// INLINE with [`RailFailure::Reroute`](super::RailFailure::Reroute): the data may change once
+    /// the post returns, so it could not be posted again if its rail failed.
+    #[error("an inline request cannot be posted with re-routing, which may have to post it again")]
     InlineRerouted,
-    /// The request takes one buffer, and no list.
-    #[error("{0:?} with a list of buffers: it takes one")]
+    /// The opcode takes one buffer, not a list.
+    #[error("{0:?} takes one buffer, not a list of buffers")]
     List(Opcode),
     /// A list without buffers.
     #[error("a list of no buffers")]
     NoBuffers,
     /// A buffer of a list has no key for a device that it is needed on.
     #[error(
-        "buffer {buffer} of the list has no keys for device {}: register it with every device that rails are on",
+        "buffer {buffer} of the list has no keys for device {}: register it with the device of every rail",
         device.0
     )]
     BufferKeys {
@@ -102,14 +104,15 @@ pub enum PostSendError {
         /// The device.
         device: DeviceId,
     },
-    /// Together the buffers of a list are longer than a request can be.
-    #[error("{bytes} bytes in a list of buffers, where a request has less than 4 GiB")]
+    /// The sum of the buffers is larger than the largest request.
+    #[error("the buffers of the list have {bytes} bytes, but a request has less than 4 GiB")]
     ListTooLong {
         /// Bytes of all buffers.
         bytes: u64,
     },
-    /// A list has more buffers than the ring has places, or, if it is not split, than the queue pair takes.
-    #[error("{count} buffers with bytes in a list, where {max} fit")]
+    /// The list has more buffers than the ring has places or, if the request is not split, more
+    /// than the queue pair accepts in one request.
+    #[error("the list has {count} non-empty buffers, but at most {max} fit")]
     TooManyBuffers {
         /// Buffers that are not empty.
         count: usize,
@@ -128,9 +131,9 @@ impl PostSendError {
     }
 }
 
-/// Not all of several requests were posted. Those that were are as any others; the first that was not, and
-/// those behind it, are forgotten. Where a driver takes all of a batch or none, the one that it objects to may be
-/// behind the first.
+/// Only the first requests of a call were posted. The posted requests proceed as usual; the virtual
+/// queue pair keeps nothing of the others. If a driver accepts either a whole batch or nothing, the
+/// request that it refused may be behind the first one that was not posted.
 ///
 /// ```
 /// use polyrail_core::virtual_qp::{PostManyError, PostSendError};
@@ -148,8 +151,7 @@ pub struct PostManyError {
     pub error: PostSendError,
 }
 
-/// A receive was refused. The virtual queue pair is as it was before: a receive refused is a receive
-/// forgotten.
+/// A receive was refused. Nothing changed: the virtual queue pair keeps nothing of the receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostRecvError {
     /// The virtual queue pair is in the error state.
@@ -164,9 +166,9 @@ pub enum PostRecvError {
     /// The driver refused the receive.
     #[error("the driver of {rail} refused the receive with errno {errno}{}", hint(*errno))]
     Driver {
-        /// Where.
+        /// The rail.
         rail: RailId,
-        /// Its code.
+        /// The code that the driver returned.
         errno: i32,
     },
     /// The receive has no keys for the device of rail 0.
@@ -181,16 +183,16 @@ pub enum PostRecvError {
     /// A list without buffers.
     #[error("a list of no buffers")]
     NoBuffers,
-    /// A list has more buffers than the receive queue takes with one receive.
-    #[error("{count} buffers with bytes in a list, where {max} fit")]
+    /// The list has more buffers than the receive queue accepts in one receive.
+    #[error("the list has {count} non-empty buffers, but at most {max} fit")]
     TooManyBuffers {
         /// Buffers that are not empty.
         count: usize,
         /// Buffers that a receive can have.
         max: usize,
     },
-    /// A buffer of a list has no key for the device of rail 0, or, with re-routing, for one that rail 0 may
-    /// move to.
+    /// A buffer of the list has no key for the device of rail 0. With re-routing it needs a key for
+    /// every device that rail 0 may move to.
     #[error(
         "buffer {buffer} of the list has no keys for device {}: register it with the device of rail 0",
         device.0
@@ -201,17 +203,17 @@ pub enum PostRecvError {
         /// The device.
         device: DeviceId,
     },
-    /// SPRAY's notifications arrive on a queue pair that was not given.
+    /// SPRAY needs a notify queue pair for a notification receive, and none was given.
     #[error("a notification receive with SPRAY needs a notify queue pair")]
     NoNotifyQp,
     /// DQPLB's notification receives and data receives cannot share rail 0's receive queue.
-    #[error("DQPLB: rail 0 serves {} receives already", if *.serves_data { "data" } else { "notification" })]
+    #[error("DQPLB: rail 0 already serves {} receives", if *.serves_data { "data" } else { "notification" })]
     MixedReceives {
         /// Which kind came first.
         serves_data: bool,
     },
-    /// The receive queue that this receive needs does not exist: its queue pair uses a shared one.
-    #[error("{0} has no receive queue of its own")]
+    /// The queue pair that needs this receive has no receive queue: it uses a shared one.
+    #[error("{0} has no receive queue: its queue pair uses a shared one")]
     NoReceiveQueue(RailId),
 }
 
@@ -310,36 +312,37 @@ const fn hint(errno: i32) -> &'static str {
 /// Something arrived that no correct NIC or peer produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A completion whose tag is not the one in turn. It was ignored; the state did not change.
-    #[error("a completion on {rail} carries wr_id {wr_id:#x}, expected was {expected:x?}")]
+    /// A completion has another tag than the expected one. It was ignored; the state did not
+    /// change.
+    #[error("a completion on {rail} has wr_id {wr_id:#x}, expected {expected:x?}")]
     Tag {
-        /// Where.
+        /// The rail.
         rail: RailId,
         /// What came.
         wr_id: u64,
-        /// The `wr_id` that would have been in turn, if anything is in flight.
+        /// The expected `wr_id`; `None` if nothing is in flight.
         expected: Option<u64>,
     },
     /// A notification arrived without an immediate. The virtual queue pair failed.
     #[error("a notification on {rail} carries no immediate")]
     NoImm {
-        /// Where.
+        /// The rail.
         rail: RailId,
     },
     /// DQPLB: an immediate that is not a sequence number. The virtual queue pair failed.
     #[error("DQPLB: immediate bytes {imm:02x?} on {rail} are not a sequence number")]
     MalformedImm {
-        /// Where.
+        /// The rail.
         rail: RailId,
         /// The bytes on the wire.
         imm: [u8; 4],
     },
-    /// DQPLB: a number outside the window. The virtual queue pair failed.
-    #[error("DQPLB: a sequence number on {rail} that no correct sender gives out now")]
+    /// DQPLB: a sequence number outside the receive window. The virtual queue pair failed.
+    #[error("DQPLB: a sequence number on {rail} is outside the receive window")]
     OutsideWindow {
-        /// Where.
+        /// The rail.
         rail: RailId,
-        /// What came and what would have been in turn.
+        /// The number that arrived, and the window.
         source: OutsideWindow,
     },
 }
@@ -350,7 +353,7 @@ pub enum Failure {
     /// A rail failed for good.
     #[error(transparent)]
     Rail(RailError),
-    /// Fewer data rails are in service than there have to be.
+    /// Fewer data rails are in service than [`Config::min_rails`](super::Config::min_rails).
     #[error("only {in_service} rails are in service, but min_rails is {min_rails}")]
     TooFewRails {
         /// Rails in service.
@@ -358,25 +361,25 @@ pub enum Failure {
         /// [`Config::min_rails`](super::Config::min_rails).
         min_rails: u8,
     },
-    /// The peer failed for good, and said so.
-    #[error("the peer gave the connection up")]
+    /// The peer reported that its virtual queue pair failed.
+    #[error("the peer's virtual queue pair failed")]
     Peer,
-    /// The peer said what no correct peer says.
+    /// The peer sent a control message that no correct peer sends.
     #[error(transparent)]
     Control(ControlError),
-    /// The peer lost completions of requests that are known to have arrived.
+    /// The peer lost completions of requests that its NIC acknowledged.
     #[error(
-        "the peer took {arrived} completions of what arrived on {rail}, {acknowledged} are acknowledged"
+        "the peer reports {arrived} requests that arrived on {rail}, but its NIC acknowledged {acknowledged}"
     )]
     CompletionsLost {
         /// The rail.
         rail: RailId,
-        /// What the peer said, modulo 2^32.
+        /// Number of requests that the peer reports, modulo 2^32.
         arrived: u32,
-        /// What its queue pair acknowledged, modulo 2^32.
+        /// Number of requests that the peer's queue pair acknowledged, modulo 2^32.
         acknowledged: u32,
     },
-    /// Its owner gave it up.
+    /// The owner called [`fail`](super::VirtualQp::fail).
     #[error("the virtual queue pair was given up")]
     Owner,
 }
@@ -386,10 +389,11 @@ pub enum Failure {
 pub(super) struct Health {
     /// An error put the virtual queue pair into the error state.
     pub(super) failed: bool,
-    /// It is in the error state, or recovers from the failure of a rail: one look tells all that goes well
-    /// that there is nothing else to do.
+    /// The virtual queue pair is in the error state, or recovers from the failure of a rail. The
+    /// data path checks this one flag. Separate checks cost up to 11% of the instructions of a
+    /// request.
     pub(super) needs_care: bool,
-    /// Why it did.
+    /// Why it entered the error state.
     pub(super) failure: Option<Failure>,
     /// The first failure of a rail.
     pub(super) first_error: Option<RailError>,

@@ -1,11 +1,13 @@
 //! Requests whose local bytes are a list of buffers.
 //!
-//! Over several rails such a request takes a place of the ring for itself and one, behind it, for each buffer:
-//! so the list is remembered for as long as fragments may have to be posted. The ring's cursors pass the
-//! buffers' places. Over a single rail, and for a SEND that need not wait, the list goes to the driver as it is.
+//! Over several rails such a request takes a place of the ring for itself and one, behind it, for
+//! each buffer: so the list is remembered for as long as fragments may have to be posted. The
+//! ring's cursors pass the buffers' places. Over a single rail, and for a SEND that need not wait,
+//! the list goes to the driver as it is.
 //!
-//! The fragments of a request with a list are what those of other requests are (see `dispatch`), but that a
-//! fragment has several buffers where it passes their borders, and that not all of a batch need be as long.
+//! The fragments of a request with a list are what those of other requests are (see `dispatch`),
+//! but that a fragment has several buffers where it passes their borders, and that not all of a
+//! batch need be as long.
 
 use super::choose::Chooser;
 use super::dispatch::{Progress, Truncated, fragment_request, load, post_rest, unacknowledged};
@@ -66,9 +68,9 @@ fn gather(
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Posts a request whose local bytes are the buffers of a list, one behind the other, in place of
-    /// [`SendWr::local`]. The remote bytes are in one piece. `buffers` itself is not needed any more when the
-    /// call returns; the bytes are, as ever. Buffers without bytes are left out.
+    /// Posts a request whose local bytes are the buffers of a list, one behind the other, in place
+    /// of [`SendWr::local`]. The remote bytes are in one piece. `buffers` itself is not needed any
+    /// more when the call returns; the bytes are, as ever. Buffers without bytes are left out.
     ///
     /// | | buffers at most |
     /// |---|---|
@@ -76,9 +78,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// | SEND, and any request over a single rail | what [the queue pair takes](crate::hardware::QpLimits::max_send_sge) |
     /// | atomics | take one buffer, and no list |
     ///
-    /// Over several rails, fragments pass the borders of buffers: each has as many buffers as all rails take,
-    /// up to [`MAX_SGE`], and is shorter than others only where it would have more. The request takes as many
-    /// places of the ring as there are buffers, and one more, until it is reported in its turn.
+    /// Over several rails, fragments pass the borders of buffers: each has as many buffers as all
+    /// rails take, up to [`MAX_SGE`], and is shorter than others only where it would have more. The
+    /// request takes as many places of the ring as there are buffers, and one more, until it is
+    /// reported in its turn.
     ///
     /// # Errors
     ///
@@ -172,8 +175,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
     }
 
-    /// Refuses a list that the ring has no room for, or of which a buffer is not registered with one of the
-    /// first `devices` places of devices.
+    /// Refuses a list that the ring has no room for, or of which a buffer is not registered with
+    /// one of the first `devices` places of devices.
     pub(super) fn check_parts(
         &self,
         flags: SendFlags,
@@ -286,8 +289,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// Splits what is left of request `id` into one share for each rail that has credits, and returns whether all
-/// of it is with the rails.
+/// Splits what is left of request `id` into one share for each rail that has credits, and returns
+/// whether all of it is with the rails.
 fn dispatch_parts<
     N: Numbering,
     Q: QueuePair,
@@ -398,8 +401,8 @@ fn post_parts<
     Taken::of(count, sends.commit())
 }
 
-/// Posts the fragments of a batch from `index` on, the first of them under `tag`, whether their request has a
-/// list or not.
+/// Posts the fragments of a batch from `index` on, the first of them under `tag`, whether their
+/// request has a list or not.
 pub(super) fn post_rest_of<
     Q: QueuePair,
     const RAILS: usize,

@@ -1,34 +1,36 @@
 //! The virtual queue pair: one queue pair made of many.
 //!
-//! # The way of a request
+//! # The path of a request
 //!
 //! A WRITE_WITH_IMM with SPRAY over several rails, from post to report:
 //!
-//! 1. `post`: checked; takes a slot of the ring (`tracker`), which remembers it with its keys (`slot`);
-//!    the scheme (`scheme::spray`) notes that the receiver is to be notified.
-//! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is noted as a batch on its
-//!    rail (`rail::in_flight`) and posted as one chain of fragments.
-//! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue, `virtual_cq::deliver`
-//!    looks their route up and hands them to `complete`, which retires their batches.
-//! 4. `pump`, once for all that came: the request's data is acknowledged, and so is everything before it,
-//!    so the scheme posts its notify. What waited for credits goes out (back to 2), receives are posted.
-//! 5. A later poll brings the notify's completion: `complete` tells the scheme, `pump` finds nothing more
-//!    to do, and `report` hands the request out, after all those posted before it.
+//! 1. `post` checks the request and copies it with its keys into a slot (`slot`) of the ring
+//!    (`tracker`). The scheme (`scheme::spray`) marks it as a request with a notification.
+//! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is recorded as a
+//!    batch on its rail (`rail::in_flight`) and posted as one chain of fragments.
+//! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue,
+//!    `virtual_cq::deliver` looks up their route and passes them to `complete`, which retires their
+//!    batches.
+//! 4. `pump` runs once for each set of completions. The data of the request and of all earlier
+//!    requests is acknowledged, so the scheme posts the notify. Requests that waited for credits go
+//!    out (step 2), and receives are posted.
+//! 5. A later poll brings the completion of the notify: `complete` passes it to the scheme, and
+//!    `report` returns the request after all requests posted before it.
 //!
-//! Without an immediate, 5 follows 4 in the same poll. With DQPLB (`scheme::dqplb`) fragments carry
-//! numbers, and there is no notify. SENDs and atomics take the way in `pass_through`.
+//! Without an immediate, step 5 follows step 4 in the same poll. With DQPLB (`scheme::dqplb`)
+//! fragments carry numbers, and there is no notify. `pass_through` handles SENDs and atomics.
 //!
 //! # The other files
 //!
 //! | file | |
 //! |---|---|
-//! | `qp` | the parts of a virtual queue pair, and what its owner may look at |
-//! | `build`, `config`, `error` | how one is made, and why not; what may go wrong later |
+//! | `qp` | the fields of a virtual queue pair, and its read-only queries |
+//! | `build`, `config`, `error` | construction, configuration and errors |
 //! | `post_many` | several requests with one call |
-//! | `list`, `parts` | requests of several buffers, and how their buffers are cut |
-//! | `receive`, `data_receives` | receives, and those with buffers |
-//! | `state` | failures: what the owner learns, and what it may do |
-//! | `reroute` | rails that others take over for, step by step |
+//! | `list`, `parts` | requests with several buffers, and how their buffers are cut into fragments |
+//! | `receive`, `data_receives` | receives without and with buffers |
+//! | `state` | failures: queries and actions of the owner |
+//! | `reroute` | recovery of failed rails, step by step |
 
 mod build;
 mod choose;

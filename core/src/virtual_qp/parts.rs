@@ -1,8 +1,8 @@
 //! How the buffers of a list are cut into fragments.
 //!
-//! A fragment takes as many bytes as any, unless it would have more buffers than a request can: then it ends
-//! where the last of those does. So where fragments begin and end follows from where the first one begins,
-//! and those of a batch are found again when they are to be posted again.
+//! A fragment takes as many bytes as any, unless it would have more buffers than a request can:
+//! then it ends where the last of those does. So where fragments begin and end follows from where
+//! the first one begins, and those of a batch are found again when they are to be posted again.
 
 use super::slot::{Keys, SendSlot, Sends, SlotState};
 use crate::hardware::MAX_SGE;
@@ -16,7 +16,8 @@ pub(super) type Gathered = ArrayVec<Sge, MAX_SGE>;
 /// How large fragments are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    /// Bytes that a fragment has at most, and but for its last one exactly if the request has no list.
+    /// Bytes that a fragment has at most, and but for its last one exactly if the request has no
+    /// list.
     pub(super) size: u32,
     /// Buffers that a fragment has at most, no more than [`MAX_SGE`].
     pub(super) buffers: u32,
@@ -67,8 +68,8 @@ impl Walk {
         cut.size - room
     }
 
-    /// Passes up to `most` fragments that lie in the buffer here and are full, with one step: of a long buffer there may
-    /// be millions. Returns how many.
+    /// Passes up to `most` fragments that lie in the buffer here and are full, with one step: of a
+    /// long buffer there may be millions. Returns how many.
     #[cold]
     fn pass_full<const RAILS: usize, const WRS: usize>(
         &mut self,
@@ -136,8 +137,8 @@ impl Walk {
         }
     }
 
-    /// Passes a fragment, and puts its buffers into `gathered`, with their keys on the device in this place. Returns
-    /// its bytes.
+    /// Passes a fragment, and puts its buffers into `gathered`, with their keys on the device in
+    /// this place. Returns its bytes.
     pub(super) fn gather<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &Sends<RAILS, WRS>,

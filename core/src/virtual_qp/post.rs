@@ -18,10 +18,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
     /// rail 0 (see [`PassThroughOrder`](super::PassThroughOrder)).
     ///
-    /// A SEND, an atomic or a WRITE_WITH_IMM need not be SIGNALED: then it is reported if it fails, and its success is
-    /// not, as in verbs. That of a WRITE_WITH_IMM, its peer is notified of. Until it is complete it counts as
-    /// [unreported](Self::unreported_sends), and what is behind it waits for its turn. WRITEs and READs must be
-    /// SIGNALED, since nothing else would tell that they are done.
+    /// A SEND, an atomic or a WRITE_WITH_IMM need not be SIGNALED: then it is reported if it fails,
+    /// and its success is not, as in verbs. That of a WRITE_WITH_IMM, its peer is notified of.
+    /// Until it is complete it counts as [unreported](Self::unreported_sends), and what is behind
+    /// it waits for its turn. WRITEs and READs must be SIGNALED, since nothing else would tell that
+    /// they are done.
     ///
     /// # Errors
     ///
@@ -147,8 +148,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.add_fragmented::<false, true>(wr)
     }
 
-    /// Gives a request its place in the ring. `APART` only tells one use from the other: what is used once is
-    /// put in line by the compiler.
+    /// Gives a request its place in the ring. `APART` only tells one use from the other: what is
+    /// used once is put in line by the compiler.
     #[inline(always)]
     fn add_fragmented<const EMPTY: bool, const APART: bool>(
         &mut self,
@@ -189,8 +190,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Err(error)
     }
 
-    /// Forgets the pending requests from `id` on, of which nothing is posted. Returns how many there were, buffers of
-    /// lists included.
+    /// Forgets the pending requests from `id` on, of which nothing is posted. Returns how many
+    /// there were, buffers of lists included.
     #[cold]
     pub(super) fn take_back_from(&mut self, id: u64) -> usize {
         let (mut count, mut any) = (0, false);

@@ -1,5 +1,5 @@
-//! Several requests with one call, and with the fewest doorbells: WRITEs and READs that follow each other are
-//! shared out to the rails like the fragments of a single one.
+//! Several requests with one call, and with the fewest doorbells: WRITEs and READs that follow each
+//! other are shared out to the rails like the fragments of a single one.
 
 use super::choose::{Chooser, MOST_SHARED};
 use super::dispatch::{Offered, add_fragments, load, unacknowledged};
@@ -30,11 +30,11 @@ struct Run {
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Posts requests in their order, as [`post_send`](Self::post_send) posts each of them, with fewer
-    /// doorbells: over a single rail with one; over several with one for each rail that they go to, for WRITEs
-    /// and READs that follow each other, and for SENDs and atomics that do and need not wait. (With DQPLB plain
-    /// WRITEs and READs, WRITE_WITH_IMMs that are SOLICITED, and others are each for themselves.) A request with
-    /// FENCE rings for itself.
+    /// Posts requests in their order, as [`post_send`](Self::post_send) posts each of them, with
+    /// fewer doorbells: over a single rail with one; over several with one for each rail that they
+    /// go to, for WRITEs and READs that follow each other, and for SENDs and atomics that do and
+    /// need not wait. (With DQPLB plain WRITEs and READs, WRITE_WITH_IMMs that are SOLICITED, and
+    /// others are each for themselves.) A request with FENCE rings for itself.
     ///
     /// ```
     /// use polyrail_core::hardware::QueuePair;
@@ -56,8 +56,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Errors
     ///
-    /// The first request that is refused and those behind it are forgotten; the error tells how many were
-    /// posted before.
+    /// The first request that is refused and those behind it are forgotten; the error tells how
+    /// many were posted before.
     pub fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError> {
         let (posted, error) =
             if self.is_multi() { self.post_each(wrs) } else { self.post_single_many(wrs) };
@@ -119,8 +119,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         (posted, None)
     }
 
-    /// Posts requests with fragments, which nothing but rails and numbers has to be waited for. What finds no
-    /// room on the rails waits in the ring.
+    /// Posts requests with fragments, which nothing but rails and numbers has to be waited for.
+    /// What finds no room on the rails waits in the ring.
     fn post_spread(&mut self, wrs: &[SendWr<'_>]) -> Posted {
         if self.health.failed {
             return (0, Some(PostSendError::InErrorState));
@@ -180,9 +180,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.sends.pending_ids().find(|id| self.sends.find(*id).is_some_and(is_inline))
     }
 
-    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one has to wait;
-    /// [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a driver refused a request for
-    /// good of which it has nothing.
+    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one
+    /// has to wait; [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a
+    /// driver refused a request for good of which it has nothing.
     fn dispatch_runs<const ONE: bool>(&mut self, mut left: u32) -> Option<RailError> {
         let mut round = self.chooser.round();
         let share = self.chooser.share(left);
@@ -206,8 +206,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// Posts up to `most` fragments of the pending requests from `first` on to a rail, as far as they are of one
-    /// kind.
+    /// Posts up to `most` fragments of the pending requests from `first` on to a rail, as far as
+    /// they are of one kind.
     fn post_run<const ONE: bool>(&mut self, at: usize, first: u64, most: u32) -> Run {
         let Self { rails, sends, chooser, scheme, pass_through, config, .. } = self;
         let oldest_in_flight = sends.front_in_flight();
@@ -261,8 +261,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// A driver took none or only the front of a run, or complained of it. Returns how many fragments the rail
-    /// gets nothing of, and why, if that is for good and it has nothing of their request.
+    /// A driver took none or only the front of a run, or complained of it. Returns how many
+    /// fragments the rail gets nothing of, and why, if that is for good and it has nothing of their
+    /// request.
     #[cold]
     fn run_refused<const ONE: bool>(&mut self, at: usize, run: &Run) -> (u32, Option<RailError>) {
         let mut not_taken = run.count - run.taken.count;
@@ -324,8 +325,8 @@ struct Fragments<'c, const RAILS: usize> {
     size: u32,
 }
 
-/// Posts the fragments of a run to one rail, a batch for each request. Notes its last request, and what the driver
-/// took.
+/// Posts the fragments of a run to one rail, a batch for each request. Notes its last request, and
+/// what the driver took.
 fn post_alike<
     const ONE: bool,
     N: Numbering,

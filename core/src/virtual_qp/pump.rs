@@ -1,7 +1,7 @@
-//! Step 4: what completions allow is done, once for a batch of them: acknowledged requests move on and
-//! their receivers are notified, waiting requests go out, receives are posted again. What drivers refused
-//! is offered to them first: the rest of a batch that a driver took in part goes to its rail before
-//! anything else.
+//! Step 4: what completions allow is done, once for a batch of them: acknowledged requests move on
+//! and their receivers are notified, waiting requests go out, receives are posted again. What
+//! drivers refused is offered to them first: the rest of a batch that a driver took in part goes to
+//! its rail before anything else.
 
 use super::list::post_rest_of;
 use super::parts::front_bytes;

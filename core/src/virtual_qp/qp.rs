@@ -1,4 +1,4 @@
-//! The virtual queue pair itself: its parts, and what its owner may look at.
+//! The virtual queue pair: its fields and its read-only queries.
 
 use super::choose::Chooser;
 use super::config::Config;
@@ -16,14 +16,15 @@ use arrayvec::ArrayVec;
 /// One queue pair made of up to `RAILS` physical ones.
 ///
 /// Each rail may have `DEPTH` requests in flight; `WRS` sends and `WRS` receives may be
-/// unreported. Both are powers of two, `DEPTH` from 8 to 2^15. All memory is inside the value,
-/// `size_of` tells how much; nothing is allocated, ever, and the value may be moved at any time.
+/// unreported. Both are powers of two, `DEPTH` from 8 to 2^15. All memory is inside the value, so
+/// `size_of` is the memory footprint; nothing is allocated, and the value may be moved at any time.
 ///
 /// # Method families
 ///
-/// *Set-up*, in this order: [`new`](Self::new); with DQPLB [`prepare_receives`](Self::prepare_receives)
-/// while the queue pairs are in INIT, and [`set_peer_window`](Self::set_peer_window) with what the
-/// peer's card says; [`limit_max_msg_size`](Self::limit_max_msg_size) if the peer's fragments are shorter;
+/// *Set-up*, in this order: [`new`](Self::new); with DQPLB
+/// [`prepare_receives`](Self::prepare_receives) while the queue pairs are in INIT, and
+/// [`set_peer_window`](Self::set_peer_window) with the numbers on the peer's card;
+/// [`limit_max_msg_size`](Self::limit_max_msg_size) if the peer's fragments are shorter;
 /// [`pair_devices`](Self::pair_devices) if the peer has another number of devices;
 /// [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
@@ -33,17 +34,18 @@ use arrayvec::ArrayVec;
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
 /// does not happen inside a post.
 ///
-/// *Health*: [`state`](Self::state), [`failure`](Self::failure), [`first_error`](Self::first_error),
-/// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
-/// [`set_rail_in_service`](Self::set_rail_in_service), [`reserve_rail`](Self::reserve_rail),
-/// [`counters`](Self::counters).
+/// *Health*: [`state`](Self::state), [`failure`](Self::failure),
+/// [`first_error`](Self::first_error), [`take_protocol_error`](Self::take_protocol_error),
+/// [`check_stalled`](Self::check_stalled), [`set_rail_in_service`](Self::set_rail_in_service),
+/// [`reserve_rail`](Self::reserve_rail), [`counters`](Self::counters).
 ///
 /// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
-/// [`take_rail_event`](Self::take_rail_event), [`replace_rail`](Self::replace_rail) and others, see below.
+/// [`take_rail_event`](Self::take_rail_event), [`replace_rail`](Self::replace_rail) and others, see
+/// below.
 ///
 /// # Example
 ///
-/// Over any backend; `core/examples/loopback` is a whole one, and runs.
+/// Over any backend. `core/examples/loopback` is a complete program.
 ///
 /// ```
 /// use polyrail_core::hardware::{CompletionQueue, QueuePair};
@@ -80,15 +82,15 @@ use arrayvec::ArrayVec;
 /// # Buffer ownership
 ///
 /// A buffer belongs to the NIC from the post until its request is reported. A request is reported
-/// only after every completion of its posted fragments is in, failed or not, so a reported buffer
-/// is never touched again.
+/// only after all completions of its posted fragments have arrived, failed ones included, so a
+/// reported buffer is never accessed again.
 ///
 /// # Order
 ///
-/// Over several rails. *Fragmented* are WRITE, WRITE_WITH_IMM and READ; *pass-through* are SENDs and
-/// atomics, which all use rail 0. *Complete* is what the peer's NIC has acknowledged, the notify
-/// included. Everything that is not in the table may overtake, and what waits holds up nothing else
-/// but what is posted behind it and of its own kind.
+/// Over several rails, WRITE, WRITE_WITH_IMM and READ are *fragmented*; SENDs and atomics are
+/// *pass-through*, and use rail 0. A request is *complete* when the peer's NIC has acknowledged it,
+/// its notify included. A request that the table does not restrict may overtake, and a request that
+/// waits delays only later requests of its own kind.
 ///
 /// | | behind | is held to this order |
 /// |---|---|---|
@@ -100,32 +102,35 @@ use arrayvec::ArrayVec;
 /// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
 /// | any request with FENCE | any | starts when they are complete |
 ///
-/// A fragmented request with FENCE may wait, besides, for SENDs and atomics that were posted after it,
-/// as long as others are ahead of it.
+/// A fragmented request with FENCE may also wait for SENDs and atomics that were posted after it,
+/// as long as earlier ones are not complete.
 ///
-/// A [signal](crate::verbs::SendWr::signal), a WRITE_WITH_IMM of no bytes, keeps this order too: it tells
-/// the peer that what was posted before is there.
+/// A [signal](crate::verbs::SendWr::signal), a WRITE_WITH_IMM of 0 bytes, keeps this order too: it
+/// notifies the peer that everything posted before has arrived.
 ///
-/// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
-/// A request that is reported [when it is done](crate::verbs::ReportOrder::WhenDone) tells nothing of those before it.
-/// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
-/// Over one rail the order is that of a reliable connection.
+/// A READ of data that an earlier WRITE wrote needs FENCE, because completions of one rail say
+/// nothing about the others. The report of a request [when it is
+/// done](crate::verbs::ReportOrder::WhenDone) says nothing about earlier requests. Pass-through
+/// requests are reported when they complete, in no order with fragmented ones. Over one rail the
+/// order is that of a reliable connection.
 ///
-/// With DQPLB a request that is SOLICITED starts when earlier ones with immediate that are not are
-/// complete: a fragment that wakes nobody could be the last to arrive.
+/// With DQPLB, a SOLICITED request starts when all earlier WRITE_WITH_IMMs that are not SOLICITED
+/// are complete. Otherwise an unsolicited fragment could be the last one to arrive, and the
+/// receiver would not wake.
 ///
 /// # Rails that fail
 ///
-/// With [`RailFailure::Reroute`](super::RailFailure::Reroute), chosen at both ends, a rail that fails
-/// costs no request. The rail's queue pair is moved to the error state, at both ends; each end tells the
-/// other how many requests arrived; what did not arrive is posted again, and may then be reported. A
-/// request is never reported while a lost copy of it may still be carried out.
+/// With [`RailFailure::Reroute`](super::RailFailure::Reroute), chosen at both ends, the failure of
+/// a rail loses no request. Both ends move the rail's queue pair to the error state and send each
+/// other the number of requests that arrived. The others are posted again, and may then be
+/// reported. A request is never reported while a lost copy of it may still be executed. The page
+/// [rails that fail](crate::docs::rails_that_fail) explains the protocol.
 ///
-/// The owner carries the ends' messages, [`next_control`](Self::next_control) and
-/// [`control`](Self::control), over whatever link it has, and makes a new queue pair for a rail that is
-/// [Down](super::RailState::Down) ([`replace_rail`](Self::replace_rail)); it may say itself that a rail has
-/// failed ([`fail_rail`](Self::fail_rail), [`lose_rail`](Self::lose_rail)), and reads what happened
-/// ([`take_rail_event`](Self::take_rail_event)). Until then:
+/// The owner carries control messages between the ends ([`next_control`](Self::next_control) and
+/// [`control`](Self::control)), and makes a new queue pair for a rail that is
+/// [Down](super::RailState::Down) ([`replace_rail`](Self::replace_rail)). It may declare a rail
+/// failed ([`fail_rail`](Self::fail_rail), [`lose_rail`](Self::lose_rail)), and it reads the events
+/// ([`take_rail_event`](Self::take_rail_event)). Meanwhile:
 ///
 /// | waits for | |
 /// |---|---|
@@ -134,21 +139,23 @@ use arrayvec::ArrayVec;
 /// | a new queue pair for rail 0 | SENDs, atomics, receives with buffers |
 /// | a new notify queue pair | notifications of SPRAY, and what is posted behind them and in their order |
 ///
-/// Until it is reported, a WRITE may be carried out more than once: a peer that watches its memory must
-/// not reuse it before it is told. An atomic that was lost fails, and the virtual queue pair with it: nobody
-/// can know whether it was carried out. INLINE requests are refused, since their data would be gone.
-/// Completions of every queue must be polled: one that is not, for long, keeps the fence waiting.
+/// A WRITE may be executed more than once until it is reported, so a peer that polls its memory
+/// must not reuse the memory before it is notified. A lost atomic fails, and the virtual queue pair
+/// with it, because the sender cannot determine whether it was executed. INLINE requests are
+/// refused, because their data may change before they are posted again. All completion queues must
+/// be polled: an unpolled queue keeps the fence waiting.
 ///
-/// What no other rail would do better (a bad key, a length) fails for good, as does a request behind more
-/// than twice as many failures of devices and drivers as there are rails; so do fewer rails in service than
-/// [`min_rails`](super::Config::min_rails), a peer that failed for good, and one that lost completions
-/// ([`failure`](Self::failure)). Then [`unfenced`](Self::unfenced) names the rails through which the peer's
-/// memory may still be written.
+/// The virtual queue pair fails for good ([`failure`](Self::failure)) after an error that every
+/// rail would have (a bad key or length), when one request was lost in more than twice as many
+/// failures of devices and drivers as there are rails, with fewer rails in service than
+/// [`min_rails`](super::Config::min_rails), when the peer failed, and when the peer lost
+/// completions. [`unfenced`](Self::unfenced) then names the rails through which the peer's memory
+/// may still be written.
 ///
 /// # Time
 ///
-/// Every call ends after a number of steps that the type and its arguments bound. The length of a request is not among
-/// them: what finds no room on the rails now is not looked at before there is room.
+/// The type and the arguments of a call bound its number of steps. The length of a request does not
+/// matter: fragments without room on the rails are not visited before there is room.
 ///
 /// | call | steps at most |
 /// |---|---|
@@ -160,14 +167,15 @@ use arrayvec::ArrayVec;
 /// | each report of a request that does not wait for its turn, or that passed through behind others | `WRS` |
 /// | [`control`](Self::control), [`fail_rail`](Self::fail_rail), [`lose_rail`](Self::lose_rail), [`replace_rail`](Self::replace_rail), [`fail`](Self::fail), and polls while rails are down | what was lost, `RAILS` x `DEPTH` requests, and what a poll does |
 ///
-/// With [`LeastFinishTime`](super::RailChoice::LeastFinishTime) each doorbell deals out as many fragments as there are
-/// credits, for each of which it looks at every rail. With DQPLB, while rails are down and after that, each request
-/// with immediate looks at all requests in flight for the oldest number.
+/// With [`LeastFinishTime`](super::RailChoice::LeastFinishTime), each doorbell distributes up to as
+/// many fragments as there are credits, and visits every rail for each fragment. With DQPLB, while
+/// rails are down and afterwards, each WRITE_WITH_IMM searches all requests in flight for the
+/// oldest number.
 ///
 /// # One rail
 ///
-/// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
-/// queue-full, and no tracking at all.
+/// With one rail, everything passes through to its queue pair: the caller's `wr_id`, the driver's
+/// queue-full, and no tracking.
 #[derive(Debug)]
 #[repr(C, align(128))] // with a single rail all that traffic touches is the first pair of cache lines
 pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
@@ -184,30 +192,30 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) recvs: Recvs<WRS>,
     /// SENDs and atomics.
     pub(super) pass_through: PassThrough,
-    /// What is to be offered to drivers again.
+    /// Rails whose drivers refused requests that the engine offers again.
     pub(super) offers: Offers,
     /// Sends that were reported ahead of their turn.
     pub(super) ahead: Ahead,
     /// Places in the ring of sends that buffers have.
     pub(super) parts: usize,
-    /// Buffers that a request of any rail can have, as far as the engine makes use of them.
+    /// Maximum scatter/gather entries per request: the minimum over all rails, at most `MAX_SGE`.
     pub(super) max_sge: u32,
-    /// Buffers that a receive on rail 0 can have, in the same way.
+    /// Maximum scatter/gather entries per receive on rail 0, at most `MAX_SGE`.
     pub(super) max_recv_sge: u32,
-    /// Which ring is looked at first for the next report: they take turns.
+    /// Which ring the next report looks at first; the two rings take turns.
     pub(super) recvs_first: bool,
     /// The devices of the rails.
     pub(super) devices: Devices<RAILS>,
-    /// How receivers of a WRITE_WITH_IMM learn of it.
+    /// How a WRITE_WITH_IMM notifies its receiver.
     pub(super) scheme: SchemeState<Q, RAILS, DEPTH>,
     /// Receives with buffers.
     pub(super) data_receives: DataReceives<RAILS, DEPTH>,
-    /// What becomes of rails that fail.
+    /// Recovery of failed rails.
     pub(super) reroute: Reroute,
 }
 
-/// What is needed of the configuration for every request, of a single rail all beside that rail: with thousands of
-/// queue pairs each cache line is a miss.
+/// The part of the configuration that every request needs. Over a single rail, a request reads only
+/// this and the rail, because with thousands of queue pairs each cache line is a miss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) virtual_qp_num: u32,
@@ -222,16 +230,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether requests are spread: more than one rail.
     #[inline]
     pub fn is_multi(&self) -> bool {
-        // A type of one rail knows it when it is compiled.
+        // With RAILS = 1 the compiler removes all code for several rails.
         RAILS > 1 && self.rails.len() > 1
     }
 
-    /// What it was built with, and of fragments what was [agreed on](Self::limit_max_msg_size) since.
+    /// Returns the configuration, with the fragment size that
+    /// [`limit_max_msg_size`](Self::limit_max_msg_size) has set.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The number that its completions carry.
+    /// Returns the `qp_num` of its completions.
     #[inline]
     pub fn virtual_qp_num(&self) -> u32 {
         self.header.virtual_qp_num
@@ -247,55 +256,58 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.scheme.notify().map(|rail| &rail.qp)
     }
 
-    /// A physical queue pair, to be connected, queried, or moved to the error state.
+    /// Returns a physical queue pair, to connect it, query it, or move it to the error state.
     ///
-    /// SQD and back to RTS is fine too, to change its path, say: its driver takes requests meanwhile, and starts
-    /// them when the send queue goes on. ([`check_stalled`](Self::check_stalled) names a rail that takes long.) RESET
-    /// is not: what is outstanding would be forgotten, and never complete. A rail begins again with ERR, which
-    /// completes all that it has, and with [another queue pair](Self::replace_rail).
+    /// It may also go to SQD and back to RTS, for example to change its path: the driver accepts
+    /// requests meanwhile and starts them once the send queue goes on. (If that takes long,
+    /// [`check_stalled`](Self::check_stalled) names the rail.) It must not go to RESET, because
+    /// outstanding requests would be dropped and never complete. To restart a rail, move it to ERR,
+    /// which completes all its requests, and [replace it](Self::replace_rail).
     pub fn physical(&self, rail: RailId) -> Option<&Q> {
         self.rail(rail).map(|rail| &rail.qp)
     }
 
-    /// A physical queue pair for backends whose queue pairs want `&mut` for more than posting.
+    /// Returns a physical queue pair mutably, for backends whose queue pairs need `&mut` for more
+    /// than posting.
     ///
     /// # Safety
     ///
-    /// The queue pair is neither replaced nor swapped with another one: the engine would take the
-    /// completions of one for those of the other, and report buffers that are in flight. What is
-    /// posted to it past the engine has `wr_id`s without [`ENGINE_WR_ID`](crate::hardware::ENGINE_WR_ID);
-    /// its completions come out as [foreign](crate::virtual_cq::Event::Foreign).
+    /// The caller neither replaces the queue pair nor swaps it with another one: the engine would
+    /// attribute completions to the wrong queue pair and report buffers that are in flight.
+    /// Requests that the caller posts itself have a `wr_id` without
+    /// [`ENGINE_WR_ID`](crate::hardware::ENGINE_WR_ID); their completions are
+    /// [foreign](crate::virtual_cq::Event::Foreign).
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
         self.rail_mut(rail).map(|rail| &mut rail.qp)
     }
 
-    /// What a physical queue pair has done so far.
+    /// Returns the counters of a physical queue pair.
     pub fn counters(&self, rail: RailId) -> Option<RailCounters> {
         self.rail(rail).map(Rail::counters)
     }
 
-    /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
-    /// are complete. With one rail nothing is tracked: 0.
+    /// Returns the number of accepted sends that are not reported. Unsignaled sends count until
+    /// they are complete. With one rail nothing is tracked, and the result is 0.
     pub fn unreported_sends(&self) -> usize {
         let in_ring = self.sends.unreported_count() - self.ahead.count() - self.parts;
         in_ring + self.pass_through.incomplete() - self.pass_through.unpassed()
     }
 
-    /// Notification receives that were accepted and not reported.
+    /// Returns the number of accepted notification receives that are not reported.
     pub fn unreported_recvs(&self) -> usize {
         self.recvs.unreported_count()
     }
 
-    /// Completion queue entries that one physical queue pair of several can need at the same time:
-    /// on an error every request of both its queues completes. The only rail of a virtual queue
-    /// pair takes what its driver takes: there it is the sum of the driver's two limits.
+    /// Returns the completion queue entries that one physical queue pair of several can need at the
+    /// same time: on an error, every request of both its queues completes. A single rail needs the
+    /// sum of its driver's two limits instead.
     pub const fn cq_entries_per_qp() -> u32 {
         2 * DEPTH as u32
     }
 
-    /// Completion queue entries that all physical queue pairs together can need, the notify
-    /// queue pair included, if there are several.
+    /// Returns the completion queue entries that all physical queue pairs together can need, the
+    /// notify queue pair included, if there are several rails.
     pub const fn cq_entries() -> u32 {
         (RAILS as u32 + 1) * Self::cq_entries_per_qp()
     }
@@ -323,21 +335,22 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let RailId::Data(rail) = id { rails.get_mut(rail as usize) } else { scheme.notify_mut() }
     }
 
-    /// Whether a data rail may be given requests, credits aside. One that has lost fragments posts
-    /// those first, and no others: their places are taken.
+    /// Returns whether a data rail may take requests, apart from credits. A rail that has lost
+    /// fragments must post those first, because they occupy its ring.
     #[inline]
     fn may_carry(&self, at: usize) -> bool {
         self.rails[at].carries && !self.is_owed(at)
     }
 
-    /// Whether the driver of a data rail is to be offered something again before anything else.
+    /// Returns whether the driver of a data rail refused requests that must be offered again before
+    /// anything else is posted to the rail.
     #[inline]
     pub(super) fn is_owed(&self, at: usize) -> bool {
         let rail = &self.rails[at];
         rail.sends.is_partial() || self.offers.sends.contains(rail.id)
     }
 
-    /// Whether a data rail may be given fragments, credits aside.
+    /// Returns whether a data rail may take fragments, apart from credits.
     #[inline]
     pub(super) fn may_accept(&self, at: usize) -> bool {
         self.may_carry(at) && (!self.rails[at].is_reserved || self.stands_alone(at))
@@ -352,7 +365,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !self.rails.iter().enumerate().any(takes)
     }
 
-    /// Takes note of what may have changed whether a data rail takes fragments.
+    /// Updates the chooser after a change of whether a data rail takes fragments.
     #[inline]
     pub(super) fn update_availability(&mut self, at: usize) {
         let accepts = self.may_accept(at);
@@ -367,8 +380,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.may_carry(0) && self.rails[0].sends.credits() > 0
     }
 
-    /// Whether rail 0 takes a pass-through request now that was accepted before. No other rail can carry it, so it
-    /// does not matter whether the owner has taken rail 0 out of service meanwhile.
+    /// Returns whether rail 0 can take a pass-through request that was accepted before. Only rail 0
+    /// can carry it, so it goes out even if the owner has taken rail 0 out of service since.
     pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
         let Rail { lifecycle, sends, .. } = &self.rails[0];
         lifecycle.is_in_service() && !sends.has_lost() && !self.is_owed(0) && sends.credits() > 0
@@ -378,7 +391,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Panics
     ///
-    /// If it does not: a bug of this crate.
+    /// If an invariant does not hold, which is a bug of this crate.
     pub fn invariants(&self) {
         self.sends.invariants();
         self.recvs.invariants();

@@ -70,9 +70,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// # Errors
     ///
     /// The receive is refused and forgotten, nothing changed. [`PostRecvError::Full`] and
-    /// [`PostRecvError::QueueFull`] ask for a poll, the others for another request. (The first notification receive
-    /// with DQPLB [prepares](Self::prepare_receives) all rails: if some drivers refuse, what others took stays
-    /// posted.)
+    /// [`PostRecvError::QueueFull`] ask for a poll, the others for another request. (The first
+    /// notification receive with DQPLB [prepares](Self::prepare_receives) all rails: if some
+    /// drivers refuse, what others took stays posted.)
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         if !self.is_multi() {
@@ -90,17 +90,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Posts a receive whose bytes go to the buffers of a list, one behind the other: as many as
-    /// [the queue pair takes](crate::hardware::QpLimits::max_recv_sge) of rail 0. Of their keys only the lkeys
-    /// are used, and `buffers` itself is not needed any more when the call returns. Buffers without bytes are
-    /// left out; if all are, this is a receive without one.
+    /// [the queue pair takes](crate::hardware::QpLimits::max_recv_sge) of rail 0. Of their keys
+    /// only the lkeys are used, and `buffers` itself is not needed any more when the call returns.
+    /// Buffers without bytes are left out; if all are, this is a receive without one.
     ///
     /// With re-routing receives are remembered, in `DEPTH` places: each buffer takes one.
     ///
     /// # Errors
     ///
     /// As [`post_recv`](Self::post_recv). [`PostRecvError::NoBuffers`]: the list is empty.
-    /// [`PostRecvError::TooManyBuffers`], and [`PostRecvError::BufferKeys`] if one of them is not registered
-    /// with the device.
+    /// [`PostRecvError::TooManyBuffers`], and [`PostRecvError::BufferKeys`] if one of them is not
+    /// registered with the device.
     pub fn post_recv_list(
         &mut self,
         wr_id: u64,
@@ -199,8 +199,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// A receive with a buffer was refused. If it would have been the first one, rail 0's receive queue may serve
-    /// notifications still.
+    /// A receive with a buffer was refused. If it would have been the first one, rail 0's receive
+    /// queue may serve notifications still.
     #[cold]
     fn leave_kind_open(&mut self) {
         if !self.data_receives.used() {
@@ -244,8 +244,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.keep_recv(wr_id, buffers.into_iter(), count)
     }
 
-    /// Remembers a receive of `count` buffers, to be posted again should rail 0 fail, and posts it. While rail
-    /// 0 is down, it waits.
+    /// Remembers a receive of `count` buffers, to be posted again should rail 0 fail, and posts it.
+    /// While rail 0 is down, it waits.
     fn keep_recv(
         &mut self,
         wr_id: u64,
@@ -313,8 +313,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// With re-routing: a receive with a buffer was flushed. It is posted again, or in the error state
-    /// reported in its turn.
+    /// With re-routing: a receive with a buffer was flushed. It is posted again, or in the error
+    /// state reported in its turn.
     #[cold]
     fn data_receive_flushed(&mut self, id: RailId, completion: &Completion) -> bool {
         let Some(rail) = self.rail_mut(id) else { return false };

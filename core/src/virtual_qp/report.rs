@@ -1,9 +1,9 @@
-//! Step 5: finished requests come out of the rings, in posting order; ahead of their turn, if they are
-//! to be reported when they are done.
+//! Step 5: finished requests come out of the rings, in posting order; ahead of their turn, if they
+//! are to be reported when they are done.
 //!
-//! A request that is reported ahead of its turn is handed out with the completion that makes it so. It
-//! keeps its place in the ring until those before it are done: the ring's cursors pass it, and nothing
-//! else changes.
+//! A request that is reported ahead of its turn is handed out with the completion that makes it so.
+//! It keeps its place in the ring until those before it are done: the ring's cursors pass it, and
+//! nothing else changes.
 
 use super::qp::VirtualQp;
 use super::slot::{SendSlot, SlotState};
@@ -34,8 +34,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_care { self.report_rest() } else { None }
     }
 
-    /// Returns what only care brings: a request that is done and need not wait for its turn; with re-routing, a
-    /// pass-through request, or a receive with a buffer.
+    /// Returns what only care brings: a request that is done and need not wait for its turn; with
+    /// re-routing, a pass-through request, or a receive with a buffer.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
@@ -54,8 +54,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if complete.is_some() { complete } else { self.report_data_receive() }
     }
 
-    /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state, no queue
-    /// pair holds it.
+    /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state,
+    /// no queue pair holds it.
     fn report_data_receive(&mut self) -> Option<VirtualWc> {
         let flushed = self.health.failed && self.rails[0].recvs.is_empty();
         self.data_receives.report(self.header.virtual_qp_num, flushed)
@@ -66,8 +66,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.data_receives.has_report(flushed)
     }
 
-    /// Without re-routing: the next deferred request that will not be posted any more, as those that complete are
-    /// handed over when they do.
+    /// Without re-routing: the next deferred request that will not be posted any more, as those
+    /// that complete are handed over when they do.
     #[cold]
     pub(super) fn report_flushed(&mut self) -> Option<VirtualWc> {
         if self.reroute.is_on || !self.is_flushing() {
@@ -105,8 +105,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// The front finished request is a pass-through request, which is reported when it completes, or was
-    /// reported ahead of its turn, or is no request at all.
+    /// The front finished request is a pass-through request, which is reported when it completes,
+    /// or was reported ahead of its turn, or is no request at all.
     #[cold]
     #[inline(never)]
     fn pass_over(&mut self, id: u64) {
@@ -146,7 +146,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         waits && self.scheme.notify().is_none_or(|notify| notify.recvs.is_empty())
     }
 
-    /// Whether a rail that failed completes nothing more, or its driver is to be asked again to see to that.
+    /// Whether a rail that failed completes nothing more, or its driver is to be asked again to see
+    /// to that.
     fn has_rail_to_settle(&self) -> bool {
         self.all_rails().any(|rail| {
             let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
@@ -174,8 +175,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || (self.health.needs_care && self.has_rest())
     }
 
-    /// A batch of a request's fragments is retired. Reports the request, if it is done and need not wait for its
-    /// turn.
+    /// A batch of a request's fragments is retired. Reports the request, if it is done and need not
+    /// wait for its turn.
     #[cold]
     #[inline(never)]
     pub(super) fn batch_retired(&mut self, id: u64, direct: &mut DirectCompletions) {
@@ -186,8 +187,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The oldest request that is to be reported ahead of its turn and was not, since what made it so was no
-    /// completion: the peer's word of what arrived, or the end of all.
+    /// The oldest request that is to be reported ahead of its turn and was not, since what made it
+    /// so was no completion: the peer's word of what arrived, or the end of all.
     #[cold]
     fn report_ahead(&mut self) -> Option<VirtualWc> {
         let id = self.next_ahead()?;
@@ -208,7 +209,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.sends.posted_ids().find(is_due)
     }
 
-    /// Checks what must hold between the ring and the count of requests reported ahead of their turn.
+    /// Checks what must hold between the ring and the count of requests reported ahead of their
+    /// turn.
     pub(super) fn ahead_invariants(&self) {
         let reported = self.sends.iter().filter(|slot| slot.state.contains(SlotState::REPORTED));
         assert_eq!(reported.count(), self.ahead.count(), "reported, and still to be passed");

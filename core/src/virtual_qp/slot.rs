@@ -1,5 +1,5 @@
-//! What the rings remember of a request, and where its keys stand: there is a place for each device of the
-//! rails, or for each pair of devices that meet.
+//! What the rings remember of a request, and where its keys stand: there is a place for each device
+//! of the rails, or for each pair of devices that meet.
 
 use super::error::PostSendError;
 use super::tracker::WrTracker;
@@ -43,8 +43,9 @@ impl Keys {
         keys.iter().find(|keys| keys.device == device)
     }
 
-    /// Looks up the keys of the rails at a place among the devices. A device that meets several of the peer
-    /// has several places there, and as many keys, in the same order: then it does not tell where a key stands.
+    /// Looks up the keys of the rails at a place among the devices. A device that meets several of
+    /// the peer has several places there, and as many keys, in the same order: then it does not
+    /// tell where a key stands.
     #[inline]
     pub(super) fn find_at(keys: &[DeviceKeys], places: &[Place], at: usize) -> Option<Self> {
         let found = match (keys.get(at), places.get(at)) {
@@ -66,8 +67,8 @@ impl Keys {
         keys.iter().filter(|keys| keys.device == device).nth(earlier)
     }
 
-    /// As [`of`](Self::of), at a place among the devices. A SEND has no use for the peer's keys, so that
-    /// those of its device are the same for all.
+    /// As [`of`](Self::of), at a place among the devices. A SEND has no use for the peer's keys, so
+    /// that those of its device are the same for all.
     pub(super) fn of_at(
         wr: &SendWr<'_>,
         places: &[Place],
@@ -109,7 +110,8 @@ impl Keys {
         }
     }
 
-    // In line, and by value: a request whose address is taken has to be put together in memory for each post.
+    // In line, and by value: a request whose address is taken has to be put together in memory for
+    // each post.
     #[cold]
     #[inline(always)]
     fn missing(
@@ -121,7 +123,8 @@ impl Keys {
         let is_empty = length == 0;
         let needs_none = match opcode {
             Opcode::Send | Opcode::SendWithImm => is_empty || flags.contains(SendFlags::INLINE),
-            // No responder looks at the rkey of a write of no bytes (InfiniBand specification, C9-88).
+            // No responder looks at the rkey of a write of no bytes (InfiniBand specification,
+            // C9-88).
             Opcode::RdmaWriteWithImm => is_empty,
             _ => false,
         };
@@ -155,8 +158,8 @@ impl Place {
     }
 }
 
-/// The devices of the rails, each once, or once for each device of the peer that it meets; `keys` of a slot are in this
-/// order.
+/// The devices of the rails, each once, or once for each device of the peer that it meets; `keys`
+/// of a slot are in this order.
 #[derive(Clone, Debug)]
 pub(super) struct Devices<const RAILS: usize> {
     pub(super) places: ArrayVec<Place, RAILS>,
@@ -199,8 +202,9 @@ impl<const RAILS: usize> Devices<RAILS> {
         self.position(device, None).is_some()
     }
 
-    /// The place whose keys a rail needs if it is on this device, which requests carry keys for: the one of its device
-    /// and of the peer's device that it meets, as far as those two meet. The notify queue pair goes with rail 0.
+    /// The place whose keys a rail needs if it is on this device, which requests carry keys for:
+    /// the one of its device and of the peer's device that it meets, as far as those two meet. The
+    /// notify queue pair goes with rail 0.
     pub(super) fn place_of(&self, rail: RailId, device: DeviceId) -> usize {
         let at = if let RailId::Data(at) = rail { usize::from(at) } else { 0 };
         let paired = self.position(device, self.peer_of_rail.get(at).copied());
@@ -371,8 +375,9 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// Whether it is to be reported now, though it may not be its turn. One that needs a notify has no turn to
-    /// wait for: everything before it is done. The success of an unsignaled one is not reported.
+    /// Whether it is to be reported now, though it may not be its turn. One that needs a notify has
+    /// no turn to wait for: everything before it is done. The success of an unsignaled one is not
+    /// reported.
     pub(super) fn is_done_ahead(&self) -> bool {
         let is_open = self.state.contains(SlotState::WHEN_DONE)
             && !self.state.contains(SlotState::REPORTED)
@@ -432,7 +437,8 @@ impl Ahead {
         self.is_used |= order == ReportOrder::WhenDone;
     }
 
-    /// A request to be reported when it is done was taken back; there are others, or there are none.
+    /// A request to be reported when it is done was taken back; there are others, or there are
+    /// none.
     pub(super) fn note_others(&mut self, any: bool) {
         self.is_used = any;
     }

@@ -233,7 +233,7 @@ fn what_cannot_be_built_is_refused() {
     let error = build(reroute.rails(1), &[&domain]);
     assert_eq!(error.to_string(), "one rail alone cannot be re-routed");
     let error = build(reroute.min_rails(5), &[&domain]);
-    assert_eq!(error.to_string(), "min_rails is 5 of 4 rails");
+    assert_eq!(error.to_string(), "min_rails is 5, but there are only 4 rails");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
     assert!(
         Chain(&error)

@@ -1,9 +1,9 @@
 //! SENDs and atomics: they pass through to rail 0, at once if their order allows it, else deferred.
 //!
-//! A deferred request has its place in the ring, which tells what was posted before it, but the ring's
-//! cursors pass it: it holds up neither dispatch nor notifies nor reports of other requests, but for
-//! what their order promises. Deferred requests are posted to rail 0 in posting order, complete in that
-//! order, and are reported when they complete. Until then their slots are kept.
+//! A deferred request has its place in the ring, which tells what was posted before it, but the
+//! ring's cursors pass it: it holds up neither dispatch nor notifies nor reports of other requests,
+//! but for what their order promises. Deferred requests are posted to rail 0 in posting order,
+//! complete in that order, and are reported when they complete. Until then their slots are kept.
 
 mod state;
 
@@ -35,8 +35,8 @@ fn next_after<const RAILS: usize, const WRS: usize>(
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its place
-    /// there.
+    /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its
+    /// place there.
     #[inline(always)]
     pub(super) fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.check_pass_through(wr)?;
@@ -90,8 +90,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(false)
     }
 
-    /// Posts those of these requests, from the first on, that may go straight to rail 0, if they are several.
-    /// Returns how many; the next one is to be looked at on its own.
+    /// Posts those of these requests, from the first on, that may go straight to rail 0, if they
+    /// are several. Returns how many; the next one is to be looked at on its own.
     pub(super) fn bypass_many(&mut self, wrs: &[SendWr<'_>]) -> usize {
         let room = self.rails[0].sends.credits() as usize;
         let may_pass = |(at, wr): &(usize, &SendWr<'_>)| {
@@ -196,8 +196,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted
     }
 
-    /// Gives a pass-through request its place in the ring. One that is `LISTED` needs no keys but those of its
-    /// buffers.
+    /// Gives a pass-through request its place in the ring. One that is `LISTED` needs no keys but
+    /// those of its buffers.
     fn add_deferred<const LISTED: bool>(
         &mut self,
         wr: &SendWr<'_>,
@@ -225,8 +225,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// The newest request of the ring goes from there as soon as its order and rail 0 let it.
     fn defer(&mut self, id: u64) {
-        // With requests before it that wait for rails, the ring's cursor passes it, and its buffers, in
-        // their turn.
+        // With requests before it that wait for rails, the ring's cursor passes it, and its
+        // buffers, in their turn.
         while self.sends.front_pending().is_some_and(|front| front >= id) {
             self.sends.pop_pending();
         }
@@ -366,8 +366,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
-    /// in flight before them: their turn to be reported.
+    /// Whether deferred requests wait that will not be posted any more, and no pass-through request
+    /// is in flight before them: their turn to be reported.
     #[inline]
     pub(super) fn is_flushing(&self) -> bool {
         let PassThrough { bypassing, oldest, next, .. } = self.pass_through;

@@ -20,7 +20,8 @@ pub(in crate::virtual_qp) struct PassThrough {
     /// Deferred ones, complete or not, that the report cursor has still to pass.
     pub(super) to_pass: u32,
     /// With re-routing: the oldest deferred one that is not reported, [`NONE`] if all are. They are
-    /// reported in order, whether a completion, the peer, or the end of all tells that they are complete.
+    /// reported in order, whether a completion, the peer, or the end of all tells that they are
+    /// complete.
     pub(super) unreported: u64,
     /// Those that are complete and not reported.
     pub(super) complete: u32,
@@ -92,10 +93,10 @@ impl PassThrough {
         if ordered { self.oldest } else { NONE }
     }
 
-    /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail 0's
-    /// next request, `oldest` its oldest one that is not complete. What bypassed the ring is known by
-    /// its number on rail 0 when the fence came to the front: later ones must not keep it waiting
-    /// for good.
+    /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail
+    /// 0's next request, `oldest` its oldest one that is not complete. What bypassed the ring is
+    /// known by its number on rail 0 when the fence came to the front: later ones must not keep it
+    /// waiting for good.
     pub(in crate::virtual_qp) fn passes_fence(&mut self, id: u64, next: u64, oldest: u64) -> bool {
         let mark = *self.fence_mark.get_or_insert(next);
         oldest >= mark && self.oldest > id

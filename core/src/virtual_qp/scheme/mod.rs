@@ -1,8 +1,8 @@
 //! How the receiver of a WRITE_WITH_IMM learns that it is complete: the schemes.
 //!
-//! [`SchemeState`] is the scheme in use. A step of a request's way that the schemes take differently
-//! matches it once; what several steps ask is a method here. What only [`spray`] or only [`dqplb`] does
-//! is in its own file, with the state that it takes.
+//! [`SchemeState`] is the scheme in use. A step of a request's way that the schemes take
+//! differently matches it once; what several steps ask is a method here. What only [`spray`] or
+//! only [`dqplb`] does is in its own file, with the state that it takes.
 
 pub(crate) mod dqplb;
 mod numbering;
@@ -28,9 +28,9 @@ pub enum Scheme {
     #[default]
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts. A
-    /// [signal](crate::verbs::SendWr::signal) is one fragment without bytes.
-    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs and READs carry no number,
-    /// so a WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
+    /// [signal](crate::verbs::SendWr::signal) is one fragment without bytes. Saves a round trip;
+    /// the user's immediate does not travel. Plain WRITEs and READs carry no number, so a
+    /// WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
     /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
     /// atomics as [`PassThroughOrder`](super::PassThroughOrder) says).
     Dqplb,
@@ -60,8 +60,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
     /// Before the queue pairs are known.
     pub(super) const NONE: Self = Self::Spray(Spray::new(None));
 
-    /// The scheme at the beginning. `notify` is its notify queue pair, if it has one; `peer` what the
-    /// peer is taken to be until its card is known, over `rails` rails.
+    /// The scheme at the beginning. `notify` is its notify queue pair, if it has one; `peer` what
+    /// the peer is taken to be until its card is known, over `rails` rails.
     pub(super) fn new(
         scheme: Scheme,
         notify: Option<Rail<Q, DEPTH>>,
@@ -88,8 +88,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
         spray.notify.as_mut()
     }
 
-    /// The numbers for a request's fragments, which are numbered, unless the request has to wait for
-    /// earlier ones.
+    /// The numbers for a request's fragments, which are numbered, unless the request has to wait
+    /// for earlier ones.
     #[inline]
     pub(super) fn numbers_for(
         &mut self,
@@ -120,8 +120,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
         matches!(self, Self::Spray(spray) if spray.is_notifying())
     }
 
-    /// The virtual queue pair failed: does not send the rest of a batch of notifies that the driver took
-    /// in part.
+    /// The virtual queue pair failed: does not send the rest of a batch of notifies that the driver
+    /// took in part.
     pub(super) fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
         let Self::Spray(spray) = self else { return };
         spray.withhold(sends);

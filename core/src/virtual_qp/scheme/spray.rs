@@ -1,6 +1,6 @@
 //! SPRAY: fragments travel as plain writes; when all of a request is acknowledged, one zero-length
-//! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are the
-//! users'.
+//! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are
+//! the users'.
 
 use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
@@ -38,7 +38,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     ) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
         let keys = Keys::of(wr, notify.device, 0)?;
-        // Where it has come to a device that meets several of the peer's, the first key may be of another.
+        // Where it has come to a device that meets several of the peer's, the first key may be of
+        // another.
         slot.notify_rkey = match notify.keys_at {
             0 => keys.rkey,
             at => slot.keys[usize::from(at)].rkey,
@@ -50,8 +51,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Ok(())
     }
 
-    /// Posts the notifies of those of the `requests` that are acknowledged, as one batch and as far as
-    /// there are credits. Returns whether any went out. The first request wants a notify.
+    /// Posts the notifies of those of the `requests` that are acknowledged, as one batch and as far
+    /// as there are credits. Returns whether any went out. The first request wants a notify.
     pub(in crate::virtual_qp) fn post_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
@@ -132,8 +133,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
 
     /// Takes a user's receive for a notification.
     ///
-    /// An error inside `Ok` is a complaint of a driver that took the receive all the same: its rail fails
-    /// with the error.
+    /// An error inside `Ok` is a complaint of a driver that took the receive all the same: its rail
+    /// fails with the error.
     pub(in crate::virtual_qp) fn post_recv<const WRS: usize>(
         &mut self,
         wr_id: u64,
@@ -202,8 +203,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         errno.and_then(|errno| self.refused(errno)).map_or(Ok(()), Err)
     }
 
-    /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it took,
-    /// and what its driver refused, or complained of, for good.
+    /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it
+    /// took, and what its driver refused, or complained of, for good.
     fn post_pending_recvs<const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
@@ -230,8 +231,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     }
 }
 
-/// The requests, oldest first and before `end`, that can be notified at once with `credits`. Nothing has
-/// failed.
+/// The requests, oldest first and before `end`, that can be notified at once with `credits`.
+/// Nothing has failed.
 fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     end: u64,
@@ -252,8 +253,8 @@ fn notified_by<'s, const RAILS: usize, const WRS: usize>(
     slots.filter(|(_, slot)| slot.wants_notify())
 }
 
-/// Adds notifies of the `requests`, the first one under `tag`, only the last one signaled. Returns how many,
-/// and the id behind the last one, if there are any.
+/// Adds notifies of the `requests`, the first one under `tag`, only the last one signaled. Returns
+/// how many, and the id behind the last one, if there are any.
 fn add_notifies<'s, const RAILS: usize>(
     notifies: &mut impl SendBatch,
     mut requests: impl Iterator<Item = (u64, &'s SendSlot<RAILS>)>,
