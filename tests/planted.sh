@@ -782,12 +782,12 @@ bug "a flush reads on the devices of the mask" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs '        self.note(&arrival)
     }
 
-    /// The slot of an immediate' '        let home = &self.lanes[usize::from(arrival.rail)];
+    /// Returns the slot of an immediate' '        let home = &self.lanes[usize::from(arrival.rail)];
         arrival.carrier = if PLANTED { 1 << home.device_at } else { arrival.carrier };
         self.note(&arrival)
     }
 
-    /// The slot of an immediate'
+    /// Returns the slot of an immediate'
 
 bug "a flush does not read on what a lost device had brought" simulate-p2p
 plant core/src/p2p/receiver/slot.rs 'self.carriers |= self.lost_carriers;' \

@@ -1,4 +1,5 @@
-//! Clear-to-send entries: the buffers that a receiver offers, as it writes them into the sender's memory.
+//! Entries: the buffers that a receiver offers, in the form in which it writes them into the
+//! sender's memory.
 //!
 //! ```text
 //!  word  0 | address of the first byte
@@ -12,27 +13,28 @@
 //!
 //! # Reading what a NIC writes
 //!
-//! The sender reads entries while the receiver's NIC may be writing them. In Rust's memory model a NIC's
-//! write is a store by somebody else to memory that this process shares with it, so both sides must use
-//! atomics, and nothing else may ever look at the ring: it is a slice of [`AtomicU64`], whose words a NIC
-//! stores whole (8 aligned bytes are not torn by any bus that RDMA runs on).
+//! The sender reads entries while the receiver's NIC may be writing them. In Rust's memory model, a
+//! write of a NIC is a store to shared memory from outside the process. The ring is therefore a
+//! slice of [`AtomicU64`], and all accesses to it are atomic. A NIC stores each word whole: no bus
+//! that RDMA runs on tears 8 aligned bytes.
 //!
-//! An entry is read in one order: word 7 with Acquire, then words 0 to 6, each once, into a copy, which is
-//! believed if word 7 was the number that is waited for. Nothing is read from the ring again for that
-//! receive, so whatever the peer writes later cannot change what was checked.
+//! The reader loads word 7 with Acquire, then words 0 to 6, each once, into a copy. The copy is
+//! valid if word 7 was the expected number. Nothing is read from the ring again for that receive,
+//! so a peer that writes later cannot change what was checked.
 //!
-//! Acquire orders the reader. Whether the *writer's* words become visible in order is the NIC's affair:
+//! Acquire orders the reader. Whether the words of the *writer* become visible in order depends on
+//! the NIC:
 //!
-//! - [`EntryForm::Plain`] is for devices that promise it within the 128 bytes that a line pair has
-//!   (`ibv_query_qp_data_in_order`), to memory that was registered without relaxed ordering: then a word 7
-//!   that is there means that words 0 to 6 are.
-//! - [`EntryForm::Hashed`] needs no order at all: word 7 is the number plus a hash of the seven others. Some
-//!   words old and some new do not add up to the number that is waited for, but in one of 2^64 cases.
-//!   The reader chooses, since it is its memory; the card tells the writer.
+//! - [`EntryForm::Plain`] is for devices that guarantee it within 128 bytes
+//!   (`ibv_query_qp_data_in_order`), in memory that was registered without relaxed ordering. If
+//!   word 7 has arrived, words 0 to 6 have arrived too.
+//! - [`EntryForm::Hashed`] needs no order: word 7 is the number plus a hash of the seven other
+//!   words. A mixture of old and new words has the expected sum in one of 2^64 cases. The reader
+//!   chooses the form, since it owns the memory, and its card states the choice.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Buffers that one receive can have.
+/// Maximum number of buffers of one receive.
 pub const MAX_BUFFERS: usize = 8;
 
 /// Bytes of an entry.
@@ -41,17 +43,17 @@ pub const ENTRY_BYTES: usize = 64;
 /// Words of an entry.
 pub(crate) const ENTRY_WORDS: usize = ENTRY_BYTES / size_of::<u64>();
 
-/// Keys that an entry has room for: one for each device of the receiver's.
+/// Keys in an entry: one for each device of the receiver.
 pub(crate) const ENTRY_KEYS: usize = 8;
 
 const NUMBER: usize = ENTRY_WORDS - 1;
 
-/// How the last word of an entry vouches for the others.
+/// How the last word of an entry shows that the others have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EntryForm {
-    /// It is the number: for devices whose writes become visible in order.
+    /// The last word is the number, for devices whose writes become visible in order.
     Plain,
-    /// It is the number plus a hash of the others: for all devices.
+    /// The last word is the number plus a hash of the others, for all devices.
     #[default]
     Hashed,
 }
@@ -59,59 +61,59 @@ pub enum EntryForm {
 /// One buffer of one receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Number of the receive: 1 for a connection's first, one more for each that follows.
+    /// Number of the receive: 1 for the first receive of a connection, then counting up.
     pub number: u64,
     /// Address of the first byte.
     pub addr: u64,
     /// Bytes.
     pub length: u32,
-    /// By which the sender finds the buffer among those of the receive.
+    /// Tag by which the sender finds the buffer within the receive.
     pub tag: u32,
-    /// Its key for each of the receiver's devices, in the order of the card.
+    /// The rkeys of the buffer for the devices of the receiver, in the order of its card.
     pub rkeys: [u32; ENTRY_KEYS],
     /// Buffers of the receive, 1 to 8.
     pub count: u8,
-    /// Which of them this is, from 0 on.
+    /// Index of this buffer in the receive, from 0.
     pub index: u8,
 }
 
 /// An entry that no correct receiver writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// A number that is not in turn yet.
-    #[error("entry number {found}, where {expected} is next")]
+    /// The number of the entry is ahead of the next receive.
+    #[error("the entry has number {found}, but {expected} is next")]
     Number {
-        /// The next one.
+        /// Number of the next receive.
         expected: u64,
-        /// What is there.
+        /// Number in the entry.
         found: u64,
     },
-    /// No receive has so many buffers, or those of one do not agree.
-    #[error("entry {index} says that it is of {count} entries")]
+    /// The number of buffers is not 1 to 8, or the entries of one receive have different numbers.
+    #[error("entry {index} has an invalid number of buffers, {count}")]
     Count {
-        /// Its place.
+        /// The place of the entry.
         index: u8,
-        /// What it says.
+        /// The value in the entry.
         count: u8,
     },
-    /// It stands in the place of another one.
-    #[error("entry {found} in the place of entry {index}")]
+    /// The index in the entry is not its place.
+    #[error("the entry at place {index} has index {found}")]
     Index {
-        /// The place.
+        /// The place of the entry.
         index: u8,
-        /// What it says.
+        /// The value in the entry.
         found: u8,
     },
     /// Bits that must be 0 are not.
-    #[error("entry {index} has bits set that mean nothing")]
+    #[error("entry {index} has reserved bits set")]
     Reserved {
-        /// Its place.
+        /// The place of the entry.
         index: u8,
     },
-    /// The buffer ends beyond the address space.
-    #[error("entry {index} offers {length} bytes from {addr:#x} on, which pass the end of memory")]
+    /// The buffer exceeds the address space.
+    #[error("entry {index} offers {length} bytes at {addr:#x}, which exceed the address space")]
     Range {
-        /// Its place.
+        /// The place of the entry.
         index: u8,
         /// First byte.
         addr: u64,
@@ -121,7 +123,7 @@ pub enum EntryError {
 }
 
 impl Entry {
-    /// The entry as words, in the order of memory and of this machine.
+    /// Returns the entry as words in memory order and host byte order.
     pub fn encode(&self, form: EntryForm) -> [u64; ENTRY_WORDS] {
         let mut words = [0; ENTRY_WORDS];
         words[0] = self.addr;
@@ -137,12 +139,12 @@ impl Entry {
         words
     }
 
-    /// What is wrong with an entry at place `index` of a receive, if anything is; `place` is what the word says
-    /// of it.
+    /// Checks an entry at place `index` of a receive; `place` is the word with its count and index.
     #[inline]
     fn check(&self, index: u8, place: u64) -> Result<(), EntryError> {
         let Self { addr, length, .. } = *self;
-        // Of another index, or with bits set above it, this is no number of entries.
+        // With another index, or with reserved bits set, the result is not a valid count, so one
+        // comparison checks three fields.
         let count = place.wrapping_sub(u64::from(index) << 8);
         let is_sound = count > u64::from(index)
             && count <= MAX_BUFFERS as u64
@@ -176,20 +178,20 @@ impl Entry {
         (self.count, self.index) = (words[6] as u8, (words[6] >> 8) as u8);
     }
 
-    /// Writes the entry to where a NIC reads it from: nobody reads it before a request is posted that
-    /// tells of it, and posting orders memory.
+    /// Writes the entry to memory that a NIC reads. Relaxed stores suffice, because the NIC reads
+    /// it only after a request is posted, and posting orders memory.
     pub fn store(&self, form: EntryForm, words: &[AtomicU64]) {
         for (place, word) in words.iter().zip(self.encode(form)) {
             place.store(word.to_le(), Ordering::Relaxed);
         }
     }
 
-    /// Copies entry `index` of the receive with this number out of memory that a NIC writes. `None` if it is
-    /// not there yet, or not all of it.
+    /// Copies entry `index` of the receive with this number out of memory that a NIC writes. `None`
+    /// if it has not arrived completely.
     ///
     /// # Errors
     ///
-    /// It is there, and no correct receiver writes such a one.
+    /// See [`EntryError`]: the entry has arrived, and is invalid.
     pub fn load(
         words: &[AtomicU64],
         form: EntryForm,
@@ -226,7 +228,8 @@ impl Entry {
         Some(self.check(index, copy[6]))
     }
 
-    /// The number is not the one that is waited for. Without a hash, one ahead of it is a lie.
+    /// Handles a number other than the expected one. Without a hash, a number ahead of it is an
+    /// error.
     #[cold]
     fn not_there(form: EntryForm, expected: u64, found: u64) -> Option<Result<(), EntryError>> {
         let is_lie = form == EntryForm::Plain && found > expected;
@@ -246,9 +249,9 @@ const SALT: [u64; ENTRY_WORDS] = [
     0x3F84_D5B5_B547_0917,
 ];
 
-/// A hash of all words but the last: of each two neighbours, the product at twice their width, folded (as in
-/// wyhash). The products do not wait for each other. Each word has a constant of its own, so that the same
-/// words in other places give another value.
+/// Hashes all words but the last: the 128-bit product of each two neighbours, folded (as in
+/// wyhash). The products are independent of each other, so the processor computes them in parallel.
+/// Each word has another constant, so the same words in other places give another value.
 #[inline]
 pub fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
     let fold = |at: usize, word: u64, next: u64| {

@@ -1,4 +1,4 @@
-//! What a peer, a rail or a caller can get wrong.
+//! Errors of peers, rails and callers.
 
 use super::entry::EntryError;
 use super::mask::Mask;
@@ -7,58 +7,58 @@ use crate::hardware::Refusal;
 use crate::rail::{ControlError, RailError};
 use crate::verbs::{DeviceId, WcOpcode};
 
-/// Something came from the peer that no correct peer sends. The connection failed, and no other.
+/// The peer sent something that no correct peer sends. Only this connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Something else than a WRITE_WITH_IMM took a receive.
-    #[error("a receive on rail {rail} completed with {opcode:?}, not with an immediate")]
+    /// A receive completed with another opcode than WRITE_WITH_IMM.
+    #[error("a receive on rail {rail} completed with {opcode:?} instead of an immediate")]
     NoImmediate {
-        /// Where it came.
+        /// The rail of the completion.
         rail: u8,
-        /// What it was.
+        /// The opcode of the completion.
         opcode: WcOpcode,
     },
-    /// No receive waits in this slot.
-    #[error("an immediate for slot {slot}, in which no receive waits")]
+    /// An immediate arrived for a slot without a waiting receive.
+    #[error("an immediate arrived for slot {slot}, which has no waiting receive")]
     NoReceive {
         /// The slot.
         slot: u8,
     },
-    /// A message over no rail at all.
-    #[error("an immediate of slot {slot} with an empty mask")]
+    /// The mask of an immediate names no rail.
+    #[error("an immediate for slot {slot} has an empty mask")]
     EmptyMask {
         /// The slot.
         slot: u8,
     },
-    /// The share of a rail that the message is not spread over.
-    #[error("an immediate of slot {slot} for rail {rail}, which is not in its {mask:?}")]
+    /// An immediate arrived on a rail that is not in its mask.
+    #[error("an immediate for slot {slot} is of rail {rail}, which is not in its {mask:?}")]
     ForeignMask {
         /// The slot.
         slot: u8,
-        /// The rail that the share is of.
+        /// The rail of the share.
         rail: u8,
         /// The mask.
         mask: Mask,
     },
     /// The immediates of one message have different masks.
-    #[error("{now:?} in an immediate of slot {slot}, after {before:?}")]
+    #[error("an immediate for slot {slot} has {now:?}, but an earlier one had {before:?}")]
     MaskChanged {
         /// The slot.
         slot: u8,
-        /// The mask that was learned.
+        /// The mask of the first immediate.
         before: Mask,
-        /// The other one.
+        /// The mask of the later immediate.
         now: Mask,
     },
-    /// A rail's share came twice.
-    #[error("a second immediate of slot {slot} for rail {rail}")]
+    /// The share of a rail arrived twice.
+    #[error("a second immediate for slot {slot} is of rail {rail}")]
     Twice {
         /// The slot.
         slot: u8,
         /// The rail.
         rail: u8,
     },
-    /// A share was moved though its rail was not fenced here.
+    /// The peer moved a share of a rail that is not fenced at this end.
     #[error("the share of rail {rail} of slot {slot} was moved, though that rail is not fenced")]
     NotFenced {
         /// The slot.
@@ -66,45 +66,45 @@ pub enum ProtocolError {
         /// The rail.
         rail: u8,
     },
-    /// The immediates of one message say different sizes, or the size is not what arrived.
-    #[error("slot {slot}: sizes disagree, {said} bytes at most were said and {came} came")]
+    /// The immediates of one message have different lengths, or another length arrived.
+    #[error("slot {slot}: sizes disagree, an immediate has up to {said} bytes, but {came} arrived")]
     SizesDisagree {
         /// The slot.
         slot: u8,
-        /// What an immediate said, rounded up to multiples of 128.
+        /// Length in an immediate, in bytes, rounded up to a multiple of 128.
         said: u64,
-        /// What arrived, or another immediate said.
+        /// Length that arrived, or that another immediate has, in bytes.
         came: u64,
     },
-    /// More arrived than the buffer holds.
+    /// The message is longer than its buffer.
     #[error("slot {slot}: {size} bytes for a buffer of {capacity}")]
     TooLong {
         /// The slot.
         slot: u8,
-        /// Bytes that came.
+        /// Bytes that arrived.
         size: u64,
-        /// Bytes that the buffer holds.
+        /// Capacity of the buffer in bytes.
         capacity: u32,
     },
-    /// A record that cannot be.
-    #[error("the record of slot {slot}: {source}")]
+    /// The record of a slot is invalid.
+    #[error("invalid record of slot {slot}: {source}")]
     Record {
         /// The slot.
         slot: u8,
-        /// What is wrong with it.
+        /// The reason.
         source: RecordError,
     },
-    /// A clear-to-send entry that cannot be.
-    #[error("the entries of receive {number}: {source}")]
+    /// An entry of a receive is invalid.
+    #[error("invalid entries of receive {number}: {source}")]
     Entry {
         /// Number of the receive.
         number: u64,
-        /// What is wrong with them.
+        /// The reason.
         source: EntryError,
     },
 }
 
-/// Why a connection failed. What comes later is a consequence.
+/// Why a connection failed: the first cause, of which later errors are consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// A rail failed.
@@ -113,42 +113,42 @@ pub enum Failure {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol")]
     Protocol(#[source] ProtocolError),
-    /// The peer told of a queue pair what no correct peer tells.
-    #[error("the peer's messages make no sense")]
+    /// The peer sent a control message that no correct peer sends.
+    #[error("the peer sent an invalid control message")]
     Control(#[source] ControlError),
-    /// Fewer rails are in service than there must be.
+    /// Fewer rails are in service than `min_rails`.
     #[error("only {in_service} rails are in service, but min_rails is {min_rails}")]
     TooFewRails {
-        /// Rails left.
+        /// Rails in service.
         in_service: u8,
-        /// The least.
+        /// The configured minimum.
         min_rails: u8,
     },
-    /// Rails did not come back in time, or came back again and again and carried nothing in between.
+    /// Rails were not repaired in time, or failed again each time before they carried anything.
     #[error("rails did not come back in time, or came back and carried nothing")]
     NotHealed,
     /// The peer did not report in time what arrived on a rail that failed.
     #[error("the peer did not report in time what arrived on a rail that failed")]
     NotFenced,
-    /// The owner gave it up.
+    /// The owner called `fail`.
     #[error("its owner gave it up")]
     Owner,
-    /// The peer's end failed for good.
+    /// The peer reported that its end failed for good.
     #[error("the peer's end failed")]
     Peer,
 }
 
-/// Why a call changed nothing, and may be made again later.
+/// Why a call cannot proceed now. Nothing changed: poll, then try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotNow {
-    /// The peer offers no buffer yet.
-    #[error("the peer offers no buffer yet")]
+    /// The peer has not offered a buffer yet.
+    #[error("the peer has not offered a buffer yet")]
     NoEntry,
-    /// The buffers that the peer offers next have other tags, or have found their sends.
-    #[error("none of the buffers that the peer offers next has this tag and no send")]
+    /// In the peer's next receive, all buffers with this tag are matched, or no buffer has it.
+    #[error("the peer's next receive has no unmatched buffer with this tag")]
     NoSuchTag,
-    /// The request that has the slot is not done, or its caller has not been told so.
-    #[error("the slot is taken by request {number}")]
+    /// The earlier request in this slot is not done, or `test` has not reported it yet.
+    #[error("the slot is still used by request {number}")]
     SlotTaken {
         /// Its number.
         number: u64,
@@ -156,26 +156,26 @@ pub enum NotNow {
     /// No rail in service has credits.
     #[error("no rail in service has credits")]
     NoCredits,
-    /// More receives would be promised than the account may have.
-    #[error("more receives would be needed than the account of device {} may have", device.0)]
+    /// The account of a device cannot reserve the receives that the call needs.
+    #[error("the account of device {} cannot reserve more receives", device.0)]
     PoolFull {
         /// The device.
         device: DeviceId,
     },
-    /// The driver of a shared receive queue did not take what is needed.
+    /// The driver of a shared receive queue refused receives that the call needs.
     #[error("the shared receive queue of device {} refused: {refusal}", device.0)]
     PoolRefused {
         /// Its device.
         device: DeviceId,
-        /// What the driver says.
+        /// The reason that the driver gave.
         refusal: Refusal,
     },
-    /// The driver of a queue pair did not take the request.
+    /// The driver of a queue pair refused the request.
     #[error("the queue pair of rail {rail} refused: {refusal}")]
     Refused {
-        /// Whose queue pair.
+        /// The rail of the queue pair.
         rail: u8,
-        /// What the driver says.
+        /// The reason that the driver gave.
         refusal: Refusal,
     },
 }
@@ -189,23 +189,25 @@ pub enum CallError {
     /// The connection failed.
     #[error("the connection failed")]
     Failed(#[source] Failure),
-    /// The peer's card was not given yet.
+    /// `connect` was not called with the peer's card yet.
     #[error("the connection is not connected yet")]
     NotConnected,
-    /// A receive has 1 to 8 buffers, of 64 bytes each in the longest message of every port.
+    /// The number of buffers is not 1 to 8, or their entries, 64 bytes each, do not fit the longest
+    /// message of every port.
     #[error(
-        "a receive of {buffers} buffers, where 1 to 8 are possible, if a message of the port has room for their entries"
+        "a receive cannot have {buffers} buffers: 1 to 8 are possible, if a message of the port has room for their entries"
     )]
     Buffers {
-        /// What was given.
+        /// Number of buffers given.
         buffers: usize,
     },
-    /// The message is longer than the buffer that the peer offers. Others clip silently.
+    /// The message is longer than the peer's buffer. It is refused, because a clipped message would
+    /// be silent corruption.
     #[error("{length} bytes for a buffer of {capacity}")]
     TooLong {
         /// Bytes to send.
         length: u32,
-        /// Bytes that the peer's buffer holds.
+        /// Capacity of the peer's buffer in bytes.
         capacity: u32,
     },
     /// The buffer has no keys for a device that the connection uses.
@@ -214,17 +216,18 @@ pub enum CallError {
         /// The device.
         device: DeviceId,
     },
-    /// An endpoint that only sends, or only receives, was to do the other. A [`Sender`](super::Sender) or
-    /// [`Receiver`](super::Receiver) by itself never says so.
-    #[error("the connection goes the other way only")]
+    /// A receive was posted to an endpoint that only sends, or a send to one that only receives. A
+    /// [`Sender`](super::Sender) or [`Receiver`](super::Receiver) alone never returns this.
+    #[error("the connection only has the other direction")]
     OneWay,
-    /// A handle of no request: its caller was told that it is done, or it is of another connection.
+    /// The handle belongs to no request: `test` has reported it, or it is of another connection.
     #[error("there is no request {number}")]
     NoRequest {
         /// The number in the handle.
         number: u64,
     },
-    /// A device over which a message came has no queue pair to flush with, or that one failed.
+    /// A device that carried a part of the message has no queue pair for a flush, or that queue
+    /// pair failed.
     #[error("device {} cannot be flushed", device.0)]
     CannotFlush {
         /// The device.
@@ -233,7 +236,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether to poll, and try again.
+    /// Returns whether to poll and try again.
     pub const fn is_not_now(&self) -> bool {
         matches!(self, Self::NotNow(_))
     }
@@ -245,28 +248,30 @@ impl From<NotNow> for CallError {
     }
 }
 
-/// An end of a connection cannot be made of what was given.
+/// An end of a connection could not be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// Rails are 1 to 8.
-    #[error("{rails} rails, where 1 to 8 are possible")]
+    /// The number of rails is not 1 to 8.
+    #[error("a connection cannot have {rails} rails: 1 to 8 are possible")]
     Rails {
         /// What was asked for.
         rails: u8,
     },
-    /// One rail alone cannot be re-routed.
+    /// Re-routing needs a second rail.
     #[error("one rail alone cannot be re-routed")]
     NothingToRerouteTo,
-    /// More rails must be in service than there are.
-    #[error("min_rails is {min_rails} of {rails} rails")]
+    /// `min_rails` exceeds the number of rails.
+    #[error("min_rails is {min_rails}, but there are only {rails} rails")]
     MinRails {
         /// What was asked for.
         min_rails: u8,
         /// Rails.
         rails: u8,
     },
-    /// Not the same number of queue pairs for each rail, or more than the type holds.
-    #[error("{given} queue pairs for {rails} rails, at most {max}: each rail has the same number")]
+    /// The queue pairs cannot be divided evenly among the rails, or are more than the type holds.
+    #[error(
+        "{given} queue pairs for {rails} rails: each rail needs the same number, and {max} is the limit"
+    )]
     QueuePairs {
         /// Queue pairs given; if there are too many, one more than the type holds.
         given: usize,
@@ -275,32 +280,32 @@ pub enum BuildError {
         /// The const parameter `QPS`.
         max: usize,
     },
-    /// The queue pairs of one rail are all on one device.
+    /// The queue pairs of one rail must be on one device.
     #[error("the queue pairs of rail {rail} are on different devices")]
     Devices {
         /// The rail.
         rail: u8,
     },
-    /// A queue pair that could carry nothing.
-    #[error("{what} of queue pair {qp_num} is {given}, {needed} is the least")]
+    /// A limit of a queue pair is too small.
+    #[error("{what} of queue pair {qp_num} is {given}, but at least {needed} is required")]
     Limit {
-        /// Which limit, as verbs name it.
+        /// The limit, by its name in verbs.
         what: &'static str,
         /// The queue pair.
         qp_num: u32,
-        /// What it was granted.
+        /// The value of the limit.
         given: u32,
-        /// What is needed.
+        /// The smallest value that works.
         needed: u32,
     },
-    /// A receiver's queue pair that takes no receives from a shared queue.
-    #[error("queue pair {qp_num} has receives of its own, where it is to take shared ones")]
+    /// A queue pair of a receiver must use a shared receive queue.
+    #[error("queue pair {qp_num} must use a shared receive queue")]
     OwnReceives {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A region of other words than are needed, or not aligned to 64 bytes.
-    #[error("a region of {given} words, where {needed}, aligned to 64 bytes, are needed")]
+    /// The region is too small, or not aligned to 64 bytes.
+    #[error("the region has {given} words, but {needed} words, aligned to 64 bytes, are required")]
     Region {
         /// Words given.
         given: usize,
@@ -313,8 +318,8 @@ pub enum BuildError {
         /// The device.
         device: DeviceId,
     },
-    /// There must be one account for each device of the queue pairs.
-    #[error("device {} has no account, or another one", device.0)]
+    /// Each device of the queue pairs needs exactly one account.
+    #[error("device {} needs exactly one account", device.0)]
     Account {
         /// The device.
         device: DeviceId,
@@ -324,52 +329,56 @@ pub enum BuildError {
 /// The card of the peer does not fit this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    /// Both ends have the same number of rails.
-    #[error("the peer has {theirs} rails, this end {ours}")]
+    /// The ends have different numbers of rails.
+    #[error("the peer has {theirs} rails, but this end has {ours}")]
     Rails {
-        /// Its rails.
+        /// Rails of the peer.
         theirs: u8,
-        /// This end's.
+        /// Of this end.
         ours: u8,
     },
-    /// Both ends have the same number of slots.
-    #[error("the peer has {theirs} slots, this end {ours}")]
+    /// The ends have different numbers of slots.
+    #[error("the peer has {theirs} slots, but this end has {ours}")]
     Slots {
-        /// Its slots.
+        /// Slots of the peer.
         theirs: u16,
-        /// This end's.
+        /// Of this end.
         ours: u16,
     },
-    /// Both ends re-route, or none.
-    #[error("the peer {} re-route, this end {}", does(*theirs), does(!*theirs))]
+    /// Only one end re-routes.
+    #[error("the peer {} re-route, but this end {}", does(*theirs), does(!*theirs))]
     Reroutes {
-        /// Whether it does.
+        /// Whether the peer re-routes.
         theirs: bool,
     },
-    /// A rail of the peer's is on a device that it has not told of.
-    #[error("rail {rail} of the peer's is on its device {device}, which is not there")]
+    /// The peer's card puts a rail on a device that it does not list.
+    #[error("rail {rail} of the peer is on its device {device}, which its card does not list")]
     Device {
         /// The rail.
         rail: u8,
-        /// The place of the device.
+        /// Index of the device on the card.
         device: u8,
     },
-    /// A port that carries no useful message.
-    #[error("rail {rail} of the peer's carries messages of {bytes} bytes only")]
+    /// The longest message of a rail is too short.
+    #[error(
+        "rail {rail} of the peer carries at most {bytes} bytes in a message, which is too short"
+    )]
     MessageSize {
         /// The rail.
         rail: u8,
-        /// The longest message.
+        /// The longest message in bytes.
         bytes: u32,
     },
-    /// Memory that ends beyond the address space, or is not aligned to 64 bytes.
-    #[error("the peer's memory at {addr:#x} is not aligned, or passes the end of memory")]
+    /// The peer's memory is not aligned to 64 bytes, or exceeds the address space.
+    #[error(
+        "the peer's memory at {addr:#x} is not aligned to 64 bytes, or exceeds the address space"
+    )]
     Memory {
-        /// Where it begins.
+        /// Address of the first byte.
         addr: u64,
     },
-    /// The card was given before.
-    #[error("the connection is connected already")]
+    /// `connect` was called before.
+    #[error("the connection is already connected")]
     Connected,
 }
 

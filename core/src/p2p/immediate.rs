@@ -1,5 +1,5 @@
-//! The immediate of a share: which message it belongs to, over which rails that one is spread, and how
-//! long it is.
+//! The immediate of a share: which message it belongs to, over which rails that one is spread, and
+//! how long it is.
 //!
 //! ```text
 //!  31              8+R  8+R-1      8  7        0
@@ -9,26 +9,32 @@
 //!        24-R bits        R bits       8 bits
 //! ```
 //!
-//! *size_q* is the length of the whole message in units of 128 bytes, rounded up. Its highest value means
-//! that the sizes are in the completion record; the R values below it mean that this is the share of rail
-//! r, 0 the lowest of them, which was moved to another rail: the sizes are in the record too. With two
-//! rails all but the codes for moved shares is the layout of an earlier protocol for two rails.
+//! *size_q* is the length of the whole message in units of 128 bytes, rounded up. Its highest value
+//! means that the sizes are in the completion record; the R values below it mean that this is the
+//! share of rail r, 0 the lowest of them, which was moved to another rail: the sizes are in the
+//! record too. With two rails all but the codes for moved shares is the layout of an earlier
+//! protocol for two rails.
 //!
 //! # Why 8 bits name a message
 //!
-//! The slot is the number of a message modulo the number of slots, without a generation, and the receives of a shared
-//! queue are all alike: an immediate that came late, when its slot is another message's, would count for that one.
-//! None does, because nothing of a message is on its way when its slot is taken anew:
+//! The slot is the number of a message modulo the number of slots, without a generation, and the
+//! receives of a shared queue are all alike: an immediate that came late, when its slot is another
+//! message's, would count for that one. None does, because nothing of a message is on its way when
+//! its slot is taken anew:
 //!
-//! - a queue pair carries requests out in order, and a receive ends only when the immediates of all rails in its mask
-//!   came; only then does its slot become free, so of a message that lost nothing, nothing is left;
-//! - what was lost with a queue pair is sent again only after the fence, when the lost request can no longer be carried
-//!   out, and the receive waits for it; a completion of a fenced queue pair is not looked at;
-//! - entries that are written again hold their slot until they have ended (`rewriting` in the receiver's slot);
-//! - both ends keep their state by the message's whole number, so a late *acknowledgement* of a former message changes
-//!   nothing either.
+//! - a queue pair carries requests out in order, and a receive ends only when the immediates of all
+//!   rails in its mask came; only then does its slot become free, so of a message that lost
+//!   nothing, nothing is left;
+//! - what was lost with a queue pair is sent again only after the fence, when the lost request can
+//!   no longer be carried out, and the receive waits for it; a completion of a fenced queue pair is
+//!   not looked at;
+//! - entries that are written again hold their slot until they have ended (`rewriting` in the
+//!   receiver's slot);
+//! - both ends keep their state by the message's whole number, so a late *acknowledgement* of a
+//!   former message changes nothing either.
 //!
-//! An immediate for a slot in which nothing waits fails the connection, as does a second one of a rail.
+//! An immediate for a slot in which nothing waits fails the connection, as does a second one of a
+//! rail.
 
 use super::mask::Mask;
 use crate::rail::MAX_RAILS;
@@ -54,7 +60,8 @@ pub enum Told {
 /// An immediate, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Immediate {
-    /// The slot of the message: no generation is needed, since nothing of a former message of the slot is on its way.
+    /// The slot of the message: no generation is needed, since nothing of a former message of the
+    /// slot is on its way.
     pub slot: u8,
     /// The rails that the message is spread over: each of them brings one immediate.
     pub mask: Mask,
@@ -128,8 +135,8 @@ impl ImmLayout {
         if units <= self.largest_units() { Told::Units(units) } else { Told::Record }
     }
 
-    /// Puts it together. Units that do not fit are told as "read the record", and a rail that does not
-    /// exist is not in the mask.
+    /// Puts it together. Units that do not fit are told as "read the record", and a rail that does
+    /// not exist is not in the mask.
     #[inline]
     pub const fn encode(self, immediate: Immediate) -> Imm {
         let Immediate { slot, mask, told } = immediate;

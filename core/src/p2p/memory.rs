@@ -8,13 +8,14 @@ use core::ops::{Deref, Range};
 use core::sync::atomic::AtomicU64;
 use stable_deref_trait::StableDeref;
 
-/// A handle of words whose address does not change when the handle is moved: a reference, a `Box`, an `Arc`.
+/// A handle of words whose address does not change when the handle is moved: a reference, a `Box`,
+/// an `Arc`.
 pub trait Words: Deref<Target = [AtomicU64]> + StableDeref {}
 
 impl<M: Deref<Target = [AtomicU64]> + StableDeref> Words for M {}
 
-/// Words that devices read and write while this process does: atomics, so that neither side's access is
-/// a data race.
+/// Words that devices read and write while this process does: atomics, so that neither side's
+/// access is a data race.
 #[derive(Debug)]
 pub struct Region<M> {
     words: M,
@@ -27,8 +28,8 @@ pub struct Region<M> {
 pub struct TooManyKeys;
 
 impl<M: Words> Region<M> {
-    /// A region of these words, which are registered with each device that `keys` names: for local writing
-    /// and for writing by peers.
+    /// A region of these words, which are registered with each device that `keys` names: for local
+    /// writing and for writing by peers.
     ///
     /// # Errors
     ///
@@ -36,8 +37,8 @@ impl<M: Words> Region<M> {
     ///
     /// # Safety
     ///
-    /// The words stay allocated and registered for as long as a queue pair of the connection exists, also
-    /// when the region was dropped, and nobody else uses them.
+    /// The words stay allocated and registered for as long as a queue pair of the connection
+    /// exists, also when the region was dropped, and nobody else uses them.
     #[allow(unsafe_code, reason = "the one place where an address becomes a promise")]
     pub unsafe fn new(
         words: M,
@@ -102,7 +103,8 @@ impl<M: Words> Region<M> {
         self.keys.iter().find(|keys| keys.device == device).copied()
     }
 
-    /// The words in this range, or none if they are not all there; and the first `bytes` of them, for a request.
+    /// The words in this range, or none if they are not all there; and the first `bytes` of them,
+    /// for a request.
     #[inline]
     pub(super) fn part(&self, range: Range<usize>, bytes: usize) -> (&[AtomicU64], LocalBuffer) {
         let Some(words) = self.words.get(range) else { return no_part() };

@@ -1,10 +1,11 @@
-//! Messages between two processes, driven by the receiver: irecv, isend, test; over 1 to 8 rails.
+//! Messages between two processes over 1 to 8 rails, driven by the receiver: irecv, isend, test.
 //!
-//! A [`Receiver`] offers buffers by writing entries into the memory of its [`Sender`]. The sender takes the
-//! next one when it has something to send, splits the message over the rails that are in service and have
-//! credits, and writes it straight into the buffer; each rail that carries a part ends with an immediate. The
-//! first immediate tells the receiver which rails will bring one; when all have come, it knows the exact
-//! size. A rail that carries nothing gets nothing: no packet, no receive, no completion.
+//! A [`Receiver`] offers buffers by writing entries into the memory of its [`Sender`]. The sender
+//! takes the next one when it has something to send, splits the message over the rails that are in
+//! service and have credits, and writes it straight into the buffer; each rail that carries a part
+//! ends with an immediate. The first immediate tells the receiver which rails will bring one; when
+//! all have come, it knows the exact size. A rail that carries nothing gets nothing: no packet, no
+//! receive, no completion.
 //!
 //! A connection goes one way; two make a pair. Both its ends are targets of a
 //! [`VirtualCq`](crate::virtual_cq::VirtualCq), beside virtual queue pairs: one poll serves all.
@@ -91,11 +92,12 @@
 //!
 //! # The files
 //!
-//! Plain values: `immediate`, `entry` (with how memory is read that a NIC writes), `record`, `mask`, `card`,
-//! `control`, `error`; `split` decides what goes where. `memory` is what devices reach of this process,
-//! `pool` the receives that connections share. `queue` has what is in flight on one queue pair, `lane` the
-//! queue pair, `lanes` those of one end, with their failures and returns. `sender` and `receiver` are the
-//! ends, each step of a message in a file of its own.
+//! `immediate`, `entry`, `record`, `mask`, `card`, `control` and `error` are plain values; `entry`
+//! also explains how to read memory that a NIC writes. `split` divides messages among rails.
+//! `memory` is the memory that devices access, and `pool` the receives that connections share.
+//! `queue` has the requests in flight on one queue pair, `lane` is the queue pair, and `lanes` the
+//! queue pairs of one end with their failures and returns. `sender` and `receiver` are the ends,
+//! with one file for each step of a message.
 
 mod card;
 mod control;

@@ -1,33 +1,37 @@
 //! The receives that all connections of a device share.
 //!
-//! Immediates take receives without a buffer out of the device's shared receive queue. What one connection
-//! may need there, it *promises* with each irecv: one receive for every immediate that may come for a
-//! waiting slot. The rule, for each device, at any time:
+//! Immediates consume receives without a buffer from the device's shared receive queue. A
+//! connection *reserves* the receives that it may need with each irecv: one receive for every
+//! immediate that may arrive for a waiting slot. For each device, at any time:
 //!
 //! ```text
-//! posted - taken >= sum over its connections of what they promised
+//! posted - taken >= sum over its connections of the reserved receives
 //! ```
 //!
-//! Nothing is shared between connections for that, no counter and no lock. Each has an [`Account`]: a
-//! handle of its own of the shared queue, the receives that it posted through it, and the receive
-//! completions of its own queue pairs, whatever their status. It keeps its own difference at what it
-//! promised, so the sum over all connections keeps the rule. A peer that sends immediates nobody asked for
-//! takes receives that others posted; that draws its own account, which is filled up again in the same poll.
+//! Connections share no counter and no lock for this. Each has an [`Account`]: a handle of the
+//! shared queue, the receives posted through it, and the receive completions of the connection's
+//! queue pairs, whatever their status. Each account keeps its own difference at or above its
+//! reservation, so the sum keeps the rule. A peer that sends unexpected immediates consumes
+//! receives that others posted; they lower the account of its connection, which is filled up in the
+//! same poll.
 //!
-//! It may make others wait until then: their senders are told "receiver not ready", and nothing is lost if queue
-//! pairs of senders retry that for ever (`rnr_retry` 7) and those of receivers ask for it soon again (a small
-//! `min_rnr_timer`). Where one peer must not make another wait at all, they get pools of their own.
+//! Until then, senders of other connections may receive RNR NAKs. Nothing is lost if the senders'
+//! queue pairs retry without limit (`rnr_retry` 7, `ibv_modify_qp`(3)) and the receivers' queue
+//! pairs ask for an early retry (a small `min_rnr_timer`). Peers that must not delay one another
+//! need separate pools.
 //!
-//! The [`Pool`] is the ledger: it grants accounts with limits that add up to no more than the queue holds,
-//! takes over what a closed account leaves, and counts receives that unknown queue pairs took. Queue pairs of a
-//! closed account may have taken receives whose completions nobody has polled yet, so what it leaves is in nobody's
-//! account until the completion queue was seen empty.
+//! The [`Pool`] is the ledger. It grants accounts whose limits add up to at most the depth of the
+//! queue, takes over the receives of closed accounts, and counts receives that unknown queue pairs
+//! consumed. Queue pairs of a closed account may have consumed receives whose completions are not
+//! polled yet, so no account gets the receives of a closed account until the completion queue has
+//! been seen empty.
 
 use crate::hardware::{ENGINE_WR_ID, ReceiveQueue, RecvBatch, Refusal, Taken};
 use crate::verbs::{Completion, DeviceId, RecvRequest, Sge};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The `wr_id` of every receive of a pool: they are all alike.
+/// The `wr_id` of every receive of a pool. All have the same, because a receive is not assigned to
+/// a connection.
 pub const POOL_WR_ID: u64 = 0x706f_6f6c;
 
 const _: () = assert!(POOL_WR_ID & ENGINE_WR_ID == 0, "shared queues refuse the engine's");
@@ -66,69 +70,71 @@ fn post<S: ReceiveQueue>(queue: &mut S, count: u32) -> Taken {
 /// ```
 #[derive(Debug)]
 pub struct Pool {
-    /// No other pool of this process has it.
+    /// Unique within the process.
     id: u64,
     device: DeviceId,
     capacity: u32,
     granted: u32,
-    /// Receives in the queue that no account has; below 0, receives that were taken at the cost of others.
+    /// Receives in the queue that belong to no account. Negative: receives of open accounts that
+    /// closed accounts or unknown queue pairs consumed.
     unowned: i64,
-    /// Receives that closed accounts left: in the queue, or taken by completions that nobody has polled.
+    /// Receives that closed accounts left: still in the queue, or consumed by completions that are
+    /// not polled yet.
     unsettled: u32,
 }
 
 /// The next pool has this id.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// An account cannot be had.
+/// An account could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// The limits of all accounts together would pass what the queue holds.
-    #[error("an account of {asked} receives, where {left} of {capacity} are not granted yet")]
+    /// The limits of all accounts together would exceed the capacity of the queue.
+    #[error("cannot reserve {asked} receives: {left} of {capacity} left")]
     Full {
-        /// The limit that was asked for.
+        /// The requested limit.
         asked: u32,
-        /// What is left.
+        /// Receives that are left for new accounts.
         left: u32,
-        /// Receives that the queue holds.
+        /// Capacity of the queue.
         capacity: u32,
     },
-    /// There would be room, but for receives of closed accounts that may be in the queue: poll until the completion
-    /// queue is empty, and [say so](Pool::note_empty).
+    /// There is room only without the receives of closed accounts that may still be in the queue.
+    /// Poll until the completion queue is empty, then call [`note_empty`](Pool::note_empty).
     #[error(
         "cannot reserve {asked} receives: {left} are left, and {unsettled} of closed accounts are not settled"
     )]
     Unsettled {
-        /// The limit that was asked for.
+        /// The requested limit.
         asked: u32,
-        /// What is left.
+        /// Receives that are left for new accounts.
         left: u32,
         /// Receives that closed accounts left.
         unsettled: u32,
     },
-    /// An account of no receives is of no use.
-    #[error("an account of no receives")]
+    /// The requested limit is 0.
+    #[error("an account needs a limit of at least 1 receive")]
     Nothing,
 }
 
-/// A pool takes back only accounts that it opened; nothing changed.
+/// The account belongs to another pool; nothing changed.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "another pool, of device {}, opened the account, not this one of device {}", account.device.0, pool.0
+    "the pool of device {} opened the account, not this pool of device {}", account.device.0, pool.0
 )]
 pub struct ForeignAccount<S> {
-    /// The device of the pool that did not take it.
+    /// The device of the pool that refused the account.
     pub pool: DeviceId,
     /// The account.
     pub account: Account<S>,
 }
 
 impl Pool {
-    /// The ledger of a shared receive queue, empty now, of `device`.
+    /// Creates the ledger of an empty shared receive queue of `device`.
     ///
-    /// `capacity` is how many receives it holds, or how many the completion queue of the device's connections
-    /// has [set aside](crate::virtual_cq::VirtualCq::set_aside) for them, if that is less: each of them
-    /// completes there.
+    /// `capacity` is the depth of the queue, or the number of completion queue entries that are
+    /// [set aside](crate::virtual_cq::VirtualCq::set_aside) for it if that is less, because each
+    /// receive completes there.
     pub fn new(device: DeviceId, capacity: u32) -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Self { id, device, capacity, granted: 0, unowned: 0, unsettled: 0 }
@@ -139,25 +145,27 @@ impl Pool {
         self.device
     }
 
-    /// Receives that all accounts together may have posted: as many as the queue holds, less those that were
-    /// [written off](Self::write_off).
+    /// Returns the receives that all accounts together may have posted: the capacity given to
+    /// [`new`](Self::new), less the receives that were [written off](Self::write_off).
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Receives that new accounts may have: all that the queue holds, less those of open accounts, and less those
-    /// of closed ones that [may be in the queue](Self::note_empty).
+    /// Returns the receives that new accounts may have: the capacity, less the limits of open
+    /// accounts, and less the receives of closed accounts that [may be in the
+    /// queue](Self::note_empty).
     pub const fn left(&self) -> u32 {
         self.capacity.saturating_sub(self.granted).saturating_sub(self.unsettled)
     }
 
-    /// Opens an account for one connection. `queue` is a handle of the shared receive queue, for this
-    /// connection alone; `limit` bounds what it may have posted, and so what it may promise: slots times
-    /// rails is always enough.
+    /// Opens an account for one connection. `queue` is a handle of the shared receive queue for
+    /// this connection alone. `limit` bounds the receives that it may have posted, and therefore
+    /// may reserve; slots times rails is always enough.
     ///
     /// # Errors
     ///
-    /// The limits of all accounts must not exceed the capacity, nor what is [left](Self::left) of it.
+    /// The limits of all accounts must not exceed the capacity, nor what is [left](Self::left) of
+    /// it.
     pub fn open<S: ReceiveQueue>(&mut self, queue: S, limit: u32) -> Result<Account<S>, PoolError> {
         let Self { id, device, capacity, unsettled, .. } = *self;
         let left = self.left();
@@ -171,23 +179,25 @@ impl Pool {
             });
         }
         self.granted += limit;
-        // What closed accounts left, and is known to be there, is this one's now. What they owe is the pool's.
+        // The new account takes over receives that are known to be in the queue. A negative balance
+        // stays with the pool until `settle`.
         let posted = self.unowned.clamp(0, i64::from(limit));
         self.unowned -= posted;
-        // An account for few receives is not filled up with each that is taken.
+        // A small account gets a lower mark, so that it posts batches and not single receives.
         let low_water = LOW_WATER.min(limit / 8);
         Ok(Account { pool: id, device, queue, limit, low_water, posted })
     }
 
-    /// Takes an account back, of a connection that has ended: none of its queue pairs takes a receive any
-    /// more, or if one does, its completion is [foreign](Self::note_foreign). The handle is returned.
+    /// Closes the account of a connection that has ended, and returns the handle of the queue. None
+    /// of its queue pairs may consume a receive any more, except with a
+    /// [foreign](Self::note_foreign) completion.
     ///
-    /// The receives that it leaves are promised to nobody before [`note_empty`](Self::note_empty). What it took
-    /// at the cost of others is to be [settled](Self::settle).
+    /// The receives that it leaves are not reserved again before [`note_empty`](Self::note_empty).
+    /// Receives that it consumed beyond its own must be [settled](Self::settle).
     ///
     /// # Errors
     ///
-    /// Another pool opened the account; nothing changed, and it is given back.
+    /// Another pool opened the account. Nothing changed, and the error contains the account.
     pub fn close<S>(&mut self, account: Account<S>) -> Result<S, ForeignAccount<S>> {
         if account.pool != self.id {
             return Err(ForeignAccount { pool: self.device, account });
@@ -195,18 +205,18 @@ impl Pool {
         self.granted -= account.limit;
         match u32::try_from(account.posted) {
             Ok(posted) => self.unsettled += posted,
-            // It took more than it posted, of others.
+            // A negative balance: the account consumed receives that others had posted.
             Err(_) => self.unowned += account.posted,
         }
         Ok(account.queue)
     }
 
-    /// Takes note of a [foreign](crate::virtual_cq::Event::Foreign) completion of this device. Returns
-    /// whether it is of a receive of the pool.
+    /// Counts a [foreign](crate::virtual_cq::Event::Foreign) completion of this device. Returns
+    /// whether it is a receive of the pool.
     pub const fn note_foreign(&mut self, completion: &Completion) -> bool {
         let is_ours = completion.wr_id == POOL_WR_ID;
         if is_ours {
-            // Receives are all alike: as long as closed accounts have left some, it is one of them.
+            // Receives are interchangeable, so it counts as one that a closed account left, if any.
             match self.unsettled.checked_sub(1) {
                 Some(rest) => self.unsettled = rest,
                 None => self.unowned -= 1,
@@ -215,30 +225,32 @@ impl Pool {
         is_ours
     }
 
-    /// Takes note that the completion queue of this device was found empty, and that every
-    /// [foreign](Self::note_foreign) completion was noted: by a poll that began when no queue pair of a closed
-    /// account took receives any more. What those accounts left is in the queue then, and the next ones have it.
+    /// Notes that a poll found the completion queue of this device empty, and that every
+    /// [foreign](Self::note_foreign) completion was counted. The poll must have begun after the
+    /// queue pairs of closed accounts stopped consuming receives. The receives that those accounts
+    /// left are then in the queue, and new accounts get them.
     ///
-    /// Poll before these queue pairs are destroyed: some drivers forget the completions of one that is. If that poll
-    /// fails, [write these receives off](Self::write_off).
+    /// Poll before these queue pairs are destroyed, because some drivers drop the completions of a
+    /// destroyed queue pair. If that poll fails, [write these receives off](Self::write_off).
     pub fn note_empty(&mut self) {
         self.unowned += i64::from(core::mem::take(&mut self.unsettled));
     }
 
-    /// Gives up what closed accounts left: their queue pairs are destroyed, and the completion queue could not be
-    /// polled before, so nobody can find out how many of these receives are in the queue. Nobody is promised any of
-    /// them, and the pool's [capacity](Self::capacity) is that much less from now on.
+    /// Writes off the receives that closed accounts left. Their queue pairs were destroyed before
+    /// the completion queue could be polled, so the number of these receives in the queue is
+    /// unknown. They are never reserved again, and reduce the [`capacity`](Self::capacity) of the
+    /// pool.
     pub const fn write_off(&mut self) {
         self.capacity -= self.unsettled;
         self.unsettled = 0;
     }
 
-    /// Posts receives in the place of those that were taken at the cost of open accounts, and returns how
-    /// many.
+    /// Posts receives in place of those of open accounts that closed accounts or unknown queue
+    /// pairs consumed, and returns their number.
     ///
     /// # Errors
     ///
-    /// The driver refused some of them: to be tried again.
+    /// The driver refused some of them; call it again.
     pub fn settle<S: ReceiveQueue>(&mut self, queue: &mut S) -> Result<u32, Refusal> {
         let owed = self.unowned.min(0).unsigned_abs();
         let taken = post(queue, owed.min(u64::from(self.capacity)) as u32);
@@ -246,7 +258,8 @@ impl Pool {
         taken.refusal.map_or(Ok(taken.count), Err)
     }
 
-    /// Receives in the queue, or taken by completions that nobody has polled, that no account has.
+    /// Returns the receives that belong to no account: in the queue, or consumed by completions
+    /// that are not polled yet.
     pub const fn unowned(&self) -> i64 {
         self.unowned + self.unsettled as i64
     }
@@ -260,9 +273,9 @@ pub struct Account<S> {
     device: DeviceId,
     queue: S,
     limit: u32,
-    /// With fewer receives than this, a batch is posted, whatever was promised.
+    /// With fewer receives than this, a batch is posted, whatever is reserved.
     low_water: u32,
-    /// Receives posted through it, less those that this connection's queue pairs took.
+    /// Receives posted through it, less those that this connection's queue pairs consumed.
     posted: i64,
 }
 
@@ -272,37 +285,38 @@ impl<S> Account<S> {
         self.device
     }
 
-    /// Receives that it may have posted.
+    /// Returns the limit of the receives that it may have posted.
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Receives posted through it, less those that this connection's queue pairs took. Below 0 when these
-    /// took more than were posted for them.
+    /// Receives posted through it, less those that this connection's queue pairs consumed. Below 0
+    /// when these took more than were posted for them.
     pub const fn posted(&self) -> i64 {
         self.posted
     }
 
-    /// So many receive completions of this connection's were taken, whatever their status.
+    /// Subtracts receive completions of this connection, whatever their status.
     #[inline]
     pub(super) const fn lower(&mut self, count: u32) {
         self.posted -= count as i64;
     }
 
-    /// Whether nothing is to be posted: there is what was promised, and no less than the low water mark. That
-    /// much may be promised too: there are never more than the limit.
+    /// Returns whether nothing needs to be posted: the reserved receives are there, and at least
+    /// the low water mark. The reservation is then within the limit, because an account never has
+    /// more receives than its limit.
     #[inline]
     pub(super) fn has_enough(&self, promised: u32) -> bool {
         self.posted >= i64::from(self.low_water.max(promised))
     }
 
-    /// Whether so many may be promised.
+    /// Returns whether this many receives may be reserved.
     #[inline]
     pub(super) const fn may_promise(&self, promised: u32) -> bool {
         promised <= self.limit
     }
 
-    /// Whether what was promised is there.
+    /// Returns whether the reserved receives are there.
     #[inline]
     pub(super) fn covers(&self, promised: u32) -> bool {
         self.posted >= i64::from(promised)
@@ -310,7 +324,8 @@ impl<S> Account<S> {
 }
 
 impl<S: ReceiveQueue> Account<S> {
-    /// Posts a batch, if there are fewer receives than were promised, or fewer than the low water mark.
+    /// Posts a batch if there are fewer receives than are reserved, or fewer than the low water
+    /// mark.
     #[inline]
     pub(super) fn refill(&mut self, promised: u32) -> Result<(), Refusal> {
         if self.has_enough(promised) { Ok(()) } else { self.post_batch(promised) }
@@ -320,12 +335,14 @@ impl<S: ReceiveQueue> Account<S> {
     fn post_batch(&mut self, promised: u32) -> Result<(), Refusal> {
         let high = HIGH_WATER.max(promised).min(self.limit);
         let missing = (i64::from(high) - self.posted).max(0);
+        // `posted` is negative after unexpected immediates of the peer, so the difference needs 64
+        // bits.
         let taken = post(&mut self.queue, missing.min(i64::from(u32::MAX)) as u32);
         self.posted += i64::from(taken.count);
         taken.refusal.map_or(Ok(()), Err)
     }
 
-    /// Receives that were taken beyond those posted are posted: of a connection that has ended.
+    /// Posts receives of a connection that has ended until its balance is not negative.
     pub(super) fn pay_back(&mut self) -> Result<(), Refusal> {
         if self.posted >= 0 { Ok(()) } else { self.post_batch(0) }
     }

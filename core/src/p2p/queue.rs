@@ -1,33 +1,34 @@
-//! What is in flight on one queue pair.
+//! The requests in flight on one queue pair.
 //!
-//! Requests are posted in chains, each with one doorbell. A reliable connection completes requests in
-//! posting order, so a completion ends every request up to its own: a chain needs no completion of its own,
-//! and of one that the driver took in part, the next one's completion ends what was taken.
+//! Requests are posted in chains, each with one doorbell. A reliable connection completes requests
+//! in posting order, so a completion ends all requests up to its own. A chain may therefore be
+//! unsignaled, and the accepted front of a chain that the driver took in part ends with the
+//! completion of the next chain.
 
 use crate::rail::tag::{Tag, TagKind};
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The share that one rail has of a message: the last of its requests, with the immediate.
+    /// The last request of a rail's share of a message, with the immediate.
     Share {
         /// Number of the message.
         number: u64,
-        /// Whose share it is: the rail that the message was split for.
+        /// The rail of the share, for which the message was split.
         rail: u8,
     },
     /// Another request of a share.
     Part,
     /// The entries of a receive.
     Entries,
-    /// The same, which were written before by a queue pair that failed.
+    /// The entries of a receive that a failed queue pair has written before.
     EntriesAgain {
         /// Number of the receive.
         number: u64,
     },
     /// A READ that makes what arrived visible.
     Flush,
-    /// Nothing: it has a completion, so that those before it end.
+    /// No payload: a signaled request whose completion ends the requests before it.
     Marker,
 }
 
@@ -39,19 +40,19 @@ pub(super) struct SendQueue<const DEPTH: usize> {
     posted: u64,
     /// Requests that have ended.
     ended: u64,
-    /// Number of the request behind the last signaled one.
+    /// Number of the request after the last signaled one.
     signaled: u64,
     limit: u32,
-    /// How many requests in a row may go without a completion.
+    /// Limit of consecutive unsignaled requests, the next signaled one included.
     quarter: u32,
     /// Chains posted.
     chains: u64,
-    /// Request i is at place i modulo `DEPTH`.
+    /// The purpose of request i is at index i modulo `DEPTH`.
     purposes: [Purpose; DEPTH],
 }
 
 impl<const DEPTH: usize> SendQueue<DEPTH> {
-    /// An empty queue of `limit` slots, or `DEPTH`, if that is less.
+    /// Creates an empty queue of `limit` slots, at most `DEPTH`.
     pub(super) const fn new(rail: u8, limit: u32) -> Self {
         let limit = if limit < DEPTH as u32 { limit } else { DEPTH as u32 };
         Self {
@@ -60,6 +61,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
             ended: 0,
             signaled: 0,
             limit,
+            // Unsignaled requests keep their slots until a later completion, so at most a quarter
+            // of the queue waits for one (messages.md, "Offers: entries").
             quarter: limit.div_ceil(4),
             chains: 0,
             purposes: [Purpose::Marker; DEPTH],
@@ -89,8 +92,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         (self.posted - self.signaled) as u32
     }
 
-    /// Whether the next request should have a completion: of those posted since the last one that has, there
-    /// are a quarter of the queue with it.
+    /// Returns whether the next request must be signaled: with it, a quarter of the queue has been
+    /// posted since the last signaled one.
     #[inline]
     pub(super) const fn is_signal_due(&self) -> bool {
         self.unsignaled() + 1 >= self.quarter
@@ -106,7 +109,7 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         self.chains
     }
 
-    /// Whether a completion of what is in flight was asked for.
+    /// Returns whether a request in flight is signaled.
     pub(super) const fn expects_completion(&self) -> bool {
         self.signaled > self.ended
     }
@@ -122,7 +125,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         self.first.plus(self.posted)
     }
 
-    /// A chain of `count` requests was posted, the last of them `signaled` or not, and for this purpose.
+    /// Records a chain of `count` requests, of which the last has this `purpose` and may be
+    /// `signaled`.
     pub(super) fn push_chain(&mut self, count: u32, signaled: bool, purpose: Purpose) {
         debug_assert!(count > 0 && count <= self.credits());
         for _ in 1..count {
@@ -132,7 +136,7 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         self.push(signaled, purpose);
     }
 
-    /// The same of one request.
+    /// Records a chain of one request.
     #[inline]
     pub(super) fn push(&mut self, signaled: bool, purpose: Purpose) {
         debug_assert!(self.credits() > 0);
@@ -147,11 +151,13 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// Number of the request in flight that has this `wr_id`.
     #[inline]
     pub(super) fn find(&self, wr_id: u64) -> Option<u64> {
+        // The tag contains the generation, so a completion of a replaced queue pair is not found.
         let since = Tag::from_wr_id(wr_id).requests_since(self.first, self.ended)?;
         (since < self.posted - self.ended).then_some(self.ended + since)
     }
 
-    /// The completion of request `number`, which is in flight, ends that one and all before it.
+    /// Ends request `number`, which is in flight, and all requests before it. Calls `each` for
+    /// each.
     #[inline]
     pub(super) fn end(&mut self, number: u64, mut each: impl FnMut(Purpose)) {
         for ended in self.ended..=number {
@@ -160,12 +166,12 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         self.ended = number + 1;
     }
 
-    /// All have ended, whatever became of them.
+    /// Ends all requests, without regard to their results.
     pub(super) const fn end_all(&mut self) {
         self.ended = self.posted;
     }
 
-    /// Another queue pair takes the place of this one, whose requests have all ended.
+    /// Starts again for the queue pair of another `generation`. All requests must have ended.
     pub(super) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
         let first = Tag::new(TagKind::Send, self.first.rail(), generation);

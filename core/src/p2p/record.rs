@@ -1,14 +1,13 @@
 //! Completion records: the exact sizes of a message, where the immediate has no room for them.
 //!
-//! 64 bytes for each slot, in the receiver's memory: word i is the size of buffer i in bytes, in little
-//! endian. The sender writes as many words as there are buffers, with the signal of the leader rail and
-//! with every moved one; the receiver poisons them before the sender may write, so that a record that was
-//! not written is recognised.
+//! A record is 64 bytes for each slot, in the receiver's memory: word i is the size of buffer i in
+//! bytes, little endian. The sender writes as many words as there are buffers, with the signal of
+//! the leader rail and with every moved share. The receiver poisons the words before the sender may
+//! write them, so that a record that was not written is detected.
 //!
-//! The write belongs to a request whose immediate has completed when the record is read, on the queue pair
-//! that carried it, and no correct peer writes the record after that; so Relaxed loads behind an Acquire
-//! fence, in which the completion that was polled is ordered before, see it. Against incorrect peers words
-//! are atomics, each is loaded once, and the copy is what is checked.
+//! The record is read after the completion of the immediate that carried it, and no correct peer
+//! writes it after that. Relaxed loads behind an Acquire fence therefore see it. Incorrect peers
+//! may write at any time, so the words are atomics, each is loaded once, and the copy is checked.
 
 use super::entry::MAX_BUFFERS;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,45 +18,46 @@ pub const RECORD_BYTES: usize = MAX_BUFFERS * size_of::<u64>();
 /// Words of the record of one slot.
 pub(crate) const RECORD_WORDS: usize = MAX_BUFFERS;
 
-/// No size: lengths have 32 bits.
+/// A value that is not a size, since lengths have 32 bits.
 const POISON: u64 = u64::MAX;
 
-/// A record that no correct sender leaves.
+/// A record that no correct sender writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It was due, and not written.
+    /// The record was not written.
     #[error("the record has no size for buffer {buffer}: it was not written")]
     NotWritten {
         /// The first buffer without a size.
         buffer: u8,
     },
-    /// More than the buffer holds.
-    #[error("the record says {size} bytes for buffer {buffer}, which holds {capacity}")]
+    /// A size exceeds the buffer.
+    #[error("the record has {size} bytes for buffer {buffer}, which holds {capacity}")]
     TooLong {
         /// The buffer.
         buffer: u8,
-        /// What the record says.
+        /// Size in the record, in bytes.
         size: u64,
-        /// What the buffer holds.
+        /// Capacity of the buffer, in bytes.
         capacity: u32,
     },
 }
 
-/// Poisons the record of a slot that is about to be offered.
+/// Poisons the record of a slot before it is offered.
 pub(crate) fn poison(words: &[AtomicU64]) {
     for word in words {
         word.store(POISON, Ordering::Relaxed);
     }
 }
 
-/// Writes sizes to where a NIC reads them from.
+/// Writes sizes to memory that a NIC reads.
 pub(crate) fn store(words: &[AtomicU64], sizes: impl Iterator<Item = u32>) {
     for (word, size) in words.iter().zip(sizes) {
         word.store(u64::from(size).to_le(), Ordering::Relaxed);
     }
 }
 
-/// Copies the sizes of a message out of memory that a NIC wrote. `capacities` are those of its buffers.
+/// Copies the sizes of a message out of memory that a NIC wrote, and checks them against the
+/// `capacities` of its buffers.
 pub(crate) fn load(
     words: &[AtomicU64],
     capacities: &[u32],

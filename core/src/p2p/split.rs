@@ -1,33 +1,33 @@
 //! Which rail carries which part of a buffer.
 //!
-//! Decided at the last moment, when the message is sent, from what is true then: the rails that are in
-//! service and have credits, and what is outstanding on them. Parts follow each other in the order of
-//! rails, and begin at multiples of 128 bytes.
+//! The split is decided when the message is sent, from the rails that are in service and have
+//! credits at that moment, and from their outstanding bytes. Parts follow each other in the order
+//! of rails, and begin at multiples of 128 bytes.
 
 use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
 use crate::rail::MAX_RAILS;
 
-/// How long messages are spread over rails.
+/// How messages above the threshold are divided among rails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitPolicy {
-    /// The same number of bytes for each rail.
+    /// Each rail carries the same number of 128-byte blocks, or one more.
     #[default]
     Even,
-    /// In proportion to these numbers. A rail of weight 0 carries messages only if it is alone.
+    /// In proportion to weights. A rail of weight 0 carries messages only if it is the only one.
     Weighted {
-        /// Of each rail.
+        /// Weight of each rail. Only the ratios matter.
         weights: [u32; MAX_RAILS],
     },
-    /// So that all rails are done at the same time, with what is outstanding on them: a rail that has much
-    /// to do gets less, or nothing.
+    /// All rails finish at the same time, their outstanding bytes included: a busy rail gets less,
+    /// or nothing.
     LeastFinishTime {
         /// Bandwidth of each rail in Mbit/s, of which only the ratios matter.
         bandwidth_mbps: [u32; MAX_RAILS],
     },
 }
 
-/// All bits of the places from a rail's on.
+/// `FROM[r][p]` has all bits set if place `p` is at or behind rail `r`.
 const FROM: [[u32; MAX_RAILS]; MAX_RAILS] = {
     let mut from = [[0; MAX_RAILS]; MAX_RAILS];
     let mut at = 0;
@@ -42,7 +42,7 @@ const FROM: [[u32; MAX_RAILS]; MAX_RAILS] = {
 /// Which rail carries which part of one buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Where the part of each rail ends; it begins where that of the rail before ends.
+    /// End of each rail's part. The part begins at the end of the previous rail's part.
     ends: [u32; MAX_RAILS],
 }
 
@@ -72,20 +72,21 @@ impl Parts {
     }
 }
 
-/// The parts of a buffer that is spread evenly, in the order of the rails that carry one: each has the same
-/// number of blocks, the first ones one more. Each part comes from the one before, so none has to be kept.
+/// Iterates over the parts of an even split, in the order of the rails: each part has the same
+/// number of blocks, and the first ones have one more. Each part follows from the previous one, so
+/// no part has to be stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EvenParts {
-    /// Blocks of a part, and how many of the next ones have one more.
+    /// Blocks of a part, and the number of the next parts that have one block more.
     each: u32,
     more: u32,
-    /// The first byte of the next one, and how many bytes there are from there on.
+    /// First byte of the next part, and the number of bytes from there on.
     offset: u32,
     left: u32,
 }
 
 impl EvenParts {
-    /// The parts of `bytes` bytes for these rails, at least two, and those of them that carry one.
+    /// Returns the parts of `bytes` for these rails, at least two, and the rails that carry a part.
     #[inline]
     pub(super) fn new(bytes: u32, available: Mask) -> (Self, Mask) {
         let blocks = bytes.div_ceil(SIZE_UNIT);
@@ -95,7 +96,7 @@ impl EvenParts {
         (Self { each, more, offset: 0, left: bytes }, carriers)
     }
 
-    /// The first byte and the length of the part of one of the rails that carry one.
+    /// Returns the first byte and the length of the part of a rail in `carriers`.
     pub(super) fn part(bytes: u32, carriers: Mask, rail: u8) -> (u32, u32) {
         if carriers == Mask::of(rail) {
             return (0, bytes);
@@ -105,12 +106,12 @@ impl EvenParts {
         parts.next()
     }
 
-    /// The first byte and the length of the next one.
+    /// Returns the first byte and the length of the next part.
     #[inline]
     pub(super) fn next(&mut self) -> (u32, u32) {
         let more = u32::from(self.more > 0);
         self.more -= more;
-        // Of two parts at least, none is longer than a number says.
+        // No overflow: with at least two parts, each is at most half of 4 GiB and one block.
         let length = ((self.each + more) * SIZE_UNIT).min(self.left);
         let offset = self.offset;
         self.offset += length;
@@ -125,7 +126,7 @@ pub(crate) struct Split {
     policy: SplitPolicy,
     /// Buffers up to this many bytes go over one rail.
     threshold: u32,
-    /// The rail that had the turn last.
+    /// The rail of the last turn.
     turn: u8,
 }
 
@@ -134,7 +135,8 @@ impl Split {
         Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
     }
 
-    /// The parts of a buffer that is spread evenly, and which rails carry one; `None` if it is split otherwise.
+    /// Returns the parts of a buffer that is split evenly, and the rails that carry one; `None` if
+    /// the buffer is not split, or by another policy.
     #[inline]
     pub(crate) fn evenly(&self, bytes: u32, available: Mask) -> Option<(EvenParts, Mask)> {
         let is_even = self.policy == SplitPolicy::Even;
@@ -142,8 +144,8 @@ impl Split {
             .then(|| EvenParts::new(bytes, available))
     }
 
-    /// Splits a buffer over rails that are available, at least one, and returns which carry a byte.
-    /// `outstanding` is what each of them has to do, in bytes.
+    /// Splits a buffer over the available rails, at least one, and returns the rails that carry a
+    /// byte. `outstanding` is the outstanding bytes of each rail.
     #[inline]
     pub(crate) fn split(
         &mut self,
@@ -173,7 +175,7 @@ impl Split {
         }
     }
 
-    /// The rail for a message that is not split: in turn, or the one that would be done first.
+    /// Returns the rail for a message that is not split: the next in turn, or the first to finish.
     #[inline]
     pub(crate) fn one(&mut self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
         self.turn = match available.leader() {
@@ -183,7 +185,7 @@ impl Split {
         self.turn
     }
 
-    /// The same of several rails.
+    /// Chooses one of several available rails.
     fn choose(&self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
         let behind = Mask::from_bits(available.bits() & !Mask::first(self.turn + 1).bits());
         let next = behind.leader().or(available.leader()).unwrap_or_default();
@@ -194,7 +196,8 @@ impl Split {
                 behind.chain(available).find(has_weight).unwrap_or(next)
             }
             SplitPolicy::LeastFinishTime { bandwidth_mbps } => {
-                // Of rails that are even, the next one.
+                // Candidates are listed in turn order, and `min_by_key` returns the first minimum,
+                // so equally loaded rails take turns.
                 let finish = |rail: &u8| {
                     let at = usize::from(*rail);
                     let bandwidth = u128::from(bandwidth_mbps[at].max(1));
@@ -206,7 +209,7 @@ impl Split {
     }
 }
 
-/// The same number of blocks for each rail, one more for the first ones.
+/// Splits into the same number of blocks for each rail, with one more for the first rails.
 fn even(bytes: u32, available: Mask) -> (Parts, Mask) {
     let (mut parts, carriers) = EvenParts::new(bytes, available);
     let mut last = 0;
@@ -220,7 +223,7 @@ fn even(bytes: u32, available: Mask) -> (Parts, Mask) {
     (Parts { ends }, carriers)
 }
 
-/// Blocks in proportion to `shares`; `None` if nobody has any.
+/// Splits in proportion to `shares`; `None` if all shares of available rails are 0.
 fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<(Parts, Mask)> {
     let sum: u128 = available.map(|rail| shares[usize::from(rail)]).sum();
     if sum == 0 {
@@ -234,7 +237,7 @@ fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<
     }))
 }
 
-/// The parts of which `end` tells the last block, rail by rail, and the rails that carry a byte.
+/// Builds the parts whose end blocks `end` returns, rail by rail, and the rails that carry a byte.
 fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> (Parts, Mask) {
     let mut parts = Parts { ends: [bytes; MAX_RAILS] };
     let mut carriers = Mask::EMPTY;
@@ -251,8 +254,8 @@ fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> (Parts,
     (parts, carriers)
 }
 
-/// Shares of the rails, of which only the ratios matter, with which all are done at the same time: those
-/// that are done later anyway get nothing.
+/// Returns shares, of which only the ratios matter, such that all rails finish at the same time.
+/// Rails that finish later in any case get nothing.
 fn finish_together(
     bytes: u32,
     available: Mask,
@@ -262,7 +265,9 @@ fn finish_together(
     let mut shares = [0; MAX_RAILS];
     let mut chosen = available;
     loop {
-        // All are done at `load / speed`.
+        // All chosen rails finish at `load / speed`. A rail whose outstanding bytes take longer
+        // than that is removed, which lowers the load of the others, so the search repeats. It ends
+        // after at most one round for each rail.
         let load: u128 = chosen.map(|rail| u128::from(outstanding[usize::from(rail)])).sum();
         let load = load + u128::from(bytes);
         let speed: u128 = chosen.map(|rail| u128::from(bandwidth[usize::from(rail)])).sum();

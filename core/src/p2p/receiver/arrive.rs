@@ -1,4 +1,4 @@
-//! What polls bring to a receiver.
+//! The receiver as a target of completions.
 
 use super::end::Receiver;
 use super::slot::{Arrival, Slot, State};
@@ -25,13 +25,14 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of a queue pair. Returns whether it is of one.
+    /// Handles a completion. Returns whether it is of a queue pair of this receiver.
     #[inline]
     fn take(&mut self, run: &mut Run, completion: &Completion) -> bool {
         let found = self.lanes.find(run.device, completion.qp_num);
         let Some((place, lane)) = found else { return false };
         lane.counters.completions += 1;
-        // On a failure, this bit alone tells which queue it is of.
+        // A failed completion has no valid opcode, only `wr_id`, `status`, `qp_num` and
+        // `vendor_err` (ibv_poll_cq(3)), so this bit of the `wr_id` separates sends from receives.
         if completion.wr_id & ENGINE_WR_ID != 0 {
             run.sends += 1;
             self.sent(place, completion);
@@ -43,9 +44,9 @@ impl<
         }
         lane.immediates = lane.immediates.wrapping_add(1);
         let (rail, own) = (lane.rail, lane.own);
-        // Whatever failed stopped it.
+        // A stopped queue pair may still deliver completions of messages that arrived before.
         if lane.is_stopped {
-            // Of a queue pair that is fenced, the peer has been told the number.
+            // After the fence the count is final at the peer, which may have moved these shares.
             let is_fenced = lane.lifecycle.is_drained();
             if is_fenced || self.lanes.failure.is_some() {
                 return true;
@@ -57,7 +58,7 @@ impl<
         true
     }
 
-    /// An immediate arrived, over a queue pair of this rail, on the device of this bit.
+    /// Handles an immediate of a queue pair of `rail`, on the device with the bit `carrier`.
     #[inline]
     fn arrive(
         &mut self,
@@ -80,7 +81,7 @@ impl<
         }
     }
 
-    /// Takes note of an immediate.
+    /// Records an immediate in its slot.
     #[inline(always)]
     fn note(&mut self, arrival: &Arrival) -> Result<(), ProtocolError> {
         let slot = self.waiting_slot(arrival)?;
@@ -90,7 +91,7 @@ impl<
         Ok(())
     }
 
-    /// The same of one that says that the sizes are in the record.
+    /// Records an immediate that refers to the record, possibly of a moved share.
     #[inline(never)]
     fn note_record(&mut self, mut arrival: Arrival) -> Result<(), ProtocolError> {
         self.waiting_slot(&arrival)?;
@@ -103,7 +104,7 @@ impl<
         self.note(&arrival)
     }
 
-    /// The slot of an immediate, which waits for one.
+    /// Returns the slot of an immediate, which must wait for one.
     #[inline]
     fn waiting_slot(&mut self, arrival: &Arrival) -> Result<&mut Slot, ProtocolError> {
         let slot = arrival.immediate.slot;
@@ -113,7 +114,7 @@ impl<
         }
     }
 
-    /// All immediates of a receive are in.
+    /// Finishes a receive after its last immediate.
     #[inline]
     fn finish(&mut self, at: usize) -> Result<(), ProtocolError> {
         let Self { slots, region, .. } = self;
@@ -129,7 +130,7 @@ impl<
         Ok(())
     }
 
-    /// What was posted to a queue pair has ended.
+    /// Handles the completion of a request that this end posted.
     #[inline(never)]
     fn sent(&mut self, place: usize, completion: &Completion) {
         let Self { lanes, slots, .. } = self;
@@ -149,7 +150,7 @@ impl<
         }
     }
 
-    /// A completion failed: so did its queue pair.
+    /// Handles a failed completion, which means that its queue pair failed.
     #[cold]
     fn failed(&mut self, place: usize, completion: &Completion) {
         let lane = &mut self.lanes[place];
@@ -158,30 +159,31 @@ impl<
         self.lane_failed(place, FailedBecause::Error(error));
     }
 
-    /// Posts receives in the place of those that were taken, a batch at a time.
+    /// Replaces consumed receives, a batch at a time.
     #[inline]
     pub(super) fn refill(&mut self) {
         for pool in &mut self.pools {
             let posted = match pool.each {
-                // The last ones that dying queue pairs took here may be another connection's.
+                // No rail of this connection delivers here now, but receives that its failed queue pairs
+                // consumed last may have been posted by another connection.
                 0 => pool.account.pay_back(),
                 each => pool.account.refill(self.waiting * each),
             };
             if posted.is_err() {
-                // Each immediate that came took the receive that was promised for it, so what was promised is
-                // mostly there all the same. Where it is not, a later poll asks the driver again.
+                // Each immediate consumed the receive that was reserved for it, so the reservation
+                // usually still holds. If it does not, a later poll asks the driver again.
                 self.lanes.needs_care = true;
             }
         }
     }
 }
 
-/// Completions of one device, in a row.
+/// Consecutive completions of one device.
 struct Run {
     device: DeviceId,
-    /// One bit for it, at its place in the list.
+    /// The bit of the device, by its place in the list.
     carrier: u8,
-    /// Those of them that took no receive.
+    /// The number of completions that consumed no receive.
     sends: u32,
 }
 
@@ -229,7 +231,8 @@ impl<
         let mut run = Run { device, carrier, sends: 0 };
         let mut taken = 0;
         for completion in completions {
-            // One look-up of the route serves all rails.
+            // One look-up of the route serves the completions of all rails. With 4 rails that was
+            // 12% of the instructions of a message.
             if !self.take(&mut run, completion) {
                 break;
             }
@@ -238,7 +241,8 @@ impl<
         if let (0, [first, ..]) = (taken, completions) {
             return self.flushed(usize::from(place), device, first);
         }
-        // Whatever came of them, and whatever became of the connection: the receives are not there any more.
+        // Every completion consumed a receive, also a failed one and one of a failed connection
+        // (messages.md, "Pools of receives").
         if let Some(pool) = device_at.and_then(|at| self.pools.get_mut(at)) {
             pool.account.lower(taken as u32 - run.sends);
         }

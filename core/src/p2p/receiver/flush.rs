@@ -1,10 +1,10 @@
-//! What arrived is made visible to devices that do not see it by themselves.
+//! Makes a received message visible to other devices, such as a GPU.
 //!
-//! A NIC's completion says that data is on its way to memory in order, as seen by this processor. Memory of
-//! another device (a GPU's) is reached on another way; a READ of it by the same NIC comes back behind what
-//! that NIC wrote before. So each device over which an immediate of the message came reads a few bytes of
-//! it, over a queue pair that is connected to itself: the device that carried it, which for a share that was
-//! moved is not the one of its rail.
+//! A completion orders the data for this processor. Memory of another device is reached on another
+//! path, but a READ by a NIC returns after the earlier writes of the same NIC to that memory. So
+//! each device that delivered an immediate of the message reads a few bytes of it, over a queue
+//! pair that is connected to itself. For a moved share, that is the device that carried it and not
+//! the device of its rail.
 
 use super::end::{FlushLane, Receiver};
 use super::irecv::Received;
@@ -17,13 +17,13 @@ use crate::rail::MAX_RAILS;
 use crate::verbs::{Completion, DeviceId, Opcode, SendRequest};
 use arrayvec::ArrayVec;
 
-/// A flush that was started, until [`test_flush`](super::Receiver::test_flush) says that it is done.
+/// A started flush, for [`test_flush`](super::Receiver::test_flush).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what arrived is visible when the flush is done"]
 pub struct FlushHandle {
-    /// The devices that read, a bit for each place in the list.
+    /// The devices that read, one bit for each place in the list.
     carriers: u8,
-    /// How many READs of each must have succeeded.
+    /// The number of successful READs that each device must reach.
     until: [u64; MAX_RAILS],
 }
 
@@ -36,23 +36,25 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Starts to make every byte of a message visible to whoever reads that memory. A message without bytes
-    /// needs nothing. The buffers stay registered until it is done.
+    /// Starts to make every byte of a message visible to all readers of its memory. A message
+    /// without bytes needs nothing. The buffers must stay registered until the flush is done.
     ///
-    /// It reads on the devices over which immediates came, and if a share was sent again, also on those that were
-    /// [lost](Receiver::lose_queue_pair) meanwhile: with completions that nobody had taken, the payload may have
-    /// come over them, and only the signal again.
+    /// The devices that delivered immediates read. If a share was sent again, devices that were
+    /// [lost](Receiver::lose_queue_pair) meanwhile with unpolled completions must read too, because
+    /// they may have delivered the payload.
     ///
     /// # Errors
     ///
-    /// [`CannotFlush`](CallError::CannotFlush): a device over which the message came has no queue pair to
-    /// flush with, or that one failed; nothing was posted. [Not now](CallError::NotNow): no room, and nothing was
-    /// posted; or a driver [refused](NotNow::Refused). Then devices before that one do read, and into memory that is
-    /// there for it: the next attempt just has them read again.
+    /// [`CannotFlush`](CallError::CannotFlush): a device that delivered the message has no queue
+    /// pair for a flush, or that queue pair failed; nothing was posted. [Not
+    /// now](CallError::NotNow): there is no room, and nothing was posted; or a driver
+    /// [refused](NotNow::Refused). After a refusal, earlier devices read into memory of the
+    /// receiver, and the next attempt repeats their READs.
     pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
         let mut handle = FlushHandle { carriers: 0, until: [0; MAX_RAILS] };
         let Some((addr, rkeys)) = received.last else { return Ok(handle) };
-        // Callers come back until there is room everywhere: READs that went out each time would keep others out.
+        // All devices must have room before the first READ. A caller repeats the call until it
+        // succeeds, and READs that went out each time would fill the queues of other flushes.
         let mut lanes = ArrayVec::<_, MAX_RAILS>::new();
         for at in (0..MAX_RAILS).filter(|at| received.carriers >> at & 1 == 1) {
             let device = self.devices.get(at).copied().unwrap_or_default();
@@ -82,12 +84,12 @@ impl<
         Ok(handle)
     }
 
-    /// Whether a flush is done.
+    /// Returns whether a flush is done.
     ///
     /// # Errors
     ///
-    /// [`CannotFlush`](CallError::CannotFlush): a device failed before it had read, so that nobody knows
-    /// whether what it wrote is visible.
+    /// [`CannotFlush`](CallError::CannotFlush): a device failed before its READ completed, so its
+    /// writes may not be visible.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         let mut is_done = true;
         for at in (0..MAX_RAILS).filter(|at| handle.carriers >> at & 1 == 1) {
@@ -102,14 +104,14 @@ impl<
         Ok(is_done)
     }
 
-    /// The place of the queue pair with which a device is flushed, if it works.
+    /// Returns the place of the working queue pair that flushes a device.
     fn flush_lane(&self, device: DeviceId) -> Result<usize, CallError> {
         let works =
             |flush: &FlushLane<Q, DEPTH>| flush.lane.device == device && !flush.lane.is_stopped;
         self.flushes.iter().position(works).ok_or(CallError::CannotFlush { device })
     }
 
-    /// A completion that may be of a flush: returns how many it took.
+    /// Handles a completion that may be of a flush. Returns 1 if it is, else 0.
     #[cold]
     pub(super) fn flushed(
         &mut self,
@@ -129,7 +131,8 @@ impl<
             *succeeded += u64::from(is_success && purpose == Purpose::Flush);
         });
         if !is_success {
-            // The connection goes on without: only those who flush are told.
+            // The connection goes on: only calls of `flush` and `test_flush` depend on this queue
+            // pair.
             lane.counters.errors += 1;
             lane.stop();
         }

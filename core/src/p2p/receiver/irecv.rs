@@ -1,5 +1,5 @@
-//! Buffers are offered to the sender, by entries that are written into its memory, and come back with a
-//! message.
+//! Offers buffers to the sender, by entries that are written into its memory, and returns them with
+//! a message.
 
 use super::end::{DevicePool, Receiver};
 use super::slot::{Slot, State};
@@ -14,21 +14,22 @@ use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceKeys, LocalBuffer, Opcode, SendFlags, SendRequest};
 use core::sync::atomic::AtomicU64;
 
-/// A buffer that a message may land in.
+/// A buffer for a message.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvBuffer<'k> {
-    /// Where it lands.
+    /// The memory of the buffer.
     pub local: LocalBuffer,
-    /// By which the sender finds it among the buffers of the receive.
+    /// Tag by which the sender finds the buffer within the receive.
     pub tag: u32,
-    /// Its **own** rkey on every device that this end has rails on; a buffer without bytes needs none.
+    /// The keys of this buffer for the device of every rail of this end, of which the rkeys are
+    /// used. An empty buffer needs none.
     pub keys: &'k [DeviceKeys],
 }
 
 /// A receive that was given to [`irecv`](super::Receiver::irecv), until
 /// [`test`](super::Receiver::test) says that it is done.
 ///
-/// Numbers of receives are never used again, so a handle that is kept too long is recognised.
+/// Numbers are never reused, so a stale handle is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the buffers are the connection's until the request was tested"]
 pub struct RecvHandle {
@@ -36,7 +37,7 @@ pub struct RecvHandle {
 }
 
 impl RecvHandle {
-    /// Number of the receive: 1 for a connection's first.
+    /// Returns the number of the receive: 1 for the first one of a connection.
     pub const fn number(&self) -> u64 {
         self.number
     }
@@ -48,9 +49,9 @@ pub struct Received {
     number: u64,
     count: u8,
     sizes: [u32; MAX_BUFFERS],
-    /// The devices over which it came, a bit for each place in the list.
+    /// The devices that delivered it, one bit for each place in the list.
     pub(super) carriers: u8,
-    /// Where the last of its buffers that got bytes begins, and its keys on the devices.
+    /// Address of the last buffer with bytes, and its rkeys for the devices.
     pub(super) last: Option<(u64, [u32; ENTRY_KEYS])>,
 }
 
@@ -66,12 +67,12 @@ impl Received {
         Self { number, count, sizes, carriers, last }
     }
 
-    /// Number of the receive.
+    /// Returns the number of the receive.
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Bytes that came for each of its buffers.
+    /// Returns the bytes that arrived in each buffer.
     pub fn sizes(&self) -> &[u32] {
         &self.sizes[..usize::from(self.count)]
     }
@@ -86,12 +87,12 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Offers 1 to 8 buffers to the sender, whose next message, or the parts of it, will land in them.
+    /// Offers 1 to 8 buffers to the sender. Its next send, or one send for each buffer, fills them.
     ///
     /// # Errors
     ///
-    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): there is no room; poll, and
-    /// try again.
+    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): there is no room;
+    /// poll, then try again.
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
         self.working()?;
         if buffers.is_empty() || buffers.len() > usize::from(self.max_buffers) {
@@ -100,13 +101,16 @@ impl<
         let number = self.next;
         let at = Self::slot_at(number);
         let slot = &self.slots[at];
-        // While its entries are being written again, an old copy of them might land over newer ones.
+        // While its entries are being written again, the old copy could overwrite newer entries
+        // (messages.md, "Why an 8-bit slot is safe").
         if slot.state != State::Free || slot.rewriting.is_some() {
             return Err(NotNow::SlotTaken { number: slot.number }.into());
         }
         let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
         let entries = self.fill_entries(at, number, buffers)?;
         self.promise()?;
+        // Before the entries go out, since the sender may use the slot at once: a record that is
+        // not written must be detected, and each immediate must find a receive.
         record::poison(&self.record(at)[..buffers.len()]);
         let posted = self.post_entries(at, lane, entries, Purpose::Entries);
         if let Err(refused) = posted {
@@ -119,14 +123,15 @@ impl<
         Ok(RecvHandle { number })
     }
 
-    /// The message, if it has arrived. Once it said so, the buffers are the caller's again, and the handle
-    /// is of no use any more.
+    /// Returns the message if it has arrived. The buffers then belong to the caller again, and the
+    /// handle becomes invalid.
     ///
     /// # Errors
     ///
-    /// [`Failed`](CallError::Failed): the connection failed before the message had arrived, and the buffers
-    /// are the caller's again, with whatever is in them; until all queue pairs are drained, `Ok(None)`.
-    /// [`NoRequest`](CallError::NoRequest): the caller was told before.
+    /// [`Failed`](CallError::Failed): the connection failed before the message arrived. The buffers
+    /// belong to the caller again, with undefined contents. Until all queue pairs are drained the
+    /// result is `Ok(None)`. [`NoRequest`](CallError::NoRequest): an earlier call returned the
+    /// result.
     pub fn test(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let RecvHandle { number } = handle;
         let slot = &mut self.slots[Self::slot_at(number)];
@@ -147,7 +152,7 @@ impl<
         }
     }
 
-    /// Whether the connection works.
+    /// Refuses a call on a connection that failed or is not connected.
     #[inline]
     const fn working(&self) -> Result<(), CallError> {
         match self.lanes.failure {
@@ -157,8 +162,7 @@ impl<
         }
     }
 
-    /// Makes the entries of a receive, of a slot that nobody else uses, and puts them where the request takes
-    /// them from: there they are.
+    /// Builds the entries of a receive in the staging copy of its free slot, and returns that copy.
     #[inline]
     fn fill_entries(
         &mut self,
@@ -175,7 +179,7 @@ impl<
         Ok(staged)
     }
 
-    /// The same of several buffers.
+    /// Builds the entries of several buffers.
     #[inline(never)]
     fn fill_several(
         &mut self,
@@ -192,12 +196,13 @@ impl<
         Ok(self.stage(at, entries))
     }
 
-    /// Sees to it that there are receives for one more slot, on each device on which one may be taken.
+    /// Reserves receives for one more slot on each device that may deliver an immediate.
     #[inline]
     fn promise(&mut self) -> Result<(), NotNow> {
         let waiting = self.waiting + 1;
         for pool in &mut self.pools {
-            // If there is what is needed whatever rails fail, there is what is needed now.
+            // `most` counts the receives that any failure of rails may require, so it covers the
+            // receives needed now, and the usual case ends here.
             if !pool.account.has_enough(waiting * pool.most) {
                 pool.promise(waiting)?;
             }
@@ -205,15 +210,15 @@ impl<
         Ok(())
     }
 
-    /// The words of a slot's record.
+    /// Returns the words of a slot's record.
     #[inline]
     fn record(&self, at: usize) -> &[AtomicU64] {
         self.region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS)
     }
 
-    /// The queue pair for the entries of a slot: the first one of each device, devices in turn, so that the
-    /// entries of one slot follow each other on one connection as long as it works. `None` without a credit:
-    /// full is back-pressure.
+    /// Returns the queue pair for the entries of a slot: the first one of a device, with devices in
+    /// turn, so that successive entries of one slot use the same connection while it works. `None`
+    /// if it has no credit, which is back-pressure.
     #[inline(always)]
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
@@ -224,7 +229,7 @@ impl<
         if works { lane.has_room(1).then_some(place) } else { self.find_entry_lane(at) }
     }
 
-    /// The same where queue pairs have failed.
+    /// Finds the queue pair for the entries of a slot if the usual one has failed.
     #[cold]
     fn find_entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
@@ -237,8 +242,8 @@ impl<
         place.filter(|place| self.lanes[*place].has_room(1))
     }
 
-    /// Writes the entries of a slot, which are staged here, all with one request. If the driver does not take
-    /// it, nothing changed.
+    /// Writes the staged entries of a slot with one request. If the driver refuses it, nothing
+    /// changed.
     #[inline(always)]
     pub(super) fn post_entries(
         &mut self,
@@ -258,8 +263,8 @@ impl<
             rkey: key(&ring.rkeys, lane.peer_at),
             ..blank(Opcode::RdmaWrite)
         };
-        // Counted, not by slot: whatever the number of devices, and whichever of them is gone, no more than a
-        // quarter of the queue waits for a completion that was not asked for.
+        // Signaled by count and not by slot: if one device is gone, the signaled slot might never
+        // be written through the remaining one (messages.md, "Offers: entries").
         let is_due = lane.queue.is_signal_due();
         let rail = lane.rail;
         let taken = lane.post_one(request, is_due || purpose != Purpose::Entries, purpose);
@@ -269,7 +274,7 @@ impl<
         }
     }
 
-    /// Puts the entries of a slot where the request takes them from: there they are.
+    /// Stores the entries of a slot in its staging copy, and returns that copy.
     pub(super) fn stage(&self, at: usize, entries: &[Entry]) -> LocalBuffer {
         let (words, staged) = Self::staging(&self.region, at, entries.len());
         for (words, entry) in words.chunks_exact(ENTRY_WORDS).zip(entries) {
@@ -278,8 +283,9 @@ impl<
         staged
     }
 
-    /// Where the request takes the entries of a slot from, which nobody touches until the slot is taken anew;
-    /// as words, and so many of them for the request.
+    /// Returns the staging copy of the entries of a slot, as words and as a buffer of `count`
+    /// entries. It does not change until the slot is reused, because the NIC may read it at any
+    /// time before.
     #[inline]
     fn staging(region: &Region<M>, at: usize, count: usize) -> (&[AtomicU64], LocalBuffer) {
         const SLOT: usize = MAX_BUFFERS * ENTRY_WORDS;
@@ -289,7 +295,8 @@ impl<
 }
 
 impl RecvBuffer<'_> {
-    /// Its entry, the `index`-th of `count`, with the keys that it has on these devices.
+    /// Returns the entry of this buffer, number `index` of `count`, with its rkeys for these
+    /// devices.
     #[inline]
     fn entry(
         &self,
@@ -312,7 +319,8 @@ impl RecvBuffer<'_> {
 }
 
 impl<S: ReceiveQueue> DevicePool<S> {
-    /// Sees to it that there are receives for so many slots, and may be for what failures add to them.
+    /// Reserves receives for this many slots, and checks that the limit also covers failures of
+    /// rails.
     fn promise(&mut self, waiting: u32) -> Result<(), NotNow> {
         let Self { account, each, most } = self;
         if *each == 0 {
@@ -323,7 +331,7 @@ impl<S: ReceiveQueue> DevicePool<S> {
         if !account.may_promise(waiting * *most) {
             return Err(NotNow::PoolFull { device });
         }
-        // A driver that does not take a batch whole may have taken what is needed.
+        // A refusal is no error if the driver took enough receives of the batch.
         match account.refill(promised) {
             Err(refusal) if !account.covers(promised) => {
                 Err(NotNow::PoolRefused { device, refusal })

@@ -1,13 +1,13 @@
 //! The receiving end of a connection.
 //!
-//! `end` has the parts of a receiver, what can be chosen about it, and what its owner may look at.
+//! `end` has the fields of a receiver, its configuration and its queries.
 //!
-//! 1. `irecv` takes the slot of its number, promises receives (`pool`), and writes entries into the
+//! 1. `irecv` takes the slot of its number, reserves receives (`pool`), and writes entries into the
 //!    sender's memory.
-//! 2. `arrive` takes the immediates that polls bring: the first of a slot tells which rails will bring one;
-//!    when all are in, the sizes are known (`slot`).
-//! 3. `test`, which is beside `irecv`, gives the buffers back to the caller; `flush` makes what arrived
-//!    visible to devices that need it.
+//! 2. `arrive` handles the immediates of polls. The first immediate of a slot has the mask of the
+//!    rails that deliver one; when all have arrived, the sizes are known (`slot`).
+//! 3. `test`, in `irecv`, returns the buffers to the caller. `flush` makes the message visible to
+//!    other devices.
 
 mod arrive;
 mod end;

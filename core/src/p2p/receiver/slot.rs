@@ -1,4 +1,4 @@
-//! What a receiver remembers of a receive: what has come of it, and what that says of the sizes.
+//! The state of one receive: its immediates so far, and the sizes that follow from them.
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
 use crate::p2p::error::ProtocolError;
@@ -7,14 +7,14 @@ use crate::p2p::mask::Mask;
 use crate::p2p::record;
 use core::sync::atomic::AtomicU64;
 
-/// How far a receive is.
+/// The progress of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody waits for it: none there was, or its caller was told.
+    /// Unused, or `test` has returned the result.
     Free,
-    /// Its entries were written; immediates are waited for.
+    /// The entries are written, and immediates are missing.
     Waiting,
-    /// All immediates are in, and its sizes are known.
+    /// All immediates have arrived, and the sizes are known.
     Done,
 }
 
@@ -26,21 +26,21 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// Buffers of it.
     pub(super) count: u8,
-    /// The rails that its message is spread over, once an immediate has said so.
+    /// The rails that carry the message; empty before the first immediate.
     pub(super) mask: Mask,
-    /// Those of them whose immediates are in.
+    /// The rails whose immediates have arrived.
     pub(super) seen: Mask,
-    /// The devices over which they came, a bit for each place in the list.
+    /// The devices that delivered immediates, one bit for each place in the list.
     pub(super) carriers: u8,
-    /// Those that were lost while it waited, with completions that nobody had taken: the payload of a share
-    /// that is moved may have come over them.
+    /// Devices that were lost while the receive waited, with completions that were not polled. They
+    /// may have delivered the payload of a share that is moved.
     lost_carriers: u8,
-    /// What arrived with immediates, in bytes.
+    /// Bytes that arrived with immediates.
     sum: u64,
-    /// What they said of the length, in units of 128 bytes.
+    /// Length in the immediates, in units of 128 bytes.
     units: u32,
-    /// Its sizes are in the record: there are several, or an immediate said so. Otherwise they
-    /// [add up](Self::add_up).
+    /// The sizes are in the record: there are several buffers, or an immediate refers to it.
+    /// Otherwise the size is the [sum](Self::add_up).
     pub(super) needs_record: bool,
     /// Exact sizes, once they are known.
     pub(super) sizes: [u32; MAX_BUFFERS],
@@ -48,23 +48,23 @@ pub(super) struct Slot {
     pub(super) entries: [Entry; MAX_BUFFERS],
     /// The place of the queue pair that wrote the entries last.
     pub(super) entries_lane: u8,
-    /// They are to be written again, by another queue pair.
+    /// The entries must be written again by another queue pair.
     pub(super) wants_entries: bool,
-    /// The place of the queue pair that has written them again, until that is known to have ended.
+    /// The place of the queue pair that writes the entries again, until that write has ended.
     pub(super) rewriting: Option<u8>,
 }
 
-/// An immediate on its way into a slot.
+/// An immediate that arrived for a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) immediate: Immediate,
-    /// The rail whose share it tells of.
+    /// The rail of its share.
     pub(super) rail: u8,
-    /// The set of that rail.
+    /// The set of only that rail.
     pub(super) own: Mask,
-    /// One bit for the device over which it came, at its place in the list.
+    /// The bit of the device that delivered it, by its place in the list.
     pub(super) carrier: u8,
-    /// Bytes that came with it.
+    /// Bytes that arrived with it.
     pub(super) bytes: u32,
 }
 
@@ -95,7 +95,7 @@ impl Slot {
         rewriting: None,
     };
 
-    /// A receive of this number begins to wait. Its entries are there.
+    /// Starts to wait for the message of receive `number`, whose entries are written.
     #[inline]
     pub(super) fn wait(&mut self, number: u64, count: u8, entries_lane: u8) {
         self.entries_lane = entries_lane;
@@ -112,7 +112,7 @@ impl Slot {
         self.needs_record = count > 1;
     }
 
-    /// A queue pair on this device is no more, and what it had completed is not known.
+    /// Notes that a queue pair on this device was lost with completions that were not polled.
     pub(super) fn note_lost(&mut self, device_at: u8) {
         if self.state == State::Waiting {
             self.lost_carriers |= 1 << device_at;
@@ -124,17 +124,18 @@ impl Slot {
         &self.entries[..usize::from(self.count)]
     }
 
-    /// Whether all immediates are in.
+    /// Returns whether all immediates have arrived.
     pub(super) fn is_complete(&self) -> bool {
         !self.mask.is_empty() && self.seen == self.mask
     }
 
-    /// Takes note of an immediate. Returns whether all are in.
+    /// Records an immediate. Returns whether all have arrived.
     #[inline]
     pub(super) fn note(&mut self, arrival: &Arrival) -> Result<bool, ProtocolError> {
         let Arrival { immediate: Immediate { slot, mask, told }, own, carrier, bytes, .. } =
             *arrival;
-        // Of an empty mask, nothing is its own.
+        // One expression for all four errors keeps the usual case short; `not_due` finds the
+        // reason. An empty mask fails the first condition.
         let is_due = !(mask & own).is_empty()
             && (self.mask == mask || self.mask.is_empty())
             && (self.seen & own).is_empty();
@@ -149,11 +150,13 @@ impl Slot {
                 self.sum += u64::from(bytes);
                 self.note_units(slot, units)?;
             }
-            // What comes with these is the record, or nothing.
+            // The bytes of these immediates are the record or nothing, so they are not part of the
+            // sum.
             Told::Record | Told::Moved(_) => {
                 self.needs_record = true;
                 if told != Told::Record {
-                    // Perhaps only the signal comes, again.
+                    // The sender may repeat only the signal, so the payload may have arrived over a
+                    // lost device, which `flush` must know.
                     self.carriers |= self.lost_carriers;
                 }
             }
@@ -161,7 +164,7 @@ impl Slot {
         Ok(self.seen == self.mask)
     }
 
-    /// What is wrong with an immediate that is not due.
+    /// Returns the error of an unexpected immediate.
     #[cold]
     fn not_due(&self, arrival: &Arrival) -> ProtocolError {
         let Arrival { immediate: Immediate { slot, mask, .. }, rail, own, .. } = *arrival;
@@ -188,11 +191,12 @@ impl Slot {
         Ok(())
     }
 
-    /// The length of the only buffer's message, of which no immediate said that it is in the record, and so
-    /// each of them how many units there are.
+    /// Sets the size of the only buffer from the immediates, none of which refers to the record.
     #[inline]
     pub(super) fn add_up(&mut self, slot: u8) -> Result<(), ProtocolError> {
         let said = in_bytes(self.units);
+        // Separate signals have no payload: then the length in the immediates is exact, since other
+        // lengths use the record (messages.md, "Exact sizes").
         let size = if self.sum == 0 { said } else { self.sum };
         check_units(slot, said, size)?;
         let capacity = self.entries[0].length;
@@ -203,7 +207,8 @@ impl Slot {
         Ok(())
     }
 
-    /// The sizes are copied, since the sender may use the record again once the slot is taken anew.
+    /// Copies the sizes out of the record, because the sender may write the record again once the
+    /// slot is reused.
     #[cold]
     pub(super) fn read_record(
         &mut self,
@@ -220,7 +225,7 @@ impl Slot {
         if self.units == UNTOLD { Ok(()) } else { check_units(slot, in_bytes(self.units), all) }
     }
 
-    /// The entries that a queue pair has written again are where they belong.
+    /// Notes that the queue pair at `place` has written the entries again.
     pub(super) fn written_again(&mut self, place: usize, number: u64) {
         if self.number == number && self.rewriting == Some(place as u8) {
             self.rewriting = None;
@@ -228,14 +233,14 @@ impl Slot {
     }
 }
 
-/// No number of units: those have 23 bits at most.
+/// A value that is not a number of units, which has at most 23 bits.
 const UNTOLD: u32 = u32::MAX;
 
 const fn in_bytes(units: u32) -> u64 {
     units as u64 * SIZE_UNIT as u64
 }
 
-/// Whether a length, rounded up to units, is what immediates said.
+/// Checks that a length, rounded up to units, is the length in the immediates.
 #[inline]
 fn check_units(slot: u8, said: u64, size: u64) -> Result<(), ProtocolError> {
     let is_it = said.wrapping_sub(size) < u64::from(SIZE_UNIT);

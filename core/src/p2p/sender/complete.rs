@@ -1,4 +1,4 @@
-//! What polls bring to a sender.
+//! The sender as a target of completions.
 
 use super::end::Sender;
 use crate::completion::{
@@ -14,13 +14,14 @@ use crate::verbs::{Completion, DeviceId, ImmOrder};
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of what was posted to a queue pair. Returns whether it is of one.
+    /// Handles a completion. Returns whether it is of a queue pair of this sender.
     #[inline]
     fn take(&mut self, device: DeviceId, completion: &Completion) -> bool {
         let Self { lanes, slots, outstanding, .. } = self;
         let Some((place, lane)) = lanes.find(device, completion.qp_num) else { return false };
         let Some(number) = lane.queue.find(completion.wr_id) else {
-            // Of another generation, or twice: ignored, and counted.
+            // Not in flight: the completion is of another generation, or a repetition. The tag
+            // check makes it harmless, so it is only counted.
             lane.counters.errors += 1;
             return completion.wr_id & ENGINE_WR_ID != 0;
         };
@@ -39,7 +40,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         true
     }
 
-    /// Request `number` of a queue pair failed: what ends with it may have arrived, or not.
+    /// Handles the failure of request `number`. The requests that end with it may or may not have
+    /// arrived.
     #[cold]
     fn failed(&mut self, place: usize, number: u64, completion: &Completion) {
         let lane = &mut self.lanes[place];
@@ -81,7 +83,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let Role::Rail(_) = role else { return 0 };
         let mut taken = 0;
         for completion in completions {
-            // One look-up of the route serves all rails.
+            // One look-up of the route serves the completions of all rails.
             if !self.take(device, completion) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Shares are posted.
+//! Posts the shares of messages.
 
 use super::end::Sender;
 use super::slot::{Share, Slot, Stage, Wire};
@@ -16,8 +16,8 @@ use crate::verbs::{Imm, Opcode, SendRequest};
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// Posts every share of a message as far as there are credits, each by the queue pair that was `chosen`
-    /// for its rail. If the driver of the first refuses all of it, the message is where it was before.
+    /// Posts every share of a message as far as there are credits, each over the queue pair that
+    /// was `chosen` for its rail. If the first driver refuses all of its share, nothing changed.
     #[inline(never)]
     pub(super) fn post_message(
         &mut self,
@@ -33,8 +33,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.post_shares(at, (mask, chosen), imm, Slot::first_part)
     }
 
-    /// The same of a message whose shares are one request each, with this immediate; `part` tells the first
-    /// byte and the length of each.
+    /// Posts a message whose shares are one request each, with this immediate. `part` returns the
+    /// first byte and the length of each share.
     #[inline(always)]
     pub(super) fn post_shares(
         &mut self,
@@ -57,7 +57,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    /// The same of a message whose shares are several requests.
+    /// Posts a message whose shares are several requests.
     #[inline(never)]
     fn post_slowly(&mut self, number: u64, chosen: &[u8; MAX_RAILS]) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
@@ -82,8 +82,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    /// A rail's share, of so many bytes, was given to a queue pair, which took so much of it. Returns whether
-    /// the next rail's may be.
+    /// Handles the result of posting a rail's share of `payload` bytes. Returns whether the next
+    /// share may be posted.
     #[inline(always)]
     pub(super) fn given(
         &mut self,
@@ -104,7 +104,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
     }
 
-    /// The queue pairs that were chosen for these rails have had their turns.
+    /// Notes the turns of the queue pairs that were chosen for these rails.
     #[inline]
     pub(super) fn note_turns(&mut self, rails: Mask, chosen: impl Fn(usize) -> u8) {
         if self.each > 1 {
@@ -114,7 +114,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    /// The driver of the first rail did not take anything of a message.
+    /// Takes a message back, because the first driver refused all of its share.
     #[cold]
     fn nothing_taken(&mut self, at: usize, rail: u8, place: usize, refusal: Refusal) -> NotNow {
         self.owed[place] = None;
@@ -125,14 +125,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         NotNow::Refused { rail, refusal }
     }
 
-    /// Puts the sizes where the signal takes them from.
+    /// Stores the sizes in the staging copy of the record.
     pub(super) fn stage_sizes(&self, at: usize) {
         let sizes = self.slots[at].buffers().iter().map(|buffer| buffer.local.length());
         let first = Self::RING_WORDS + at * RECORD_WORDS;
         record::store(self.region.words(first..first + RECORD_WORDS), sizes);
     }
 
-    /// Posts what was not posted yet of a share, as far as there are credits.
+    /// Posts the rest of a share, as far as there are credits.
     #[inline(never)]
     pub(super) fn post_share(&mut self, number: u64, rail: u8) -> Taken {
         let at = Self::slot_at(number);
@@ -176,8 +176,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         taken
     }
 
-    /// The same of a share that is one request, by this queue pair, which has room for it; of this first byte
-    /// and length.
+    /// Posts a share of one request, with this first byte and length, over a queue pair that has
+    /// room.
     #[inline(always)]
     pub(super) fn post_fast(
         &mut self,
@@ -212,7 +212,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         taken
     }
 
-    /// What the requests of a message need besides it.
+    /// Returns what requests need in addition to the message.
     fn wire(&self, at: usize, place: usize) -> Wire {
         let lane = &self.lanes[place];
         let record = &self.records;
@@ -228,13 +228,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    /// Posts what queue pairs were not given yet of their shares.
+    /// Posts the unfinished shares of all queue pairs.
     #[cold]
     pub(super) fn post_owed(&mut self) {
         for place in 0..self.lanes.len() {
             let Some((number, rail)) = self.owed[place] else { continue };
             if self.slots[Self::slot_at(number)].number != number {
-                // Sent again, and the receiver is done with it all the same.
+                // The receiver finished the message without this repetition, and the slot has a new
+                // one.
                 self.owed[place] = None;
                 continue;
             }
@@ -246,7 +247,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.owes = self.owed.iter().any(Option::is_some);
     }
 
-    /// A driver refused for good what it must take.
+    /// Fails a queue pair whose driver refused a request for good.
     #[cold]
     pub(super) fn refused(&mut self, place: usize, errno: i32) {
         let error = self.lanes[place].refusal_error(errno);

@@ -1,4 +1,4 @@
-//! What a sender remembers of a message, until the next one takes its slot.
+//! The state of one message, until the next message takes its slot.
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
 use crate::p2p::immediate::{ImmLayout, Immediate, Told};
@@ -8,51 +8,51 @@ use crate::p2p::split::{EvenParts, Parts};
 use crate::rail::MAX_RAILS;
 use crate::verbs::{Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge};
 
-/// How far a message is.
+/// The progress of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody waits for it: none there was, or its callers were told.
+    /// Unused, or `test` has returned all results.
     Free,
-    /// Its entries are here; not every buffer has found its send.
+    /// The entries have arrived, and not every buffer has a send.
     Matching,
-    /// It is with the rails.
+    /// Posted to the rails, possibly not completely.
     Sending,
     /// Every share has arrived.
     Done,
 }
 
-/// How far a share is.
+/// The progress of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The message gives this rail nothing.
+    /// The rail carries nothing of the message.
     None,
-    /// Requests of it are with a queue pair; others wait for it.
+    /// Some requests are posted, others wait for credits.
     Posting,
-    /// All its requests are with a queue pair.
+    /// All requests are posted.
     Posted,
-    /// It arrived, as far as is known.
+    /// Acknowledged.
     Arrived,
-    /// It did not arrive, and waits for another queue pair.
+    /// Lost, and waits for another queue pair.
     Lost,
 }
 
-/// What one rail carries of a message.
+/// The share of one rail in a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) stage: Stage,
     /// The place of the queue pair that carries it.
     pub(super) lane: u8,
-    /// Which queue pair in that place.
+    /// The generation of that queue pair.
     pub(super) generation: u16,
-    /// How many immediates that one was given before the share's, modulo 2^32.
+    /// Number of immediates that were posted to it before the share's, modulo 2^32.
     pub(super) position: u32,
     /// Requests of it that were posted.
     pub(super) next: u32,
-    /// Payload bytes that the queue pair has to do for it.
+    /// Payload bytes of the share.
     pub(super) payload: u64,
-    /// Another rail than that for which the message was split carries it.
+    /// Another rail than the one for which the message was split carries it.
     pub(super) is_moved: bool,
-    /// Its payload is known to have arrived: only the signal goes out again.
+    /// Its payload is known to have arrived, so only the signal is sent again.
     pub(super) is_bare: bool,
 }
 
@@ -60,13 +60,13 @@ pub(super) struct Share {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     pub(super) local: LocalBuffer,
-    /// Requests may bring its bytes along.
+    /// Requests may carry its bytes inline.
     pub(super) may_inline: bool,
-    /// Its keys, for each of this end's devices.
+    /// Its lkeys for the devices of this end.
     pub(super) lkeys: [u32; MAX_RAILS],
-    /// Where it goes.
+    /// The peer's buffer.
     pub(super) remote: Entry,
-    /// How it is spread, unless the message [is even](Slot::is_even).
+    /// How it is split, unless the message [is even](Slot::is_even).
     pub(super) parts: Parts,
 }
 
@@ -78,25 +78,25 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// Buffers of it.
     pub(super) count: u8,
-    /// Buffers that have found their sends, and whose callers were not told.
+    /// Buffers that have a send whose result `test` has not returned, one bit each.
     pub(super) awaited: u8,
     /// Failures of devices and drivers that it took part in.
     pub(super) failures: u8,
-    /// What its immediates say of the sizes.
+    /// The length in its immediates.
     pub(super) told: Told,
     /// Each share is one request: the payload, with the immediate.
     pub(super) is_fast: bool,
-    /// Its only buffer is spread evenly over the rails in the mask, one or more.
+    /// Its only buffer is split evenly over the rails in the mask, one or more.
     pub(super) is_even: bool,
     pub(super) mask: Mask,
     /// The rails whose shares have arrived, of those in the mask.
     pub(super) arrived: Mask,
-    /// Those of the rails in the mask mean something.
+    /// The shares, of which only those of rails in the mask are valid.
     pub(super) shares: [Share; MAX_RAILS],
     pub(super) buffers: [Buffer; MAX_BUFFERS],
 }
 
-/// What requests need besides the message.
+/// What requests need in addition to the message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire {
     pub(super) port: Port,
@@ -104,7 +104,7 @@ pub(super) struct Wire {
     pub(super) slot: u8,
     /// The sizes in this end's memory, on the device of the lane.
     pub(super) sizes: Sge,
-    /// Where they go, and the key for it.
+    /// Address and rkey of the record.
     pub(super) record: (u64, u32),
 }
 
@@ -149,7 +149,7 @@ impl Slot {
         }; MAX_BUFFERS],
     };
 
-    /// None of it was posted: it was not given to the rails.
+    /// Takes the message back: no request of it was posted.
     #[cold]
     pub(super) fn take_back(&mut self) {
         self.state = State::Matching;
@@ -168,7 +168,7 @@ impl Slot {
         &self.buffers[..usize::from(self.count)]
     }
 
-    /// The first byte and the length of the part that a rail carries of each buffer.
+    /// Returns the first byte and the length of a rail's part of each buffer.
     fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
         let Self { is_even, mask, .. } = *self;
         let part = move |buffer: &Buffer| match is_even {
@@ -178,12 +178,12 @@ impl Slot {
         self.buffers().iter().map(part)
     }
 
-    /// The same of the first buffer.
+    /// Returns the first byte and the length of a rail's part of the first buffer.
     pub(super) fn first_part(&self, rail: u8) -> (u32, u32) {
         self.parts(rail).next().unwrap_or_default()
     }
 
-    /// Bytes that a rail carries of the buffers.
+    /// Returns the bytes of a rail's parts of all buffers.
     pub(super) fn bytes(&self, rail: u8) -> u64 {
         self.parts(rail).map(|(_, length)| u64::from(length)).sum()
     }
@@ -194,13 +194,14 @@ impl Slot {
         self.arrived == self.mask
     }
 
-    /// The share that a rail has of this message arrived, by the queue pair at this place. Returns its bytes,
-    /// unless that is known.
+    /// Notes that the share of a rail arrived over the queue pair at `place`. Returns its payload
+    /// bytes, or 0 if that was known.
     #[inline]
     pub(super) fn arrived(&mut self, number: u64, rail: u8, place: usize) -> u64 {
         let rail = rail % MAX_RAILS as u8;
         let share = &mut self.shares[usize::from(rail)];
-        // State is kept by number: the slot may be another message's by now.
+        // State is keyed by the message number, because another message may have the slot now
+        // (messages.md, "Why an 8-bit slot is safe").
         let is_ours = self.number == number && usize::from(share.lane) == place;
         if !is_ours || share.stage != Stage::Posted {
             return 0;
@@ -214,7 +215,8 @@ impl Slot {
         payload
     }
 
-    /// Requests of such a share, in messages of at most `max_message` bytes.
+    /// Returns the number of requests of a share, with physical messages of at most `max_message`
+    /// bytes.
     pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
         if self.shares[usize::from(rail)].is_bare {
             return 1;
@@ -222,20 +224,20 @@ impl Slot {
         self.parts(rail).map(|(_, bytes)| bytes.div_ceil(max_message)).sum::<u32>() + 1
     }
 
-    /// Whether a rail's signal brings the sizes along. Each that was moved does: what was lost may be the
-    /// leader's.
+    /// Returns whether the signal of a rail carries the record. Each moved share does, because the
+    /// lost one may have been the leader's.
     fn brings_sizes(&self, rail: u8) -> bool {
         let is_leaders = self.told == Told::Record && self.mask.leader() == Some(rail);
         is_leaders || self.shares[usize::from(rail)].is_moved
     }
 
-    /// The immediate of each share that is one request.
+    /// Returns the immediate of the shares of a fast message.
     #[inline]
     pub(super) const fn fast_imm(&self, slot: u8, layout: ImmLayout) -> Imm {
         layout.encode(Immediate { slot, mask: self.mask, told: self.told })
     }
 
-    /// Request `index` of a rail's share whose payload and signal are requests of their own.
+    /// Returns request `index` of a share whose payload and signal are separate requests.
     pub(super) fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
         let longest = wire.port.max_message;
         let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
@@ -256,7 +258,7 @@ impl Slot {
         Immediate { slot, mask: self.mask, told }
     }
 
-    /// The request that tells of a rail's share.
+    /// Returns the signal of a rail's share.
     fn signal(&self, rail: u8, wire: &Wire) -> SendRequest {
         let imm = wire.layout.encode(self.immediate(rail, wire.slot));
         let bare = SendRequest { imm, ..blank(Opcode::RdmaWriteWithImm) };
@@ -269,11 +271,11 @@ impl Slot {
 }
 
 impl Buffer {
-    /// A WRITE of a part of it.
+    /// Returns a WRITE of a part of the buffer.
     #[inline]
     pub(super) fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
         let lkey = self.lkeys[usize::from(port.device_at) % MAX_RAILS];
-        // A branch, which costs those who did not ask for it less than a choice.
+        // A branch, so that a message without inline data does not compute `port.inline`.
         let flags = if self.may_inline { port.inline(length) } else { SendFlags::empty() };
         SendRequest {
             flags,
