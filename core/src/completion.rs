@@ -1,8 +1,9 @@
-//! What comes out of a virtual completion queue, and what it asks of the targets that completions are
-//! for.
+//! What comes out of a virtual completion queue, and what it asks of the targets that completions
+//! are for.
 //!
-//! A poll hands out [`Event`]s; a virtual queue pair, or any other consumer of physical completions, is a
-//! [`CompletionTarget`]. Both sides of that boundary know this module, and neither knows the other.
+//! A poll hands out [`Event`]s; a virtual queue pair, or any other consumer of physical
+//! completions, is a [`CompletionTarget`]. Both sides of that boundary know this module, and
+//! neither knows the other.
 
 use crate::hardware::{CqError, CqId, QueuePair};
 use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode, WcStatus};
@@ -14,23 +15,24 @@ pub const POLL_BATCH: usize = 32;
 /// The completion of a request that was posted to a virtual queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualWc {
-    /// The request's name, as its poster gave it.
+    /// The `wr_id` of the request, as posted.
     pub wr_id: u64,
-    /// How it ended; of a fragmented request, the first failure if there was one.
+    /// Result of the request; for a fragmented request, its first failure if there was one.
     pub status: WcStatus,
     /// What it was. On one rail verbs leaves this undefined for failures: then UNKNOWN.
     pub opcode: WcOpcode,
     /// The virtual queue pair.
     pub qp_num: u32,
     /// Bytes of the whole request; of a receive, those that arrived with its completion, which a
-    /// notification over several rails has none of. On one rail verbs leaves this undefined for WRITEs and SENDs:
-    /// then it is what the driver says, often 0.
+    /// notification over several rails has none of. On one rail verbs leaves this undefined for
+    /// WRITEs and SENDs: then it is what the driver says, often 0.
     pub byte_len: u32,
     /// The immediate that arrived, as the number that was sent, if both ends have the same
-    /// [`imm_order`](crate::virtual_qp::Config::imm_order). DQPLB needs the immediate itself: none arrives.
+    /// [`imm_order`](crate::virtual_qp::Config::imm_order). DQPLB needs the immediate itself: none
+    /// arrives.
     ///
-    /// The completion of a send has none, as in verbs, where only receives carry one: its poster knows what it sent
-    /// under this `wr_id`, and what is here says that something arrived.
+    /// The completion of a send has none, as in verbs, where only receives carry one: its poster
+    /// knows what it sent under this `wr_id`, and what is here says that something arrived.
     pub imm: Option<u32>,
 }
 
@@ -142,9 +144,9 @@ pub trait CompletionTarget: sealed::Sealed {
     fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32));
 
     /// Takes completions from the front as far as they are this target's, and returns how many. The
-    /// first one should be of the physical queue pair with this role; 0 if it is not, or if the engine
-    /// did not post what completed. Completions that pass straight through go to `direct`, which has room
-    /// for as many as there are completions.
+    /// first one should be of the physical queue pair with this role; 0 if it is not, or if the
+    /// engine did not post what completed. Completions that pass straight through go to `direct`,
+    /// which has room for as many as there are completions.
     #[doc(hidden)]
     fn take_completions(
         &mut self,
@@ -162,8 +164,8 @@ pub trait CompletionTarget: sealed::Sealed {
     #[doc(hidden)]
     fn count_passed(&mut self, completions: &[Completion], any_failed: bool);
 
-    /// Does what the completions since the last call allow. Once for a batch of completions, not for
-    /// each.
+    /// Does what the completions since the last call allow. Once for a batch of completions, not
+    /// for each.
     #[doc(hidden)]
     fn pump_all(&mut self);
 
@@ -171,9 +173,9 @@ pub trait CompletionTarget: sealed::Sealed {
     #[doc(hidden)]
     fn report(&mut self) -> Option<VirtualWc>;
 
-    /// Returns the next request that passes straight through and will never be posted. Completions of
-    /// requests posted before it went to `direct` of [`take_completions`](Self::take_completions), and are
-    /// to be handed over first.
+    /// Returns the next request that passes straight through and will never be posted. Completions
+    /// of requests posted before it went to `direct` of
+    /// [`take_completions`](Self::take_completions), and are to be handed over first.
     #[doc(hidden)]
     fn report_flushed(&mut self) -> Option<VirtualWc> {
         None
@@ -191,20 +193,22 @@ pub trait CompletionTarget: sealed::Sealed {
         None
     }
 
-    /// Notes that a poll which began after this queue was asked for has taken everything that was in it.
+    /// Notes that a poll which began after this queue was asked for has taken everything that was
+    /// in it.
     #[doc(hidden)]
     fn note_empty(&mut self, _cq: CqId) {}
 
-    /// Notes that this queue has given out `taken` completions so far. It holds no more than `capacity`,
-    /// and may never be seen empty while other targets are busy.
+    /// Notes that this queue has given out `taken` completions so far. It holds no more than
+    /// `capacity`, and may never be seen empty while other targets are busy.
     #[doc(hidden)]
     fn note_taken(&mut self, _cq: CqId, _taken: u64, _capacity: u32) {}
 }
 
 /// The targets that a poll may deliver to, by the index under which they were attached.
 ///
-/// A slice of equal virtual queue pairs gives static dispatch, as does a slice of `&mut` to them; a slice
-/// of `&mut dyn CompletionTarget` mixes sizes and kinds; one virtual queue pair is a set of one, at index 0.
+/// A slice of equal virtual queue pairs gives static dispatch, as does a slice of `&mut` to them; a
+/// slice of `&mut dyn CompletionTarget` mixes sizes and kinds; one virtual queue pair is a set of
+/// one, at index 0.
 pub trait TargetSet {
     /// Their common type.
     type Target: CompletionTarget + ?Sized;

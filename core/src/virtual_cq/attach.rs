@@ -10,16 +10,16 @@ use crate::verbs::DeviceId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// Another virtual queue pair has this index, or the index is too large.
-    #[error("index {index} is taken or not below {limit}")]
+    #[error("index {index} is already used, or is not below {limit}")]
     Index {
         /// The index asked for.
         index: u16,
         /// Indices are below this.
         limit: usize,
     },
-    /// Another attached virtual queue pair has this number: nobody could tell their completions
-    /// apart.
-    #[error("virtual queue pair number {virtual_qp_num} is taken by the one at index {index}")]
+    /// Another attached virtual queue pair has this number, so their completions could not be
+    /// distinguished.
+    #[error("virtual queue pair number {virtual_qp_num} is already used at index {index}")]
     Number {
         /// The number of both.
         virtual_qp_num: u32,
@@ -27,7 +27,7 @@ pub enum AttachError {
         index: u16,
     },
     /// A physical queue pair completes elsewhere.
-    #[error("queue pair {qp_num} of device {} completes on a queue that is not ours", device.0)]
+    #[error("queue pair {qp_num} of device {} completes on a queue that this virtual completion queue does not own", device.0)]
     ForeignCq {
         /// Its device.
         device: DeviceId,
@@ -43,7 +43,7 @@ pub enum AttachError {
         qp_num: u32,
     },
     /// A completion queue could overrun.
-    #[error("completion queue {} holds {capacity} entries, {needed} could be needed", cq.0)]
+    #[error("completion queue {} has {capacity} entries, but {needed} may be needed", cq.0)]
     CqTooSmall {
         /// The queue.
         cq: CqId,
@@ -101,8 +101,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         result
     }
 
-    /// Sets entries of a completion queue aside, for good: for what completes there and is not known when
-    /// queue pairs are attached, such as the receives of a shared receive queue.
+    /// Sets entries of a completion queue aside, for good: for what completes there and is not
+    /// known when queue pairs are attached, such as the receives of a shared receive queue.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(())
     }
 
-    /// Reserves entries for a physical queue pair, and returns where. Without any queue, there is nothing to
-    /// reserve.
+    /// Reserves entries for a physical queue pair, and returns where. Without any queue, there is
+    /// nothing to reserve.
     fn reserve_for(
         &self,
         reserved: &mut [u32; CQS],
@@ -154,8 +154,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(ReservedIn::queue_at(at))
     }
 
-    /// Routes the completions of another physical queue pair in the place of `old`, given by device and
-    /// number. It completes on one of our queues if `old` did.
+    /// Routes the completions of another physical queue pair in the place of `old`, given by device
+    /// and number. It completes on one of our queues if `old` did.
     pub(crate) fn replace_route(
         &mut self,
         index: u16,
@@ -186,9 +186,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Removes the routes of the virtual queue pair at `index`, which need not exist any more, and
-    /// returns whether there were any. Completions still to come are foreign; some may wait for budget
-    /// already. A caller that attaches it again and feeds it what was foreign polls until nothing foreign
-    /// comes before that, so that all come in their order.
+    /// returns whether there were any. Completions still to come are foreign; some may wait for
+    /// budget already. A caller that attaches it again and feeds it what was foreign polls until
+    /// nothing foreign comes before that, so that all come in their order.
     pub fn detach(&mut self, index: u16) -> bool {
         if !self.registry.contains(index) {
             return false;

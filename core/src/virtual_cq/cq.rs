@@ -15,16 +15,18 @@ pub struct TooManyCqs {
     pub max: usize,
 }
 
-/// Up to `CQS`, at most 256, physical completion queues as one, for virtual queue pairs of any sizes.
+/// Up to `CQS`, at most 256, physical completion queues as one, for virtual queue pairs of any
+/// sizes.
 ///
 /// It does not own the virtual queue pairs: [`poll`](Self::poll) is handed the set of them, and
 /// routes hold their indices in that set. `ROUTES`, a power of two, is the size of the routing
 /// table, of which three quarters can be used: one route for each physical queue pair. Virtual
 /// queue pairs have indices below `ROUTES`.
 ///
-/// It has no number: a completion comes out of the [`poll`](Self::poll) of the queue that it completed on, so its
-/// owner knows which one that is, and [`qp_num`](super::VirtualWc::qp_num) tells of which virtual queue pair. What it
-/// is made of has numbers, unique within the process: the [ids](CompletionQueue::id) of its [`cqs`](Self::cqs).
+/// It has no number: a completion comes out of the [`poll`](Self::poll) of the queue that it
+/// completed on, so its owner knows which one that is, and [`qp_num`](super::VirtualWc::qp_num)
+/// tells of which virtual queue pair. What it is made of has numbers, unique within the process:
+/// the [ids](CompletionQueue::id) of its [`cqs`](Self::cqs).
 ///
 /// # Example
 ///
@@ -50,7 +52,8 @@ pub struct TooManyCqs {
 ///
 /// # Method families
 ///
-/// *Set-up*: [`new`](Self::new), [`add_cq`](Self::add_cq), [`attach`](Self::attach), [`detach`](Self::detach).
+/// *Set-up*: [`new`](Self::new), [`add_cq`](Self::add_cq), [`attach`](Self::attach),
+/// [`detach`](Self::detach).
 ///
 /// *Polling*: [`poll`](Self::poll) all queues, [`poll_cq`](Self::poll_cq) one of them,
 /// [`poll_one`](Self::poll_one) completion, or [`feed`](Self::feed) completions that a runtime has
@@ -99,8 +102,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Without completion queues: completions come by [`feed`](Self::feed) only, until there are
-    /// [some](Self::add_cq). The whole can be large; written to where it belongs from here, it costs the
-    /// least stack.
+    /// [some](Self::add_cq). The whole can be large; written to where it belongs from here, it
+    /// costs the least stack.
     pub const EMPTY: Self = {
         assert!(CQS <= 1 << 8, "places of completion queues have 8 bits");
         assert!(ROUTES <= 1 << 16, "indices have 16 bits");
@@ -118,8 +121,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     };
 
-    /// Adds a completion queue, behind the others. For virtual queue pairs that were attached while there was none,
-    /// nothing is reserved in it: those that complete there are to be attached anew.
+    /// Adds a completion queue, behind the others. For virtual queue pairs that were attached while
+    /// there was none, nothing is reserved in it: those that complete there are to be attached
+    /// anew.
     ///
     /// # Errors
     ///

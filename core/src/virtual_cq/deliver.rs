@@ -1,6 +1,6 @@
 //! Completions of one batch go to their targets. They come in runs of one virtual queue pair, which
-//! takes a run at a time; what passes straight through is handed over at once, as far as the caller's
-//! budget allows.
+//! takes a run at a time; what passes straight through is handed over at once, as far as the
+//! caller's budget allows.
 
 use super::cq::{Backlog, Saved, VirtualCq};
 use super::routing::Route;
@@ -134,7 +134,8 @@ fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
     *saved = Some((device, rest.iter().copied().collect()));
 }
 
-/// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
+/// Hands over what passed through several rails. Should the sink panic, the rest waits in the
+/// backlog.
 #[inline(never)]
 fn hand_over(
     direct: &mut DirectCompletions,
@@ -167,8 +168,8 @@ fn hand_over(
     }
 }
 
-/// A run of completions of the only rail of a virtual queue pair on its way to the sink. Whatever the
-/// sink does, those that it was given are counted, and the others are not routed.
+/// A run of completions of the only rail of a virtual queue pair on its way to the sink. Whatever
+/// the sink does, those that it was given are counted, and the others are not routed.
 struct Handing<'a, 'c, T: CompletionTarget + ?Sized> {
     qp: &'a mut T,
     unrouted: &'a mut Unrouted<'c>,
@@ -188,8 +189,8 @@ impl<T: CompletionTarget + ?Sized> Drop for Handing<'_, '_, T> {
     }
 }
 
-/// Hands over the completions, from the front, of one queue pair that is the only rail of its virtual
-/// one.
+/// Hands over the completions, from the front, of one queue pair that is the only rail of its
+/// virtual one.
 #[inline(always)]
 fn pass_through<T: CompletionTarget + ?Sized>(
     qp: &mut T,

@@ -1,6 +1,6 @@
-//! Polling: what waits from before is handed over first, then completion queues are polled in turn, and
-//! the rings of the virtual queue pairs that completions came for are drained, all within the caller's
-//! budget.
+//! Polling: what waits from before is handed over first, then completion queues are polled in turn,
+//! and the rings of the virtual queue pairs that completions came for are drained, all within the
+//! caller's budget.
 
 use super::cq::VirtualCq;
 use super::deliver::{Budget, Touched};
@@ -16,15 +16,15 @@ const LOOKS: usize = 16;
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
-    /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue if
-    /// that is more, so the work of a poll is bounded: by that, by the virtual queue pairs that wait for budget, and
-    /// by 16 others that it looks at. (For a receiver of messages whose queue pair has failed, it takes all that the
-    /// completion queue of that holds.) What is complete beyond the budget waits and
-    /// comes out first next time, of the virtual queue pair that has waited longest: requests of
-    /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
-    /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
-    /// full or the budget 0. `qps` holds the attached virtual queue pairs at their indices; completions
-    /// of one that is missing there are foreign.
+    /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue
+    /// if that is more, so the work of a poll is bounded: by that, by the virtual queue pairs that
+    /// wait for budget, and by 16 others that it looks at. (For a receiver of messages whose queue
+    /// pair has failed, it takes all that the completion queue of that holds.) What is complete
+    /// beyond the budget waits and comes out first next time, of the virtual queue pair that has
+    /// waited longest: requests of several rails in their rings, what passes straight through in a
+    /// backlog of [`POLL_BATCH`] events; the two take turns. The completion queues are polled in
+    /// any case, unless the backlog is full or the budget 0. `qps` holds the attached virtual queue
+    /// pairs at their indices; completions of one that is missing there are foreign.
     ///
     /// # Panics
     ///
@@ -62,10 +62,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
-    /// Whether a poll has something to do without a completion: to hand over what found no budget, to offer a driver
-    /// what it refused, or to look after a queue pair that is [Draining](crate::virtual_qp::RailState::Draining) and
-    /// completes nothing more. An owner that would wait for a completion queue polls again instead, after a pause if
-    /// it likes: no completion may come. It is known of all virtual queue pairs after
+    /// Whether a poll has something to do without a completion: to hand over what found no budget,
+    /// to offer a driver what it refused, or to look after a queue pair that is
+    /// [Draining](crate::virtual_qp::RailState::Draining) and completes nothing more. An owner that
+    /// would wait for a completion queue polls again instead, after a pause if it likes: no
+    /// completion may come. It is known of all virtual queue pairs after
     /// [`polls_before_waiting`](Self::polls_before_waiting) polls.
     #[inline]
     pub fn needs_poll(&self) -> bool {
@@ -79,18 +80,18 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.registry.has_queued() || !self.backlog.is_empty()
     }
 
-    /// How many polls with a budget without limit have to bring nothing, one after another, before an owner may
-    /// wait until a completion queue has something, for as long as it likes unless a poll is
-    /// [needed](Self::needs_poll): a poll looks at some of the virtual queue pairs only for what they have to report
-    /// without a completion.
+    /// How many polls with a budget without limit have to bring nothing, one after another, before
+    /// an owner may wait until a completion queue has something, for as long as it likes unless a
+    /// poll is [needed](Self::needs_poll): a poll looks at some of the virtual queue pairs only for
+    /// what they have to report without a completion.
     pub fn polls_before_waiting(&self) -> usize {
         self.registry.to_look_at().div_ceil(LOOKS).max(1)
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
     /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
-    /// budget before comes first. The queue is polled in any case, unless the backlog is full or the
-    /// budget 0. At a place where there is no queue, nothing is polled.
+    /// budget before comes first. The queue is polled in any case, unless the backlog is full or
+    /// the budget 0. At a place where there is no queue, nothing is polled.
     ///
     /// # Panics
     ///
@@ -127,20 +128,21 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Takes completions of `device` that the caller has polled itself, oldest first, and hands
-    /// over everything that they finish, and what became reportable without a completion. Returns the
-    /// number of events.
+    /// over everything that they finish, and what became reportable without a completion. Returns
+    /// the number of events.
     ///
     /// # Safety
     ///
-    /// The completions were polled from a completion queue of this device, each is fed once, and those of
-    /// one queue pair in the order in which they came: a buffer is reported because a completion says
-    /// that the device is done with it.
+    /// The completions were polled from a completion queue of this device, each is fed once, and
+    /// those of one queue pair in the order in which they came: a buffer is reported because a
+    /// completion says that the device is done with it.
     ///
     /// # Panics
     ///
-    /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it happened
-    /// in are not taken, and none if it happened with what waited from before; nothing else is lost.
-    /// Who has such a sink feeds nothing first, and then one batch: that one is taken in any case.
+    /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it
+    /// happened in are not taken, and none if it happened with what waited from before; nothing
+    /// else is lost. Who has such a sink feeds nothing first, and then one batch: that one is taken
+    /// in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: TargetSet + ?Sized>(
         &mut self,
@@ -158,7 +160,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             self.take(device, batch, qps, &mut touched, &mut budget);
             self.drain_touched(&touched, qps, &mut budget);
         }
-        // A completion queue that a target has to see empty is the owner's to poll, and to report on.
+        // A completion queue that a target has to see empty is the owner's to poll, and to report
+        // on.
         self.hand_over_waiting(qps, &mut budget, &mut Polled::default());
         self.finish(qps, &mut touched, &mut budget);
         usize::MAX - budget.left
@@ -192,8 +195,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Hands over what found no budget in earlier polls.
-    // Not in line, as everything else that hands events over seldom: the sink is in line where it is
-    // called in a loop.
+    // Outlined, like everything else that rarely hands events over, so that the sink is inlined
+    // only in the loops.
     #[inline(never)]
     fn hand_over_waiting<S: TargetSet + ?Sized>(
         &mut self,
@@ -202,7 +205,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled: &mut Polled,
     ) {
         if budget.left == 0 {
-            // Nobody has had a turn.
+            // No virtual queue pair has had a turn yet.
             return;
         }
         self.rings_first = !self.rings_first;
@@ -223,8 +226,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Empties the completion queue that a target has to see empty, as far as the backlog has room: takes all that
-    /// the queue held, or as much as it can hold. Whatever else completes there goes its usual way.
+    /// Empties the completion queue that a target has to see empty, as far as the backlog has room:
+    /// takes all that the queue held, or as much as it can hold. Whatever else completes there goes
+    /// its usual way.
     #[cold]
     #[inline(never)]
     fn empty_for<S: TargetSet + ?Sized>(
@@ -267,13 +271,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         } else if let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
-        // Not before: it may ask the driver of another of its queue pairs for the word that nothing more completes, and
-        // with that word completions may appear that this look did not find.
+        // Not before: it may ask the driver of another of its queue pairs for the word that nothing
+        // more completes, and with that word completions may appear that this look did not find.
         self.drain_apart(index, qps, budget);
     }
 
-    /// Tells a target what a completion queue has given out: beside others that are busy, with a small budget, it may
-    /// never be seen empty.
+    /// Tells a target what a completion queue has given out: beside others that are busy, with a
+    /// small budget, it may never be seen empty.
     fn note_taken<S: TargetSet + ?Sized>(&mut self, at: usize, index: u16, qps: &mut S) {
         let (cq, taken) = (&self.cqs[at], self.taken[at]);
         if let Some(qp) = qps.target(index) {
@@ -281,8 +285,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what passed straight through in earlier polls and found no budget. Before anything
-    /// that passes straight through now, which may be of the same queue pair.
+    /// Hands over what passed straight through in earlier polls and found no budget. Before
+    /// anything that passes straight through now, which may be of the same queue pair.
     #[inline(never)]
     fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
         while budget.left > 0
@@ -292,7 +296,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Lets others go on that have something to report: all but the one that was touched, and drained, last.
+    /// Lets others go on that have something to report: all but the one that was touched, and
+    /// drained, last.
     fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
@@ -308,10 +313,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.polling = false;
     }
 
-    /// Polls one completion queue for at most `limit` completions, and lets the virtual queue pairs that they are of go
-    /// on: those are in `touched` then. Returns how many completions came. Whatever takes completions drains:
-    /// a virtual queue pair that took some and was not drained would have something to do that no later completion
-    /// brings to mind.
+    /// Polls one completion queue for at most `limit` completions, and lets the virtual queue pairs
+    /// that they are of go on: those are in `touched` then. Returns how many completions came.
+    /// Whatever takes completions drains: a virtual queue pair that took some and was not drained
+    /// would have something to do that no later completion brings to mind.
     #[inline(always)]
     fn take_and_drain<S: TargetSet + ?Sized>(
         &mut self,
@@ -341,7 +346,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Polls one completion queue for at most `limit` completions and returns how many came.
-    // In line: most polls of those who poll all the time find nothing, and a call would be a fifth of what that costs.
+    // Inline: most polls of a busy-polling program find nothing, and a call would be a fifth of
+    // their cost.
     #[inline(always)]
     fn take_from<S: TargetSet + ?Sized>(
         &mut self,
@@ -389,9 +395,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind all that the backlog
-    /// has of its own: completions of requests posted before. Those of others may keep the backlog full for ever.
-    /// Returns whether it has nothing left to do then.
+    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind
+    /// all that the backlog has of its own: completions of requests posted before. Those of others
+    /// may keep the backlog full for ever. Returns whether it has nothing left to do then.
     #[cold]
     #[inline(never)]
     fn hand_over_flushed<S: TargetSet + ?Sized>(
@@ -439,8 +445,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Looks at some of the virtual queue pairs for something to report without a completion, but for
-    /// the one that was drained last.
+    /// Looks at some of the virtual queue pairs for something to report without a completion, but
+    /// for the one that was drained last.
     #[inline]
     fn look_around<S: TargetSet + ?Sized>(
         &mut self,
@@ -480,8 +486,8 @@ impl Turns {
         Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
     }
 
-    /// The next queue and how many completions to ask it for, at most as many as there is `room` for.
-    /// Without budget, each queue is asked once.
+    /// The next queue and how many completions to ask it for, at most as many as there is `room`
+    /// for. Without budget, each queue is asked once.
     #[inline]
     fn next(&mut self, budget_left: usize, room: usize) -> Option<(usize, usize)> {
         let limit = self.allowance.min(room);
@@ -507,8 +513,9 @@ impl Turns {
         if queue + 1 < self.queues { queue + 1 } else { 0 }
     }
 
-    /// Another queue than this poll, also after full turns; the same one if there was no room to ask
-    /// any, or two that take turns with something else would always be met at the same one's turn.
+    /// Another queue than this poll, also after full turns; the same one if there was no room to
+    /// ask any, or two that take turns with something else would always be met at the same one's
+    /// turn.
     #[inline]
     const fn next_poll_begins_with(&self) -> usize {
         if self.next == self.first && self.asked > 0 { self.after(self.first) } else { self.next }

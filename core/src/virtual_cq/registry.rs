@@ -1,5 +1,5 @@
-//! The attached virtual queue pairs, and the list of those that may have something to report without
-//! a completion.
+//! The attached virtual queue pairs, and the list of those that may have something to report
+//! without a completion.
 
 /// What is known of an attached virtual queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Registry<const ROUTES: usize> {
     multi: heapless::Vec<u16, ROUTES>,
     /// Where the next look around begins.
     next_look: usize,
-    /// Those with something left to report, for want of budget or because a driver refuses what they
-    /// have to post; longest waiting first.
+    /// Those with something left to report, for want of budget or because a driver refuses what
+    /// they have to post; longest waiting first.
     queue: heapless::Deque<u16, ROUTES>,
 }
 
@@ -73,7 +73,8 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// Calls `each` with at most so many virtual queue pairs of several rails: all of them, or those whose turn it is.
+    /// Calls `each` with at most so many virtual queue pairs of several rails: all of them, or
+    /// those whose turn it is.
     #[inline]
     pub(super) fn look(&mut self, most: usize, mut each: impl FnMut(u16)) {
         if self.multi.len() <= most {

@@ -62,12 +62,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         let Role::Rail(at) = role else {
             return usize::from(self.complete_one(RailId::Notify, device, first, direct));
         };
-        // A queue pair of fewer rails may have the place of the one that was attached.
+        // The owner may have put a virtual queue pair with fewer rails at the attached index.
         let rail = self.rails.get(at as usize);
         let front_is_fragments = || rail.is_some_and(|rail| rail.sends.front_is_fragments());
         let taken = match Tag::from_wr_id(first.wr_id).kind() {
             Some(TagKind::Send) if front_is_fragments() => {
-                // The usual case does not look at each request.
+                // Without requests that are reported ahead of their turn, the loop needs no check
+                // for them.
                 if self.ahead.is_used() {
                     self.complete_fragments::<true>(device, completions, direct)
                 } else {
@@ -101,8 +102,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         VirtualQp::pump_all(self);
     }
 
-    // Always: it is called once for each report and once more, and out of line a third of its cost
-    // is the call.
+    // Always inline: it is called once for each report and once more, and a call would be a third
+    // of its cost.
     #[inline(always)]
     fn report(&mut self) -> Option<VirtualWc> {
         VirtualQp::report(self)
@@ -148,7 +149,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
     /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be
     /// reported ahead of their turn.
-    // Not in line, and apart from the next one: on its own either keeps everything in registers.
+    // Outlined, and separate from `complete_arrivals`, because each loop alone keeps its state in
+    // registers. That saved 5% of the instructions of all rows over several rails.
     #[inline(never)]
     fn complete_fragments<const AHEAD: bool>(
         &mut self,
@@ -184,7 +186,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         taken
     }
 
-    /// The same for a receiver of numbered fragments: new ones arriving.
+    /// Takes completions of a receiver of numbered fragments as long as they are new numbers.
+    /// Returns how many.
     #[inline(never)]
     fn complete_arrivals(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
         let Self { rails, scheme, .. } = self;
@@ -253,7 +256,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The last request of a batch failed, or is complete though its rail failed.
+    /// Handles the last request of a batch that failed, or that completed on a failed rail.
     #[cold]
     fn last_failed(&mut self, id: RailId, completion: &Completion, direct: &mut DirectCompletions) {
         let front = self.rail_mut(id).and_then(|rail| rail.sends.front().copied());
@@ -272,8 +275,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.retire(&batch, completion, direct);
     }
 
-    /// Request `index` of a batch failed, and is not the last of it. If the driver owed the rest of
-    /// the batch, no more completions of it will come.
+    /// Handles the failure of request `index` of a batch, which is not the last one. If the driver
+    /// had accepted only the front of the batch, no more completions of it will arrive.
     #[cold]
     fn inner_failed(
         &mut self,
@@ -294,7 +297,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// All requests of the batch are complete.
+    /// Retires a batch whose requests are all complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
         match batch.content {
             Content::Fragments | Content::Numbered => {
@@ -313,7 +316,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Request `index` of the batch failed.
+    /// Records the failure of request `index` of a batch.
     #[cold]
     fn send_failed(&mut self, id: RailId, batch: &Batch, index: u32, completion: &Completion) {
         let mut offset = 0;
@@ -328,7 +331,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.completion_failed(id, completion, offset);
     }
 
-    /// A completion that is not in turn: ignored, and kept as an error to be read.
+    /// Ignores an unexpected completion, and keeps it as a protocol error for the owner.
     #[cold]
     pub(super) fn mismatch(
         &mut self,
@@ -337,6 +340,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         expected: Option<Tag>,
     ) {
         if self.rail(rail).is_some_and(|rail| rail.is_gone) {
+            // After `lose_rail` any completion of the queue pair may still be in the queue.
             return;
         }
         let wr_id = completion.wr_id;

@@ -30,7 +30,7 @@ fn filled<'b, 'k>(
     buffers.iter().enumerate().filter(|(_, part)| part.local.length() > 0)
 }
 
-/// How many of the buffers that a queue pair takes the engine makes use of.
+/// Returns the scatter/gather entries that the engine uses: 1 to [`MAX_SGE`].
 pub(super) fn usable(max_sge: u32) -> u32 {
     max_sge.clamp(1, MAX_SGE as u32)
 }
@@ -103,7 +103,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if length == 0 {
             return self.post_alone(&SendWr { local: LocalBuffer::EMPTY, ..*wr });
         }
-        // Its address is never used: the buffers stand in for it.
+        // Only the length is used; the addresses come from the buffers.
         let whole = SendWr { local: first.local.within(0, length), ..*wr };
         if !self.is_multi() {
             return self.post_single_list(&whole, buffers);
@@ -130,7 +130,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Rail { device, .. } = self.rails[0];
         let max = self.rails[0].qp.limits().max_send_sge;
         let keys = match whole.opcode {
-            // Touches no memory of the peer's that it names.
+            // A SEND names no memory of the peer.
             Opcode::Send | Opcode::SendWithImm => Keys::default(),
             _ => Keys::of(whole, device, 0)?,
         };
@@ -163,7 +163,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let is_inline = whole.flags.contains(SendFlags::INLINE);
         let waits = self.sends.front_pending().is_some();
         if is_inline {
-            // One fragment, since it is one request.
+            // An inline request is one fragment, so the whole list must fit one request.
             check_count(filled(buffers).count(), self.max_sge as usize)?;
             if waits {
                 return Err(PostSendError::InlineMustWait);
@@ -219,7 +219,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Posts what it can of the newest request, which has a list and is the only one pending.
     fn dispatch_list(&mut self, id: u64, is_inline: bool) -> Result<(), PostSendError> {
         match self.dispatch(id) {
-            // The cursor passes the request, and its buffers too.
+            // The buffers occupy the places behind the request, and the cursor passes them with it.
             Progress::Posted => {
                 while self.sends.front_pending().is_some() {
                     self.sends.pop_pending();
@@ -388,7 +388,7 @@ fn post_parts<
         let is_last = at == count;
         let ends = is_last && is_end;
         let mut flags = if ends { slot.last_flags } else { inner_flags };
-        // Its completion retires all of them.
+        // Its completion retires the whole batch.
         flags.set(SendFlags::SIGNALED, is_last);
         let own_tag = if is_last { tag.last() } else { tag };
         let request = fragment_request::<N, RAILS>(slot, keys, own_tag, flags);

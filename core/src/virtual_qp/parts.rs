@@ -1,8 +1,9 @@
 //! How the buffers of a list are cut into fragments.
 //!
-//! A fragment takes as many bytes as any, unless it would have more buffers than a request can:
-//! then it ends where the last of those does. So where fragments begin and end follows from where
-//! the first one begins, and those of a batch are found again when they are to be posted again.
+//! A fragment has the full fragment size, unless it would need more buffers than a request can
+//! have; then it ends with the last buffer that fits. The start of the first fragment therefore
+//! determines all others, and the fragments of a batch can be computed again when they are posted
+//! again.
 
 use super::slot::{Keys, SendSlot, Sends, SlotState};
 use crate::hardware::MAX_SGE;

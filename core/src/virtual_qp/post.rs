@@ -1,4 +1,4 @@
-//! Step 1: a send request is checked, then takes a slot of the ring, or passes straight through.
+//! Step 1: checks a send request, then puts it into a slot of the ring or passes it through.
 
 use super::dispatch::Progress;
 use super::error::{PostSendError, RefusedBy};
@@ -63,7 +63,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// [`post_send`](Self::post_send), but not in line: who calls that wants it to be.
+    /// Outlined copy of [`post_send`](Self::post_send) for callers that are not hot.
     #[inline(never)]
     pub(super) fn post_alone(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.post_send(wr)
@@ -97,7 +97,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.post_checked::<false>(wr)
     }
 
-    /// Of requests without bytes, those that tell the peer something can be posted.
+    /// Posts a request of 0 bytes, which must be a signal.
     #[cold]
     #[inline(never)]
     fn post_empty(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
@@ -122,7 +122,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         match progress {
             Progress::Posted => self.sends.pop_pending(),
             Progress::Nothing => {
-                // There is nothing to wait for, unless something before it is not acknowledged.
+                // It has no fragments, so only earlier requests can hold it back.
                 self.sends.pop_pending();
                 self.acknowledge_now();
             }
@@ -142,7 +142,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// [`add_fragmented`](Self::add_fragmented), for those who have time.
+    /// Outlined copy of [`add_fragmented`](Self::add_fragmented) for callers that are not hot.
     #[inline(never)]
     pub(super) fn add_apart(&mut self, wr: &SendWr<'_>) -> Result<u64, PostSendError> {
         self.add_fragmented::<false, true>(wr)
@@ -235,8 +235,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// INLINE promises that the buffer is free when the post returns, so the request must fit one
-    /// inline fragment on whatever rail it goes to.
+    /// Checks an INLINE request. Its buffer is free when the post returns (ibv_post_send(3)), so
+    /// the request must fit one inline fragment on every rail.
     fn check_inline(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         if wr.opcode.is_fetching() {
             return Err(PostSendError::InlineOpcode(wr.opcode));

@@ -1,7 +1,7 @@
-//! Step 4: what completions allow is done, once for a batch of them: acknowledged requests move on
-//! and their receivers are notified, waiting requests go out, receives are posted again. What
-//! drivers refused is offered to them first: the rest of a batch that a driver took in part goes to
-//! its rail before anything else.
+//! Step 4: does what completions allow, once for each set of completions. Acknowledged requests
+//! move on and their receivers are notified, waiting requests go out, and receives are posted
+//! again. First, drivers are offered again what they refused: the rest of a batch that a driver
+//! accepted in part must go to its rail before anything else.
 
 use super::list::post_rest_of;
 use super::parts::front_bytes;
@@ -26,12 +26,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.acknowledge();
         if self.pass_through.is_waiting() {
-            // Before fragments take the credits of rail 0.
+            // Before fragments use up the credits of rail 0, the only rail for these requests.
             self.post_deferred();
         }
         if self.sends.front_pending().is_some() {
             self.dispatch_pending();
-            // Requests that were cancelled, or that the ring's cursor passes, are done with.
+            // Requests that were cancelled, or that the ring's cursor passed, are complete now.
             self.acknowledge();
             if self.pass_through.is_waiting() {
                 self.post_deferred();
@@ -53,7 +53,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if !slot.wants_notify() {
                 self.sends.pop_in_flight();
             } else if self.health.failed {
-                // The receiver must not be told of data that failed, nor past it.
+                // The receiver would read stale memory if it were notified of failed data, or of a
+                // request behind it (reference.md, number 3).
                 slot.state.insert(SlotState::CANCELLED);
                 slot.state.remove(SlotState::WANTS_NOTIFY);
                 self.sends.pop_in_flight();
@@ -72,7 +73,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Posts notifies of acknowledged requests from `first` on. Returns whether anything changed.
     fn notify_from(&mut self, first: u64) -> bool {
-        // Those behind a pass-through request that is not complete wait for it.
+        // Notifies behind an incomplete pass-through request wait for it ("Order" of `VirtualQp`).
         let requests = first..self.pass_through.notify_limit();
         let SchemeState::Spray(spray) = &mut self.scheme else { return false };
         match spray.post_notifies(&mut self.sends, requests, &mut self.offers) {

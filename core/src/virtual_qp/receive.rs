@@ -1,4 +1,4 @@
-//! Receives: post, arrival, and what a poll does for them.
+//! Receives: posting, arrival, and completion.
 //!
 //! A receive with a buffer takes a SEND and passes through to rail 0. A receive without one is
 //! completed by a notification, as the scheme has it.
@@ -304,7 +304,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             SchemeState::Dqplb(dqplb) => dqplb.arrived(notification),
         };
         if let Err(error) = arrived {
-            // The peer broke the protocol: which requests are complete can no longer be known.
+            // After a protocol error the engine cannot determine which requests are complete.
             self.health.note_protocol_error(error);
             let failed = Completion { status: WcStatus::BAD_RESP_ERR, ..*completion };
             self.completion_failed(id, &failed, 0);

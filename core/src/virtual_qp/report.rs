@@ -1,5 +1,5 @@
-//! Step 5: finished requests come out of the rings, in posting order; ahead of their turn, if they
-//! are to be reported when they are done.
+//! Step 5: reports finished requests in posting order, or ahead of their turn if their report order
+//! is "when done".
 //!
 //! A request that is reported ahead of its turn is handed out with the completion that makes it so.
 //! It keeps its place in the ring until those before it are done: the ring's cursors pass it, and
@@ -95,7 +95,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 continue;
             }
             let wc = slot.report(self.header.virtual_qp_num);
-            // As in verbs, an unsignaled request is heard of only when it fails.
+            // As in verbs, an unsignaled request is reported only if it fails.
             let unsignaled = !slot.flags.contains(SendFlags::SIGNALED);
             self.sends.pop_finished();
             if !(unsignaled && wc.status.is_success()) {

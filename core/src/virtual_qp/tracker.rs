@@ -2,7 +2,7 @@
 //!
 //! The design that polyrail replaces keeps a hash map of active requests and two queues of ids.
 //! Both queues are FIFO in the same id order, so a ring indexed by `id & (N - 1)` and four cursors
-//! say the same:
+//! hold the same information:
 //!
 //! ```text
 //!   reported        notified        posted         added
@@ -63,13 +63,13 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         })
     }
 
-    /// [`add`](Self::add) of a request that `fill` writes in its place, over whatever was there: a
-    /// request of two cache lines is better not copied.
+    /// Adds a request that `fill` writes directly into its slot, over the old contents, because a
+    /// request has two cache lines and a copy would cost more.
     ///
     /// # Errors
     ///
-    /// [`TrackerFull`], or what `fill` says: then nothing is added.
-    // Always: it is a part of each post, and what it fills in is known there.
+    /// [`TrackerFull`], or the error of `fill`. Nothing is added.
+    // Always inline: it is a part of each post, and the compiler knows there what `fill` writes.
     #[inline(always)]
     pub fn add_with<E: From<TrackerFull>>(
         &mut self,
@@ -252,7 +252,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     ///
     /// # Panics
     ///
-    /// If it does not: a bug of this crate.
+    /// If an invariant does not hold, which is a bug of this crate.
     pub fn invariants(&self) {
         assert!(self.reported <= self.notified);
         assert!(self.notified <= self.posted);

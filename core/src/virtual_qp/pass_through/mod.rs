@@ -49,14 +49,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// The same, of a SEND with a list of buffers.
+    /// Posts a SEND with a list of buffers.
     pub(super) fn pass_list_through(
         &mut self,
         whole: &SendWr<'_>,
         buffers: &[LocalPart<'_>],
     ) -> Result<(), PostSendError> {
         self.check_pass_through(whole)?;
-        // Each buffer has keys of its own, and no memory of the peer's is named.
+        // Each buffer has separate keys, and a SEND names no memory of the peer.
         let keys = Keys::default();
         let gathered = self.gather_on_rail_0(whole, buffers)?;
         if self.bypass_if_it_may(whole, keys, &gathered)? {
@@ -131,7 +131,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Some(complaint) if taken.count == added => {
                 self.driver_complained(RailId::Data(0), complaint);
             }
-            // The next one is offered again, and refused again or not.
+            // The next request is offered again on its own, which shows whether it is refused.
             Some(Refusal::Driver(_)) | None => {}
         }
         self.update_availability(0);
@@ -175,7 +175,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let behind = bypassing > 0 || oldest != NONE;
         let must_wait =
             self.pass_through.is_waiting() || (fenced && behind) || (waits && overtakes);
-        // To be posted again, it has to be remembered.
+        // With re-routing it may have to be posted again, so the ring must keep it.
         !self.reroute.is_on && !must_wait && self.rail_0_has_room()
     }
 
@@ -208,7 +208,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let id = sends.add_with(|slot| {
             slot.keys[0] = keys;
             if reroute.is_on && !LISTED {
-                // Rail 0 may come back on any of the devices.
+                // Rail 0 may return on any of the devices, so keys for all of them are kept.
                 for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.places.len()) {
                     *keys = Keys::of_at(wr, &devices.places, at)?;
                 }

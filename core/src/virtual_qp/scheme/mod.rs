@@ -1,4 +1,4 @@
-//! How the receiver of a WRITE_WITH_IMM learns that it is complete: the schemes.
+//! The schemes: how a receiver is notified that a WRITE_WITH_IMM is complete.
 //!
 //! [`SchemeState`] is the scheme in use. A step of a request's way that the schemes take
 //! differently matches it once; what several steps ask is a method here. What only [`spray`] or
@@ -19,7 +19,7 @@ use crate::rail::Rail;
 use dqplb::{Dqplb, PeerWindow, SendNumbers};
 use spray::Spray;
 
-/// How the receiver learns that a WRITE_WITH_IMM is complete.
+/// How a receiver is notified that a WRITE_WITH_IMM is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Fragments travel as plain writes; when all are acknowledged, one zero-length
@@ -37,12 +37,12 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Whether its immediates travel on a queue pair of their own, the notify queue pair.
+    /// Returns whether its immediates use a separate queue pair, the notify queue pair.
     pub const fn uses_notify_qp(self) -> bool {
         matches!(self, Self::Spray)
     }
 
-    /// Whether it posts receives of its own on every data rail.
+    /// Returns whether it posts receives on every data rail.
     pub const fn receives_on_rails(self) -> bool {
         matches!(self, Self::Dqplb)
     }

@@ -1,10 +1,11 @@
-//! What distinguishes numbered fragments from others, known when the loop over them is compiled.
+//! The difference between numbered and unnumbered fragments, as a trait, so that the loop over
+//! fragments is compiled once for each.
 
 use crate::rail::{Batch, Content};
 use crate::verbs::{Imm, Opcode, SendFlags};
 use crate::virtual_qp::slot::SendSlot;
 
-/// Gives fragments their numbers, or none.
+/// Assigns sequence numbers to fragments, or does not.
 pub(in crate::virtual_qp) trait Numbering {
     /// The number of one fragment.
     type Number: Copy;

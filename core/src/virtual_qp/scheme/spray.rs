@@ -38,8 +38,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     ) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
         let keys = Keys::of(wr, notify.device, 0)?;
-        // Where it has come to a device that meets several of the peer's, the first key may be of
-        // another.
+        // On a device that connects to several devices of the peer, the first key may belong to
+        // another one, so the key of the notify queue pair's own place is used.
         slot.notify_rkey = match notify.keys_at {
             0 => keys.rkey,
             at => slot.keys[usize::from(at)].rkey,
@@ -82,7 +82,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         offers.sends.insert(RailId::Notify);
         let Some(errno) = refusal.errno() else { return Ok(taken.count > 0) };
         let error = notify.refusal_error(errno, 0);
-        // What comes next and was not taken is what was refused.
+        // Drivers accept a prefix of a chain, so the first request that was not accepted is the
+        // refused one.
         let request = notify_of(sends, &batch, taken.count).unwrap_or(first);
         Err(Refused { request, error })
     }
@@ -122,7 +123,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     ) {
         let Some(notify) = &mut self.notify else { return };
         let Some((batch, index, _)) = notify.sends.partial() else { return };
-        // Of a queue pair that failed, it is withheld already.
+        // A queue pair that failed has already withheld the rest.
         if !notify.sends.is_losing() {
             notify.sends.withhold(0);
         }
@@ -149,7 +150,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         if recvs.front_pending() != Some(id) {
             return Ok(None);
         }
-        // It alone is pending, so it is what was refused.
+        // It is the only pending receive, so a refusal is of this one.
         let (accepted, errno) = self.post_pending_recvs(recvs, receiving.offers);
         let Some(errno) = errno else { return Ok(None) };
         if accepted > 0 {
@@ -168,7 +169,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         let Some(front) = recvs.front_in_flight() else { return Ok(()) };
         let Notification { rail, completion, imm_order } = notification;
         let slot = recvs.slot(front);
-        // Status first: a flushed receive is not data, whatever its immediate says.
+        // The status is checked first, because other fields of a failed completion are undefined
+        // (ibv_poll_cq(3)).
         slot.status = completion.status;
         slot.imm = completion.imm().map(|imm| imm_order.decode(imm));
         let mut result = Ok(());
