@@ -1,5 +1,5 @@
-//! Several requests with one call, and with the fewest doorbells: WRITEs and READs that follow each
-//! other are shared out to the rails like the fragments of a single one.
+//! Posts several requests with one call and the fewest doorbells: consecutive WRITEs and READs are
+//! distributed over the rails like the fragments of a single request.
 
 use super::choose::{Chooser, MOST_SHARED};
 use super::dispatch::{Offered, add_fragments, load, unacknowledged};
@@ -30,11 +30,11 @@ struct Run {
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Posts requests in their order, as [`post_send`](Self::post_send) posts each of them, with
-    /// fewer doorbells: over a single rail with one; over several with one for each rail that they
-    /// go to, for WRITEs and READs that follow each other, and for SENDs and atomics that do and
-    /// need not wait. (With DQPLB plain WRITEs and READs, WRITE_WITH_IMMs that are SOLICITED, and
-    /// others are each for themselves.) A request with FENCE rings for itself.
+    /// Posts requests in order, with the same result as [`post_send`](Self::post_send) for each,
+    /// but with fewer doorbells. A single rail needs one. Over several rails, consecutive WRITEs
+    /// and READs need one for each rail that they use, as do consecutive SENDs and atomics that
+    /// need not wait. (With DQPLB, plain requests, SOLICITED WRITE_WITH_IMMs and other
+    /// WRITE_WITH_IMMs are separate groups.) A request with FENCE has a separate doorbell.
     ///
     /// ```
     /// use polyrail_core::hardware::QueuePair;
@@ -56,8 +56,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Errors
     ///
-    /// The first request that is refused and those behind it are forgotten; the error tells how
-    /// many were posted before.
+    /// A request was refused. Nothing is kept of it and of the requests behind it; the error has
+    /// the number of requests that were posted.
     pub fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError> {
         let (posted, error) =
             if self.is_multi() { self.post_each(wrs) } else { self.post_single_many(wrs) };
@@ -89,7 +89,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted.iter().for_each(|wr| rail.count_untracked(wr.local.length()));
         rail.shared_doorbells += u64::from(taken.count.saturating_sub(1));
         if taken.count == count {
-            // It took them all, and may complain all the same.
+            // The driver may accept all requests and still return an error.
             let complaint = self.posted_to_rail_0(Ok(taken.refusal)).err();
             return (posted.len(), error.or(complaint.map(Into::into)));
         }
@@ -129,7 +129,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let size = self.config.max_msg_size;
         let mut error = None;
         let mut posted = 0;
-        // Together they may be more than 32 bits count.
+        // The sum over all requests may exceed 32 bits.
         let mut fragments = 0u64;
         let mut has_inline = false;
         for wr in wrs {
@@ -150,7 +150,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             posted += 1;
         }
         if !waits && posted > 0 {
-            // With more than that left, no rail gets less.
+            // Shares are exact up to this number. More fragments never change a share, because the
+            // rails have credits for far fewer.
             let left = fragments.min(u64::from(MOST_SHARED)) as u32;
             let refused = if fragments == posted as u64 {
                 self.dispatch_runs::<true>(left)

@@ -95,12 +95,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Err(CallError::NoRequest { number });
         }
         if slot.state == State::Done {
-            slot.tell(bit);
+            slot.note_tested(bit);
             return Ok(true);
         }
         match self.lanes.failure {
             Some(failure) if self.is_drained() => {
-                self.slots[Self::slot_at(number)].tell(bit);
+                self.slots[Self::slot_at(number)].note_tested(bit);
                 Err(CallError::Failed(failure))
             }
             _ => Ok(false),
@@ -149,6 +149,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let at = slot.find(tag).ok_or(NotNow::NoSuchTag)?;
         slot.buffers[at].fill(source, devices, keys)?;
         slot.awaited |= 1 << at;
+        // All buffers go out together: the sizes of all of them are in one record.
         if slot.awaited == slot.all()
             && let Err(not_now) = self.launch_parts(number)
         {
@@ -185,13 +186,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 Ok(())
             }
             None => Err(NotNow::NoEntry.into()),
-            Some(Err(source)) => Err(self.lied(number, source)),
+            Some(Err(source)) => Err(self.invalid_entry(number, source)),
         }
     }
 
     /// Fails the connection, because the peer wrote an invalid entry.
     #[cold]
-    fn lied(&mut self, number: u64, source: EntryError) -> CallError {
+    fn invalid_entry(&mut self, number: u64, source: EntryError) -> CallError {
         let failure = Failure::Protocol(ProtocolError::Entry { number, source });
         self.give_up(failure);
         CallError::Failed(failure)
@@ -412,7 +413,7 @@ impl Slot {
 
     /// Notes that `test` has returned the result of a buffer.
     #[inline]
-    const fn tell(&mut self, bit: u8) {
+    const fn note_tested(&mut self, bit: u8) {
         self.awaited &= !bit;
         if self.awaited == 0 {
             self.state = State::Free;
