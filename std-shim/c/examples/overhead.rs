@@ -1,5 +1,5 @@
-//! Posts and polls, by the C functions or by the Rust library beneath them: what the cover costs, in instructions.
-//! `tests/overhead.sh` counts.
+//! Posts and polls through the C functions or the Rust library beneath them, to measure in
+//! instructions what the C functions add. `tests/overhead.sh` counts.
 //!
 //! `overhead c|rust TIMES`
 
@@ -62,7 +62,8 @@ fn ok(code: Code) {
 }
 
 fn by_c(times: u64) {
-    // SAFETY: all pointers are to what they should be, and the memory is freed after its region is closed.
+    // SAFETY: all pointers are valid for their types, and the memory is freed after its region is
+    // closed.
     unsafe {
         let options = DomainOptions {
             size: size_of::<DomainOptions>() as u32,

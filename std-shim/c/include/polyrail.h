@@ -4,21 +4,23 @@
  *
  * Made by cbindgen from std-shim/c/src; do not edit.
  *
- * Codes. Calls return a polyrail_code, and store what they have to say where pointers say. After an error nothing has
- * changed, if not said otherwise.
+ * Every call returns a polyrail_code, and stores results through pointers. Unless documented
+ * otherwise, a call that returns an error has changed nothing.
  *
- * Handles are checked: one that is NULL, closed, made up or of another kind is an error, and so is one with which
- * another thread is in a call; domains, regions and remotes are for any number of threads at a time. Pointers are NULL
- * or to what they should be, for the call: that cannot be checked.
+ * Handles are checked. A handle that is NULL, closed, made up or of another kind is an error, and so
+ * is a handle that another thread uses in a call, except that domains, regions and remotes may be
+ * used by any number of threads at a time. Other pointers cannot be checked: they are NULL or valid
+ * during the call.
  *
- * Structures that begin with `size` are filled with zeros and given their sizeof. New fields will come behind the
- * others, and 0 is their default.
+ * Structures that begin with `size` are zeroed and given their sizeof. New versions only append
+ * fields, whose default is 0.
  *
- * Memory of a request belongs to the devices from the call that posts it until the request is reported, or tested to be
- * done; its `memory` says what may still happen then.
+ * Memory of a request belongs to the devices from the call that posts the request until the request
+ * is reported, or tested to be done. The field `memory` of the result says which accesses are still
+ * possible then.
  *
- * Nothing waits for longer than drivers do, but polyrail_peers_wait, and polyrail_peers_close of peers for messages.
- * No call unwinds or exits. After fork() only the parent may use any of it. */
+ * No call waits longer than drivers do, except polyrail_peers_wait, and polyrail_peers_close of
+ * peers for messages. No call unwinds or exits. After fork() only the parent may use the library. */
 
 #ifndef POLYRAIL_H
 #define POLYRAIL_H
@@ -26,114 +28,115 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version that this header is of: major << 16 | minor << 8 | patch.
+// The version of this header: major << 16 | minor << 8 | patch.
 #define POLYRAIL_VERSION (1 << 8)
 
-// Bytes of a device's name, with the 0 behind it.
+// Maximum length of a device's name in bytes, including the terminating 0.
 #define POLYRAIL_NAME_BYTES 64
 
-// Bytes that a device's PCI path takes at most, with the 0 behind it.
+// Maximum length of a device's PCI path in bytes, including the terminating 0.
 #define POLYRAIL_PATH_BYTES 128
 
-// Devices of a domain at most, and rails of a connection.
+// Maximum number of devices in a domain, and of rails in a connection.
 #define POLYRAIL_MAX_DEVICES 8
 
-// Buffers of one message at most.
+// Maximum number of buffers of a message.
 #define POLYRAIL_MAX_BUFFERS 8
 
-// Parts of one request at most.
+// Maximum number of parts of a request.
 #define POLYRAIL_MAX_PARTS 16
 
-// Bytes of a region for peers at most: see polyrail_region_export.
+// Maximum length of an exported region in bytes: see polyrail_region_export.
 #define POLYRAIL_REMOTE_BYTES 64
 
-// Bytes of a connection card at most.
+// Maximum length of a connection card in bytes.
 #define POLYRAIL_CARD_BYTES 16384
 
-// Bytes of the caller's that a hello carries at most.
+// Maximum length of the caller's part of a hello in bytes.
 #define POLYRAIL_HELLO_BYTES 2048
 
-// Bytes of the caller's that a message over a link carries at most.
+// Maximum length of a message over a link in bytes.
 #define POLYRAIL_MESSAGE_BYTES 4096
 
-// Bytes of words at most, with the 0 behind them.
+// Maximum length of a text in bytes, including the terminating 0.
 #define POLYRAIL_WORDS_BYTES 256
 
-// Requests of this side may write it: READs, receives, results of atomics.
+// Requests of this side may write the memory: READs, receives, results of atomics.
 #define POLYRAIL_ACCESS_LOCAL_WRITE (1 << 0)
 
-// Peers may write it. With POLYRAIL_ACCESS_LOCAL_WRITE only.
+// Peers may write the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
 #define POLYRAIL_ACCESS_REMOTE_WRITE (1 << 1)
 
-// Peers may read it.
+// Peers may read the memory.
 #define POLYRAIL_ACCESS_REMOTE_READ (1 << 2)
 
-// Peers may carry out atomics on it. With POLYRAIL_ACCESS_LOCAL_WRITE only.
+// Peers may execute atomics on the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
 #define POLYRAIL_ACCESS_REMOTE_ATOMIC (1 << 3)
 
-// Pages are not pinned: devices wait for those that are not there.
+// On-demand paging: pages are not pinned, and devices wait for missing pages.
 #define POLYRAIL_ACCESS_ON_DEMAND (1 << 6)
 
-// Devices may write it in another order.
+// Relaxed ordering: devices may write the memory in any order.
 #define POLYRAIL_ACCESS_RELAXED_ORDERING (1 << 20)
 
-// Starts only when all that was posted before is done.
+// Starts after all requests posted before have ended.
 #define POLYRAIL_REQUEST_FENCE (1 << 0)
 
-// Wakes a peer that waits for such only.
+// Solicited event: also wakes a peer that waits only for such completions.
 #define POLYRAIL_REQUEST_SOLICITED (1 << 2)
 
-// The bytes are copied before the call returns. WRITE and SEND of few bytes; not memory of a dma-buf.
+// The bytes are copied before the call returns. Only for WRITE and SEND up to `max_inline_data`;
+// not from a dma-buf.
 #define POLYRAIL_REQUEST_INLINE (1 << 3)
 
-// Reported as soon as it is done.
+// Reported as soon as it is done, even before earlier requests.
 #define POLYRAIL_REQUEST_REPORT_WHEN_DONE (1 << 16)
 
-// Reported in its order.
+// Reported in posting order.
 #define POLYRAIL_REQUEST_REPORT_IN_ORDER (1 << 17)
 
-// There is an immediate.
+// `imm` is valid.
 #define POLYRAIL_COMPLETION_IMM (1 << 0)
 
-// It was a receive. Of requests that failed over a single rail this is not known.
+// The completion is of a receive. Unknown for requests that failed over a single rail.
 #define POLYRAIL_COMPLETION_RECEIVE (1 << 1)
 
-// The number of the rail that carries notifications only.
+// Number of the rail that carries only notifications.
 #define POLYRAIL_RAIL_NOTIFY 255
 
-// The receive stays, for a flush, until polyrail_messages_forget.
+// Keeps the receive after it is done, for a flush, until polyrail_messages_forget.
 #define POLYRAIL_TEST_KEEP (1 << 0)
 
-// `gid_index` of the domain's options counts.
+// `gid_index` of the domain's options is used.
 #define POLYRAIL_DOMAIN_GID_INDEX 1
 
 // For times in options: never.
 #define POLYRAIL_NEVER UINT64_MAX
 
-// `min_rails`: none has to be in service.
+// For `min_rails`: no rail has to be in service.
 #define POLYRAIL_NO_RAIL_NEEDED UINT32_MAX
 
-// `retry_cnt`: none.
+// For `retry_cnt`: no retries.
 #define POLYRAIL_NO_RETRY UINT32_MAX
 
-// Immediates travel least significant byte first, as programs of the reference implementation send them. Both ends.
+// Immediates are little endian on the wire, as the reference implementation sends them.
 #define POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM (1 << 0)
 
-// WRITEs and READs are reported as soon as they are done, not in their order. May differ.
+// WRITEs and READs are reported as soon as they are done, not in posting order. May differ.
 #define POLYRAIL_ENDPOINT_REPORT_WHEN_DONE (1 << 1)
 
 // SENDs and atomics may overtake WRITEs and READs that were posted before them. May differ.
 #define POLYRAIL_ENDPOINT_UNORDERED (1 << 2)
 
-// Completion queues tell a file descriptor when they have something: needed to wait. Of the connections on a
-// device, the first one decides. May differ.
+// Completions make a file descriptor readable, which waiting requires. The first connection on a
+// device decides for all connections there. May differ.
 #define POLYRAIL_ENDPOINT_EVENTS (1 << 3)
 
 // Messages only: received messages can be flushed, which takes one more queue pair on each device. May differ.
 #define POLYRAIL_ENDPOINT_FLUSHES (1 << 4)
 
-// What a call returns: 0, "not now", or a negative error. The words of an error are kept for the thread
-// that made the call: see `polyrail_last_error`.
+// Result of a call: 0, "not now", or a negative error. The message of an error is kept for the
+// thread that made the call: see `polyrail_last_error`.
 enum polyrail_code
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -141,57 +144,60 @@ enum polyrail_code
  {
   // Done.
   POLYRAIL_CODE_OK = 0,
-  // Not now, and nothing changed: poll, and call again. Back-pressure, or nothing came yet. Not an error.
+  // Not now: there is no room, or nothing has arrived yet. Nothing changed; poll, and call
+  // again. Not an error.
   POLYRAIL_CODE_NOT_NOW = 1,
-  // A pointer is NULL that must not be.
+  // A required pointer is NULL.
   POLYRAIL_CODE_NULL = -1,
-  // A handle that was closed, or never was one.
+  // A handle that was closed, or never existed.
   POLYRAIL_CODE_HANDLE = -2,
-  // A handle of another kind; or peers for messages in a call for requests, or the other way round.
+  // A handle of another kind; or peers for messages in a call for requests, or vice versa.
   POLYRAIL_CODE_KIND = -3,
-  // Another call is under way with the same object, in another thread.
+  // Another thread is in a call with the same object.
   POLYRAIL_CODE_BUSY = -4,
   // An earlier call with this object returned POLYRAIL_CODE_PANIC: it can only be closed.
   POLYRAIL_CODE_POISONED = -5,
-  // A fault of this library. The object of the call can only be closed.
+  // An internal error of this library. The object of the call can only be closed.
   POLYRAIL_CODE_PANIC = -6,
-  // An argument, an option or a flag has a value that it cannot have.
+  // An invalid argument, option or flag.
   POLYRAIL_CODE_ARGUMENT = -7,
-  // The `size` of a structure is none that this library knows.
+  // The `size` of a structure does not fit any version of it.
   POLYRAIL_CODE_SIZE = -8,
   // Offset and length do not lie within the memory.
   POLYRAIL_CODE_RANGE = -9,
-  // The caller's memory is too short for the answer. How many bytes it takes was stored where its length goes.
+  // The caller's memory is too short for the result. The required number of bytes was stored in
+  // `length`.
   POLYRAIL_CODE_TOO_SHORT = -10,
-  // More bytes, buffers, peers or objects than there may be.
+  // Too many bytes, buffers, peers or objects.
   POLYRAIL_CODE_TOO_MANY = -11,
-  // There is no such peer here, or not any more.
+  // Unknown peer number, or the peer was removed.
   POLYRAIL_CODE_PEER = -12,
-  // There is no such request, or not any more.
+  // Unknown request, or the request has ended.
   POLYRAIL_CODE_REQUEST = -13,
-  // It cannot be called now: not connected yet, connected already, no completion channel.
+  // Invalid in this state: not connected yet, connected already, or no completion channel.
   POLYRAIL_CODE_STATE = -14,
   // The connection to the peer failed. Remove the peer, or replace it.
   POLYRAIL_CODE_FAILED = -15,
-  // The memory was registered without the access that the request needs.
+  // The memory was registered without the access that the request requires.
   POLYRAIL_CODE_ACCESS = -16,
-  // The memory is not registered with a device that the request needs: it is of another domain.
+  // The memory is not registered with a device that the request uses: it belongs to another
+  // domain.
   POLYRAIL_CODE_KEYS = -17,
-  // This build, this backend or this device cannot do it.
+  // Not supported by this build, backend or device.
   POLYRAIL_CODE_UNSUPPORTED = -18,
-  // There is no such device, or it cannot be used.
+  // Unknown device, or the device cannot be used.
   POLYRAIL_CODE_NO_DEVICE = -19,
   // A device or its driver refused.
   POLYRAIL_CODE_DEVICE = -20,
-  // The system gave no memory, file or thread.
+  // The system has no memory, file descriptor or thread left.
   POLYRAIL_CODE_SYSTEM = -21,
-  // A device may still access the memory, for as long as the process has it open: do not use the memory again.
+  // A device may still access the memory until the process ends: do not reuse the memory.
   POLYRAIL_CODE_STILL_ACCESSED = -22,
-  // The peer's address does not go together with this side's options.
+  // The peer's address does not match this side's options.
   POLYRAIL_CODE_MISMATCH = -23,
-  // Bytes of a peer that are not what they should be.
+  // Malformed bytes from a peer.
   POLYRAIL_CODE_PROTOCOL = -24,
-  // A link cannot be made, or broke.
+  // A link could not be made, or broke.
   POLYRAIL_CODE_LINK = -25,
 };
 #ifndef __cplusplus
@@ -202,7 +208,7 @@ typedef int32_t polyrail_code;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How much a logger is told: what is of this level or a lower one.
+// How much is logged: events of this level and of lower ones.
 enum polyrail_log_level
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -235,9 +241,10 @@ enum polyrail_backend
  {
   // Real NICs.
   POLYRAIL_BACKEND_DEFAULT = 0,
-  // Real NICs, by libibverbs, which is loaded when it is asked for.
+  // Real NICs through libibverbs, which is loaded on first use.
   POLYRAIL_BACKEND_VERBS = 1,
-  // NICs in software, within this process: for tests and first tries. All of a process reach each other.
+  // NICs in software, within this process, for tests and first tries. All of them reach each
+  // other.
   POLYRAIL_BACKEND_SOFTWARE = 2,
 };
 #ifndef __cplusplus
@@ -248,7 +255,7 @@ typedef uint32_t polyrail_backend;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How a receiver learns that a WRITE_WITH_IMM is there.
+// How a receiver is notified that a WRITE_WITH_IMM has arrived.
 enum polyrail_scheme
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -256,9 +263,10 @@ enum polyrail_scheme
  {
   // SPRAY.
   POLYRAIL_SCHEME_DEFAULT = 0,
-  // A notification of its own, with the immediate, once all data is acknowledged.
+  // A separate notification, which carries the immediate, once all data is acknowledged.
   POLYRAIL_SCHEME_SPRAY = 1,
-  // Numbered fragments; no immediate of the user's, no SEND, no atomics over several rails.
+  // Numbered fragments. Over several rails, immediates of the user, SENDs and atomics are not
+  // supported.
   POLYRAIL_SCHEME_DQPLB = 2,
 };
 #ifndef __cplusplus
@@ -269,7 +277,7 @@ typedef uint32_t polyrail_scheme;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a rail's failure does.
+// What the failure of a rail does.
 enum polyrail_rail_failure
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -279,7 +287,8 @@ enum polyrail_rail_failure
   POLYRAIL_RAIL_FAILURE_DEFAULT = 0,
   // It ends the connection.
   POLYRAIL_RAIL_FAILURE_FATAL = 1,
-  // Other rails take over, nothing is lost, and the rail is given new queue pairs until it is back.
+  // Other rails take over, and no request is lost. The rail gets new queue pairs until it is
+  // back in service.
   POLYRAIL_RAIL_FAILURE_REROUTE = 2,
 };
 #ifndef __cplusplus
@@ -298,18 +307,20 @@ enum polyrail_opcode
  {
   // Writes to the peer's memory.
   POLYRAIL_OPCODE_WRITE = 0,
-  // Writes to the peer's memory, and completes a receive there that brings the immediate. Without bytes, of a
-  // NULL region, it only does the latter.
+  // Writes to the peer's memory, and completes a receive there, which contains the immediate.
+  // With length 0 and a NULL region, nothing is written.
   POLYRAIL_OPCODE_WRITE_WITH_IMM = 1,
   // Sends into the buffer of the peer's next receive.
   POLYRAIL_OPCODE_SEND = 2,
-  // The same, with an immediate.
+  // Like SEND, with an immediate.
   POLYRAIL_OPCODE_SEND_WITH_IMM = 3,
   // Reads the peer's memory.
   POLYRAIL_OPCODE_READ = 4,
-  // Replaces 8 aligned bytes at the peer by `swap` if they are `compare_add`; their old value lands here.
+  // Replaces 8 aligned bytes at the peer with `swap` if they equal `compare_add`, and stores
+  // their old value in the local memory.
   POLYRAIL_OPCODE_COMPARE_SWAP = 5,
-  // Adds `compare_add` to 8 aligned bytes at the peer; their old value lands here.
+  // Adds `compare_add` to 8 aligned bytes at the peer, and stores their old value in the local
+  // memory.
   POLYRAIL_OPCODE_FETCH_ADD = 6,
 };
 #ifndef __cplusplus
@@ -320,7 +331,7 @@ typedef uint32_t polyrail_opcode;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How a request ended: the numbers of enum ibv_wc_status. Others may come from drivers.
+// How a request ended, with the numbers of enum ibv_wc_status. Drivers may return others.
 enum polyrail_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -330,31 +341,31 @@ enum polyrail_status
   POLYRAIL_STATUS_SUCCESS = 0,
   // A local buffer is shorter than the message.
   POLYRAIL_STATUS_LOCAL_LENGTH = 1,
-  // A fault of the local queue pair.
+  // An internal error of the local queue pair.
   POLYRAIL_STATUS_LOCAL_QP = 2,
   // A local key does not permit the access.
   POLYRAIL_STATUS_LOCAL_PROTECTION = 4,
-  // The connection had failed before it ran.
+  // The connection failed before the request was executed.
   POLYRAIL_STATUS_FLUSHED = 5,
-  // The peer's answer makes no sense.
+  // The peer sent an invalid response.
   POLYRAIL_STATUS_BAD_RESPONSE = 7,
-  // A local buffer was refused while data was arriving.
+  // A local buffer became inaccessible while data was arriving.
   POLYRAIL_STATUS_LOCAL_ACCESS = 8,
-  // The peer's device found it invalid.
+  // The peer's device found the request invalid.
   POLYRAIL_STATUS_REMOTE_INVALID = 9,
-  // The peer's memory does not permit the access, or is not that long.
+  // The peer's memory does not permit the access, or is shorter.
   POLYRAIL_STATUS_REMOTE_ACCESS = 10,
-  // The peer's device could not carry it out.
+  // The peer's device could not execute the request.
   POLYRAIL_STATUS_REMOTE_OPERATION = 11,
   // The peer's device never answered.
   POLYRAIL_STATUS_RETRIES_EXCEEDED = 12,
-  // The peer had no receive posted, for too long.
+  // The peer posted no receive in time.
   POLYRAIL_STATUS_RECEIVER_NOT_READY = 13,
   // The device failed.
   POLYRAIL_STATUS_FATAL = 19,
   // The peer's device did not answer in time.
   POLYRAIL_STATUS_RESPONSE_TIMEOUT = 20,
-  // An error without a code of its own.
+  // An error that no other code describes.
   POLYRAIL_STATUS_GENERAL = 21,
 };
 #ifndef __cplusplus
@@ -371,15 +382,15 @@ enum polyrail_memory
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // The request is done: nothing accesses the memory here, nor the memory there, for it any more.
+  // The request is done. Nothing accesses the memory of either end for it any more.
   POLYRAIL_MEMORY_DONE = 0,
-  // It failed, and nothing accesses the memory of either end for it any more. What of it had been carried out is
-  // not known.
+  // The request failed. Nothing accesses the memory of either end for it any more. How much of
+  // it was carried out is unknown.
   POLYRAIL_MEMORY_QUIET = 1,
-  // It failed, and nothing accesses the memory here for it any more; but the peer's memory may still be written,
-  // until the peer has removed the connection at its end.
+  // The request failed, and nothing accesses the local memory for it any more. The peer's memory
+  // may still be written until the peer has removed the connection at its end.
   POLYRAIL_MEMORY_REMOTE_MAY_CHANGE = 2,
-  // Devices may access it: the request is under way, or nothing is known of it.
+  // Devices may still access the memory: the request is in progress, or its state is unknown.
   POLYRAIL_MEMORY_UNDER_WAY = 3,
 };
 #ifndef __cplusplus
@@ -390,7 +401,7 @@ typedef uint32_t polyrail_memory;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Where a connection stands.
+// State of a connection.
 enum polyrail_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -398,13 +409,13 @@ enum polyrail_state
  {
   // Not connected.
   POLYRAIL_STATE_NEW = 0,
-  // The two sides meet over a link.
+  // The two sides are connecting over a link.
   POLYRAIL_STATE_MEETING = 1,
-  // It works.
+  // Connected.
   POLYRAIL_STATE_READY = 2,
-  // It works, though rails have failed.
+  // Connected, with at least one failed rail.
   POLYRAIL_STATE_DEGRADED = 3,
-  // It failed: requests come back as flushed, and new ones are refused.
+  // The connection failed: pending requests are flushed, and new ones are refused.
   POLYRAIL_STATE_FAILED = 4,
 };
 #ifndef __cplusplus
@@ -415,19 +426,19 @@ typedef uint32_t polyrail_state;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Where a rail stands.
+// State of a rail.
 enum polyrail_rail_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // It carries requests.
+  // The rail carries requests.
   POLYRAIL_RAIL_STATE_IN_SERVICE = 0,
-  // It failed, and its last completions are awaited.
+  // The rail failed, and its last completions are awaited.
   POLYRAIL_RAIL_STATE_DRAINING = 1,
-  // This side knows what arrived.
+  // This side has learned which requests arrived.
   POLYRAIL_RAIL_STATE_FENCED = 2,
-  // Both sides know; a new queue pair may take its place.
+  // Both sides have learned which requests arrived; a new queue pair may replace the old one.
   POLYRAIL_RAIL_STATE_DOWN = 3,
   // A new queue pair is being connected.
   POLYRAIL_RAIL_STATE_JOINING = 4,
@@ -446,24 +457,25 @@ enum polyrail_event_kind
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // It is connected over its link, at both ends. The bytes are those of the other side's hello.
+  // Both ends are connected over the link. The bytes are the other side's hello.
   POLYRAIL_EVENT_KIND_CONNECTED = 1,
-  // A message came over its link. The bytes are the message.
+  // A message arrived over the link. The bytes are the message.
   POLYRAIL_EVENT_KIND_MESSAGE = 2,
-  // The link was made anew. Messages that were said before may be lost, either way.
+  // The link was reconnected. Messages sent before may be lost, in either direction.
   POLYRAIL_EVENT_KIND_LINK_RESUMED = 3,
-  // The link is gone: the other side closed it, or it broke for good. What was connected works on, but heals no
-  // more. The bytes are words.
+  // The link is gone: the other side closed it, or it could not be reconnected. The connection
+  // goes on, but failed rails do not return. The bytes are a text with the reason.
   POLYRAIL_EVENT_KIND_LINK_LOST = 4,
-  // The two sides did not come together. The bytes are words, and `code` is why.
+  // The two sides could not connect. The bytes are a text with the reason, and `code` is its
+  // code.
   POLYRAIL_EVENT_KIND_NOT_CONNECTED = 5,
-  // A rail failed. The bytes are words.
+  // A rail failed. The bytes are a text with the reason.
   POLYRAIL_EVENT_KIND_RAIL_FAILED = 6,
-  // What was in flight on a rail that failed was posted again. The bytes are words.
+  // The requests in flight on a failed rail were posted again. The bytes are a text.
   POLYRAIL_EVENT_KIND_RAIL_FENCED = 7,
-  // A rail is back in service. The bytes are words.
+  // A rail is back in service. The bytes are a text.
   POLYRAIL_EVENT_KIND_RAIL_RETURNED = 8,
-  // The connection failed. The bytes are words.
+  // The connection failed. The bytes are a text with the reason.
   POLYRAIL_EVENT_KIND_FAILED = 9,
 };
 #ifndef __cplusplus
@@ -474,31 +486,32 @@ typedef uint32_t polyrail_event_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Devices of one backend, opened together: what memory is registered with, and connections are made of.
-// Any thread may use it, many at the same time.
+// Devices of one backend, opened together. Memory is registered with a domain, and connections use
+// its devices. May be used by many threads at the same time.
 typedef struct polyrail_domain polyrail_domain;
 
-// A TCP connection to another process, over which two sides meet, before it is given to a peer. One thread at a
-// time.
+// A TCP connection to another process, over which two sides connect their queue pairs, before it
+// is passed to a peer. One thread at a time.
 typedef struct polyrail_link polyrail_link;
 
 // A TCP address at which links of peers are accepted. One thread at a time.
 typedef struct polyrail_listener polyrail_listener;
 
-// Connections with many peers, which one poll serves: for requests (WRITE, READ, SEND, atomics), or for messages, which
-// the receiver says where to put. One thread at a time.
+// Connections with many peers, which are polled together: for requests (WRITE, READ, SEND,
+// atomics), or for messages, whose receiver chooses where their data goes. One thread at a time.
 typedef struct polyrail_peers polyrail_peers;
 
-// Memory of the caller's, registered with every device of a domain. Any thread may use it, many at the same
+// Local memory, registered with every device of a domain. May be used by many threads at the same
 // time.
 typedef struct polyrail_region polyrail_region;
 
-// Memory of a peer's: where it is, and the keys to it. Any thread may use it, many at the same time.
+// Memory of a peer: its address and keys. May be used by many threads at the same time.
 typedef struct polyrail_remote polyrail_remote;
 
-// Is told what happens: with the context that it was given with, a polyrail_log_level, and words, without a newline,
-// that are valid during the call. Any thread may call it that is in a call, or that looks after a link, and several at
-// a time. It returns, and does not call the library: objects that it is told of are in a call.
+// Receives log lines: the context passed to polyrail_log, a polyrail_log_level, and a text without
+// a newline, which is valid during the call. Called by any thread that is in a call or drives a
+// link, also by several at a time. It must return, and must not call the library, because the
+// objects that the line is about are in a call.
 typedef void (*polyrail_logger)(void *context, uint32_t level, const char *words);
 
 // Options of a domain. `size` is sizeof; everything else may be 0.
@@ -507,33 +520,36 @@ typedef struct {
   uint32_t size;
   // A polyrail_backend.
   uint32_t backend;
-  // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a port; rails take
-  // them in turn. NULL: with verbs, all that can be used, 8 at most; with the software NIC, "soft0". Every
-  // domain has software devices of its own, whatever their names.
+  // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a
+  // port. Rails are distributed over them in turn. NULL: with verbs, all usable devices, at most
+  // 8; with the software NIC, "soft0". Software devices of different domains are different
+  // devices, even under the same name.
   const char *devices;
-  // With POLYRAIL_DOMAIN_GID_INDEX: place of the address in every port's table. Chosen otherwise.
+  // With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
+  // chosen automatically.
   uint32_t gid_index;
   // POLYRAIL_DOMAIN_ bits.
   uint32_t flags;
-  // Software NIC only: bytes that a device sends in a second; 0: as fast as memory is.
+  // Software NIC only: rate of each device in bytes per second; 0: unlimited.
   uint64_t software_bytes_per_second;
 } polyrail_domain_options;
 
-// What a machine or a domain has.
+// A device of a machine or a domain.
 typedef struct {
   // Its name.
   char name[POLYRAIL_NAME_BYTES];
-  // Its PCI function and the bridges above it, the nearest last; empty if it has none.
+  // Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
+  // on PCI.
   char pci_path[POLYRAIL_PATH_BYTES];
   // Its GUID.
   uint64_t guid;
-  // Megabits a second of all its ports that carry data; 0: unknown.
+  // Sum of the rates of its active ports in Mbit/s; 0: unknown.
   uint64_t mbps;
-  // The NUMA node that it is nearest to; -1: unknown.
+  // The nearest NUMA node; -1: unknown.
   int32_t numa_node;
-  // Ports that carry data.
+  // Number of active ports.
   uint32_t ports;
-  // 0; more later.
+  // Reserved; 0.
   uint64_t reserved[4];
 } polyrail_device_info;
 
@@ -541,13 +557,15 @@ typedef struct {
 typedef struct {
   // sizeof(polyrail_link_options).
   uint32_t size;
-  // Milliseconds until a connection is made. 0: 10000.
+  // Milliseconds within which the TCP connection has to be established. 0: 10000.
   uint32_t connect_ms;
-  // Milliseconds that the other side may take for one message, and for its part of the meeting. 0: 10000.
+  // Milliseconds that the other side may take for one message, and for its part of connecting.
+  // 0: 10000.
   uint32_t message_ms;
-  // Milliseconds until a link that broke is made anew. 0: 60000.
+  // Milliseconds within which a broken link has to be reconnected. 0: 60000.
   uint32_t anew_ms;
-  // A secret of 16 bytes or more that both sides have to know; NULL: nobody is asked. It never travels.
+  // A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
+  // sent.
   const char *token;
 } polyrail_link_options;
 
@@ -557,67 +575,70 @@ typedef struct {
   uint32_t size;
   // A polyrail_event_kind.
   uint32_t kind;
-  // Whom.
+  // The peer's number.
   uint64_t peer;
-  // Bytes that came with it, in the memory given to the call.
+  // Length of the event's bytes, which the call stores in the memory passed to it.
   uint64_t length;
-  // Which rail, of events of rails; POLYRAIL_RAIL_NOTIFY.
+  // For events of rails: number of the rail, or POLYRAIL_RAIL_NOTIFY.
   uint32_t rail;
-  // A polyrail_code: why, if something failed.
+  // If something failed, a polyrail_code with the reason.
   int32_t code;
 } polyrail_event;
 
-// What is known of a connection.
+// The state of a connection.
 typedef struct {
   // sizeof(polyrail_peer_info).
   uint32_t size;
   // A polyrail_state.
   uint32_t state;
-  // Its rails.
+  // Number of rails.
   uint32_t rails;
-  // Those in service.
+  // Number of rails in service.
   uint32_t rails_in_service;
-  // Requests and notification receives that were accepted and not reported; over a single rail the device keeps
-  // that count, and this is 0. Of messages: not done, or not told to be.
+  // Requests and notification receives that were accepted and not yet reported. 0 over a single
+  // rail, where only the device counts them. For messages: requests that no test has reported as
+  // done.
   uint32_t unreported;
-  // 1 if it has a link.
+  // 1 if the peer has a link, otherwise 0.
   uint32_t has_link;
-  // Why it failed, or words of its first failure; empty if there was none.
+  // Why the connection failed, or else the first failure of a rail; empty if there was none.
   char words[POLYRAIL_WORDS_BYTES];
 } polyrail_peer_info;
 
-// What one rail did. Of messages: one queue pair, those that send first, then those that receive.
+// State and counters of one rail. For messages: of one queue pair; sending queue pairs come first,
+// then receiving ones.
 typedef struct {
-  // The name of its device.
+  // Name of the device.
   char device[POLYRAIL_NAME_BYTES];
-  // Its number; POLYRAIL_RAIL_NOTIFY.
+  // Number of the rail, or POLYRAIL_RAIL_NOTIFY.
   uint32_t rail;
   // A polyrail_rail_state.
   uint32_t state;
-  // Its queue pair.
+  // Number of its present queue pair.
   uint32_t qp_num;
-  // Which queue pair in its place: 0 for the first one.
+  // How often the queue pair was replaced: 0 for the first one.
   uint32_t generation;
-  // Bytes handed to the device.
+  // Payload bytes posted.
   uint64_t bytes;
-  // Requests handed to the device.
+  // Requests posted.
   uint64_t requests;
-  // Batches of those.
+  // Doorbells rung: batches of requests.
   uint64_t doorbells;
-  // Completions seen.
+  // Completions polled.
   uint64_t completions;
-  // Failed ones among them.
+  // Failed completions.
   uint64_t errors;
-  // Times that it failed and others took over. Of messages 0: events tell.
+  // How often it failed and other rails took over. 0 for messages, whose failures are events.
   uint64_t failures;
-  // Requests that were in flight then, and posted again. Of messages 0: events tell.
+  // Requests that were in flight at these failures and were posted again. 0 for messages, whose
+  // failures are events.
   uint64_t posted_again;
   // 0.
   uint64_t reserved[2];
 } polyrail_rail_info;
 
-// Options of connections, for requests and for messages; the same at both ends, where not said otherwise. `size` is
-// sizeof; everything else may be 0.
+// Options of connections, for requests and for messages. Both ends need the same values, except
+// for options marked "May differ". `size` is sizeof; everything else may be 0.
 typedef struct {
   // sizeof(polyrail_endpoint_options).
   uint32_t size;
@@ -625,26 +646,27 @@ typedef struct {
   uint32_t rails;
   // A polyrail_scheme. Requests only.
   uint32_t scheme;
-  // Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only. Of two ends, the lesser one counts.
+  // Maximum length of a fragment in bytes, a multiple of 128. 0: 65536. Requests only. The
+  // smaller value of the two ends applies.
   uint32_t max_msg_size;
-  // Requests outstanding on one queue pair at most. 0: 100. Requests only. May differ.
+  // Maximum number of outstanding requests on one queue pair. 0: 100. Requests only. May differ.
   uint32_t max_msgs_per_qp;
   // A polyrail_rail_failure.
   uint32_t rail_failure;
-  // With rerouting: with fewer rails in service the connection has failed. 0: 1; POLYRAIL_NO_RAIL_NEEDED: it waits
-  // for as long as there is none. May differ.
+  // With rerouting: the connection fails if fewer rails are in service. 0: 1;
+  // POLYRAIL_NO_RAIL_NEEDED: without rails, it waits until one returns. May differ.
   uint32_t min_rails;
-  // Bytes of the longest inline request. 0: 64. May differ.
+  // Maximum length of an inline request in bytes. 0: 64. May differ.
   uint32_t max_inline_data;
-  // Bytes of a packet: 256, 512, 1024, 2048 or 4096. 0: as the ports have it. May differ.
+  // Path MTU in bytes: 256, 512, 1024, 2048 or 4096. 0: the MTU of the ports. May differ.
   uint32_t path_mtu;
   // The acknowledgement timeout is 4.096 us * 2^timeout, 1 to 31. 0: 18. May differ.
   uint32_t timeout;
   // Retries before an unanswered request fails, 1 to 7; POLYRAIL_NO_RETRY: none. 0: 7. May differ.
   uint32_t retry_cnt;
-  // READs and atomics outstanding in either direction. 0: 16. May differ.
+  // Maximum number of outstanding READs and atomics in either direction. 0: 16. May differ.
   uint32_t max_rd_atomic;
-  // Place of the partition key in the port's table. May differ.
+  // Index of the partition key in the port's table. May differ.
   uint32_t pkey_index;
   // Service level, 0 to 15. May differ.
   uint32_t service_level;
@@ -652,49 +674,51 @@ typedef struct {
   uint32_t traffic_class;
   // Flow label, 20 bits. May differ.
   uint32_t flow_label;
-  // Routers that a packet may pass, 1 to 255. 0: 64. May differ.
+  // Hop limit of packets, 1 to 255. 0: 64. May differ.
   uint32_t hop_limit;
   // POLYRAIL_ENDPOINT_ bits.
   uint32_t flags;
   // Messages only: queue pairs of each rail and direction. 0: 1.
   uint32_t queue_pairs_per_rail;
-  // Messages only: buffers up to this many bytes go over one rail. 0: 65536. May differ.
+  // Messages only: longer buffers are split over rails, in bytes. 0: 65536. May differ.
   uint32_t split_threshold;
-  // With rerouting, milliseconds: a rail is given new queue pairs at once, and, if that fails, again after so long, then
-  // at growing intervals. 0: 10. May differ, as all that follow.
+  // With rerouting: a failed rail gets a new queue pair at once. If that fails, it is tried
+  // again after this many milliseconds, then at growing intervals. 0: 10. This and all following
+  // options may differ.
   uint64_t heal_first_ms;
-  // And at the longest, since the time doubles. 0: 5000.
+  // Maximum of these intervals, which double. 0: 5000.
   uint64_t heal_longest_ms;
-  // Requests are in flight on a rail, and it makes no headway, though others do: it is failed. 0: 10000;
-  // POLYRAIL_NEVER.
+  // A rail with requests in flight fails after this time without progress, if other rails make
+  // progress. 0: 10000; POLYRAIL_NEVER.
   uint64_t stall_timeout_ms;
-  // Requests or messages wait for rails that do not come back, or that come back and carry nothing: the connection
-  // has failed. 0: 60000; POLYRAIL_NEVER.
+  // The connection fails after requests or messages have waited this long for rails that do not
+  // return, or that return but carry nothing. 0: 60000; POLYRAIL_NEVER.
   uint64_t rail_timeout_ms;
-  // The peer does not say what arrived on a rail that failed: the connection has failed. 0: 60000;
-  // POLYRAIL_NEVER.
+  // The connection fails if the peer does not report within this time what arrived on a rail
+  // that failed. 0: 60000; POLYRAIL_NEVER.
   uint64_t fence_timeout_ms;
 } polyrail_endpoint_options;
 
-// A buffer that a message may land in.
+// A buffer for a received message.
 typedef struct {
-  // The memory; it stays registered, and is left alone, until the receive is tested to be done.
+  // The memory. It must stay registered, and must not be used otherwise, until a test returns
+  // that the receive is done.
   polyrail_region *region;
   // Where in it.
   uint64_t offset;
-  // Bytes that it holds.
+  // Its length in bytes.
   uint32_t length;
-  // By which the sender finds it among the buffers of the receive.
+  // The tag by which the sender selects the buffer among those of the receive.
   uint32_t tag;
 } polyrail_buffer;
 
-// A message that is done.
+// A completed message.
 typedef struct {
   // sizeof(polyrail_message_info).
   uint32_t size;
-  // Buffers of a receive; 0 of a send or a flush.
+  // Number of buffers of a receive; 0 for a send or a flush.
   uint32_t count;
-  // Bytes that came for each.
+  // Bytes received into each buffer.
   uint32_t lengths[POLYRAIL_MAX_BUFFERS];
   // A polyrail_memory, also if the call returned an error.
   uint32_t memory;
@@ -702,19 +726,19 @@ typedef struct {
   uint32_t reserved;
 } polyrail_message_info;
 
-// A request that was reported.
+// A completed request.
 typedef struct {
-  // The caller's name for it.
+  // The `id` of the request.
   uint64_t id;
-  // Whose it is.
+  // The peer's number.
   uint64_t peer;
   // A polyrail_status.
   uint32_t status;
-  // A polyrail_opcode; of a receive, that of the peer's request, without "with immediate". Means nothing where
-  // `status` is not 0.
+  // A polyrail_opcode. For a receive, the opcode of the peer's request, without "with
+  // immediate". Undefined if `status` is not 0.
   uint32_t opcode;
-  // Bytes of the request; of a receive, those that a SEND brought. Over one rail, what the device says: of a WRITE
-  // or SEND that is often 0.
+  // Length of the request in bytes; for a receive, of the SEND that arrived. Over one rail, the
+  // value of the device, which is often 0 for a WRITE or SEND.
   uint32_t bytes;
   // The immediate.
   uint32_t imm;
@@ -728,13 +752,14 @@ typedef struct {
 
 // A request for a peer.
 typedef struct {
-  // The caller's name for it; comes back in its completion.
+  // Chosen by the caller, and returned in the completion.
   uint64_t id;
   // A polyrail_opcode.
   uint32_t opcode;
   // POLYRAIL_REQUEST_ bits.
   uint32_t flags;
-  // The memory here; it stays registered, and is left alone, until the request is reported.
+  // The local memory. It must stay registered, and must not be used otherwise, until the request
+  // is reported.
   polyrail_region *region;
   // Where in it.
   uint64_t offset;
@@ -742,17 +767,17 @@ typedef struct {
   uint32_t length;
   // The immediate of opcodes that have one.
   uint32_t imm;
-  // The memory there; unused by SENDs.
+  // The peer's memory; unused by SENDs.
   polyrail_remote *remote;
   // Where in it.
   uint64_t remote_offset;
-  // What is compared with, or added.
+  // The operand that is compared or added.
   uint64_t compare_add;
-  // What is swapped in.
+  // The new value of a compare-and-swap.
   uint64_t swap;
 } polyrail_request;
 
-// A part of the memory here of one request.
+// A part of a request's local memory.
 typedef struct {
   // The memory.
   polyrail_region *region;
@@ -768,56 +793,60 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// The library's version. Those of the same major number, and before 1.0.0 of the same minor number, understand each
-// other's structures.
+// Returns the library's version. Versions with the same major number (before 1.0.0, with the same
+// minor number) understand each other's structures.
 uint32_t polyrail_version(void);
 
-// What a code means, in a few words; never NULL. Valid for ever.
+// Returns what a code means, in a few words. Never NULL, and never freed.
 const char *polyrail_strerror(int32_t code);
 
-// The words of the last call of this thread that returned an error: what, where, with which value. Empty if there
-// was none; never NULL. Valid until another call of this thread returns an error.
+// Returns the message of the last call of this thread that returned an error: the reason, the
+// place and the values. Empty if there was none; never NULL. Valid until another call of this
+// thread returns an error.
 const char *polyrail_last_error(void);
 
-// From now on what happens to connections of this process is told to `logger`, with `context`, as far as it is of
-// `level` (a polyrail_log_level) or a lower one: that they are made, that rails fail and come back, that links break, why
-// connections end. NULL: nobody is told, as at the beginning. Once this returns, no thread is in an earlier `logger`.
-// POLYRAIL_CODE_STATE: it was called by `logger`, or, in a program with Rust of its own, something else is told by
-// `tracing` already.
-polyrail_code polyrail_log(uint32_t level,
-                           polyrail_logger logger,
-                           void *context);
+// Sets the function that receives log lines about the connections of this process: when they are
+// made, when rails fail and return, when links break, and why connections end. `logger` receives
+// lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
+// initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
+// POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
+// another subscriber of `tracing`.
+polyrail_code polyrail_log(uint32_t level, polyrail_logger logger, void *context);
 
 // Opens devices. `options` may be NULL.
 polyrail_code polyrail_domain_open(const polyrail_domain_options *options, polyrail_domain **domain);
 
-// The devices of a domain, in their order. Stores up to `capacity`, and in `count` how many there are.
+// Returns the devices of a domain, in their order. Stores up to `capacity` of them, and their
+// total number in `count`.
 polyrail_code polyrail_domain_devices(polyrail_domain *domain,
                                       polyrail_device_info *devices,
                                       size_t capacity,
                                       size_t *count);
 
-// The devices of this machine, of a polyrail_backend, those that cannot be opened left out. Stores up to `capacity`,
-// and in `count` how many there are. POLYRAIL_CODE_UNSUPPORTED: this library was built without real NICs.
+// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
+// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
+// this library was built without real NICs.
 polyrail_code polyrail_devices(uint32_t backend,
                                polyrail_device_info *devices,
                                size_t capacity,
                                size_t *count);
 
-// Closes a domain. What was made of it stays, and keeps the devices open.
+// Closes a domain. Objects made from it stay valid, and keep the devices open.
 polyrail_code polyrail_domain_close(polyrail_domain *domain);
 
-// Registers `length` bytes from `start` on with every device of the domain. The memory stays allocated until
-// the region is closed. While requests or peers may write parts of it, nobody else touches those; while they may
-// read, nobody writes. `access` is POLYRAIL_ACCESS_ bits. Memory may be registered any number of times.
+// Registers `length` bytes from `start` with every device of the domain. The memory must stay
+// allocated until the region is closed. The program must not access parts that requests or peers
+// may write, and must not write parts that they may read. `access` is POLYRAIL_ACCESS_ bits.
+// Memory may be registered any number of times.
 polyrail_code polyrail_region_register(polyrail_domain *domain,
                                        void *start,
                                        size_t length,
                                        uint32_t access,
                                        polyrail_region **region);
 
-// Registers a part of a dma-buf, such as memory of a GPU. `iova` is an address that has the same place in its page
-// as `offset` has; usually the one that it has there. The file may be closed afterwards. Not with the software NIC.
+// Registers a part of a dma-buf, such as memory of a GPU. `iova` is the address by which requests
+// name the first byte, usually the GPU's own. It must have the same offset within its page as
+// `offset`. The file may be closed afterwards. Not with the software NIC.
 polyrail_code polyrail_region_register_dmabuf(polyrail_domain *domain,
                                               int32_t fd,
                                               uint64_t offset,
@@ -826,18 +855,19 @@ polyrail_code polyrail_region_register_dmabuf(polyrail_domain *domain,
                                               uint32_t access,
                                               polyrail_region **region);
 
-// What a peer needs to reach the region, as bytes that travel by whatever way: at most POLYRAIL_REMOTE_BYTES.
-// Stores how many in `length`.
+// Exports what a peer needs to access the region: at most POLYRAIL_REMOTE_BYTES, which the program
+// sends to the peer. Stores their number in `length`.
 polyrail_code polyrail_region_export(polyrail_region *region, void *bytes, size_t capacity, size_t *length);
 
-// Deregisters the memory, which is the caller's again; what names it and is under way fails. With
-// POLYRAIL_CODE_STILL_ACCESSED it never is the caller's again, and the handle is closed all the same.
+// Deregisters the memory, which then belongs to the caller again. Requests in progress that use it
+// fail. POLYRAIL_CODE_STILL_ACCESSED: devices may still access the memory until the process ends;
+// the handle is closed nevertheless.
 polyrail_code polyrail_region_close(polyrail_region *region);
 
-// Memory of a peer's, from the bytes that polyrail_region_export made there.
+// Makes a handle for a peer's memory from the bytes that polyrail_region_export made there.
 polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_remote **remote);
 
-// Forgets it.
+// Closes the handle of a peer's memory.
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
 // Begins to connect to a listener, such as "10.0.0.2:7471", in the background. Never waits; what becomes of it,

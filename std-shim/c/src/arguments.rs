@@ -20,17 +20,17 @@ fn check<T>(pointer: *const T, what: &str) -> Result<(), Refusal> {
 ///
 /// # Safety
 ///
-/// Unless it is NULL or misaligned, nobody else uses the memory during the call.
+/// Unless it is NULL or misaligned, only this call uses the memory.
 pub(crate) unsafe fn out<'a, T>(
     pointer: *mut T,
     what: &str,
 ) -> Result<&'a mut MaybeUninit<T>, Refusal> {
     check(pointer, what)?;
-    // SAFETY: the caller's promise; any bytes are a `MaybeUninit`.
+    // SAFETY: guaranteed by the caller; any bytes are a `MaybeUninit`.
     Ok(unsafe { &mut *pointer.cast() })
 }
 
-/// Where `count` results go; NULL if there is none.
+/// Where `count` results go; NULL if `count` is 0.
 ///
 /// # Safety
 ///
@@ -45,7 +45,7 @@ pub(crate) unsafe fn out_list<'a, T>(
     }
     check(pointer, what)?;
     check_count::<T>(count, what)?;
-    // SAFETY: the caller's promise; any bytes are `MaybeUninit`s.
+    // SAFETY: guaranteed by the caller; any bytes are `MaybeUninit`s.
     Ok(unsafe { slice::from_raw_parts_mut(pointer.cast(), count) })
 }
 
@@ -53,10 +53,10 @@ pub(crate) unsafe fn out_list<'a, T>(
 ///
 /// # Safety
 ///
-/// Unless it is NULL or misaligned, it is a `T` that nobody changes during the call.
+/// Unless it is NULL or misaligned, it is a `T` that does not change during the call.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Refusal> {
     check(pointer, what)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { &*pointer })
 }
 
@@ -75,7 +75,7 @@ pub(crate) unsafe fn list<'a, T>(
     }
     check(pointer, what)?;
     check_count::<T>(count, what)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
@@ -89,14 +89,17 @@ pub(crate) unsafe fn bytes<'a>(
     length: usize,
     what: &str,
 ) -> Result<&'a [u8], Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { list(pointer.cast(), length, what) }
 }
 
 fn check_count<T>(count: usize, what: &str) -> Result<(), Refusal> {
     let most = isize::MAX as usize / size_of::<T>().max(1);
     if count > most {
-        return refuse(Code::Argument, format_args!("{what}: {count} do not fit into any memory"));
+        return refuse(
+            Code::Argument,
+            format_args!("{what}: {count} elements are longer than the address space"),
+        );
     }
     Ok(())
 }
@@ -105,7 +108,7 @@ fn check_count<T>(count: usize, what: &str) -> Result<(), Refusal> {
 ///
 /// # Safety
 ///
-/// Unless it is NULL, it ends with a 0, and nobody changes it during the call.
+/// Unless it is NULL, it ends with a 0 and does not change during the call.
 pub(crate) unsafe fn text<'a>(
     pointer: *const c_char,
     what: &str,
@@ -113,7 +116,7 @@ pub(crate) unsafe fn text<'a>(
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { CStr::from_ptr(pointer) }.to_str() {
         Ok(text) => Ok(Some(text)),
         Err(error) => refuse(Code::Argument, format_args!("{what} is not UTF-8: {error}")),
@@ -129,14 +132,14 @@ pub(crate) unsafe fn needed_text<'a>(
     pointer: *const c_char,
     what: &str,
 ) -> Result<&'a str, Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { text(pointer, what) }? {
         Some(text) => Ok(text),
         None => refuse(Code::Null, format_args!("{what} is NULL")),
     }
 }
 
-/// The caller's memory for an answer of any length.
+/// The caller's memory for a result of any length.
 pub(crate) struct Answer<'a> {
     room: &'a mut [MaybeUninit<u8>],
     length: &'a mut MaybeUninit<usize>,
@@ -151,10 +154,10 @@ impl<'a> Answer<'a> {
         capacity: usize,
         length: *mut usize,
     ) -> Result<Self, Refusal> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let length = unsafe { out(length, "length") }?;
-        // SAFETY: the caller's promise.
-        let room = unsafe { out_list(pointer.cast(), capacity, "the memory for the answer") }?;
+        // SAFETY: guaranteed by the caller.
+        let room = unsafe { out_list(pointer.cast(), capacity, "the memory for the result") }?;
         Ok(Self { room, length })
     }
 
@@ -165,14 +168,14 @@ impl<'a> Answer<'a> {
                 self.length.write(most);
                 refuse(
                     Code::TooShort,
-                    format_args!("room for {room} bytes, of {most} that may come"),
+                    format_args!("room for {room} bytes, but up to {most} may arrive"),
                 )
             }
             _ => Ok(()),
         }
     }
 
-    /// Stores the answer and its length, or how much room it takes.
+    /// Stores the result and its length, or the required length if there is too little room.
     pub(crate) fn give(self, answer: &[u8]) -> Result<(), Refusal> {
         self.give_with(answer, &[])
     }
@@ -183,8 +186,10 @@ impl<'a> Answer<'a> {
         let needed = answer.len() + behind.len();
         let Some(room) = room.get_mut(..needed) else {
             length.write(needed);
-            let words =
-                format_args!("{needed} bytes are needed, and there is room for {}", room.len());
+            let words = format_args!(
+                "{needed} bytes are needed, but there is room for only {}",
+                room.len()
+            );
             return refuse(Code::TooShort, words);
         };
         length.write(answer.len());
@@ -205,9 +210,9 @@ pub(crate) unsafe fn give_list<T: Copy>(
     count: *mut usize,
     all: &[T],
 ) -> Result<(), Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let count = unsafe { out(count, "count") }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let room = unsafe { out_list(pointer, capacity, "the list") }?;
     count.write(all.len());
     for (room, one) in room.iter_mut().zip(all) {
@@ -216,10 +221,10 @@ pub(crate) unsafe fn give_list<T: Copy>(
     Ok(())
 }
 
-/// Refuses more than there may be.
+/// Refuses more than `most` bytes.
 pub(crate) fn check_length(length: usize, most: usize) -> Result<(), Refusal> {
     match length > most {
-        true => refuse(Code::TooMany, format_args!("{length} bytes, of {most} at most")),
+        true => refuse(Code::TooMany, format_args!("{length} bytes, but the limit is {most}")),
         false => Ok(()),
     }
 }

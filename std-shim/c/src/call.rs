@@ -20,8 +20,8 @@ pub(crate) fn call(carry_out: impl FnOnce() -> Result<(), Refusal>) -> Code {
 fn panicked(payload: Box<dyn Any + Send>) -> Code {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    let text = text.unwrap_or_else(|| "no words".to_owned());
+    let text = text.unwrap_or_else(|| "no message".to_owned());
     // Whatever it is, dropping it may panic again.
     std::mem::forget(payload);
-    keep(Failure::new(Code::Panic, format_args!("a fault of this library: {text}")))
+    keep(Failure::new(Code::Panic, format_args!("internal error of this library: {text}")))
 }

@@ -1,4 +1,4 @@
-//! What there is to know of devices.
+//! Properties of devices.
 
 use crate::code::Code;
 #[cfg(feature = "verbs")]
@@ -10,7 +10,7 @@ use crate::types::{DeviceInfo, POLYRAIL_NAME_BYTES, POLYRAIL_PATH_BYTES};
 use polyrail::nic::{Device, DeviceConfig, Fabric};
 use std::ffi::c_char;
 
-/// Text with a 0 behind it, cut off where there is no more room.
+/// Text with a terminating 0, cut off if it is too long.
 pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     let mut bytes = [0; N];
     let text = &text[..text.floor_char_boundary(N - 1)];
@@ -34,7 +34,7 @@ pub(crate) fn info_of_software(device: &Device) -> DeviceInfo {
     }
 }
 
-/// What a domain without names gets.
+/// Devices of a domain that names none.
 pub(crate) fn software() -> DeviceInfo {
     info_of_software(&Fabric::threaded().create_device(DeviceConfig::named("soft0")))
 }
@@ -70,13 +70,13 @@ pub(crate) fn verbs() -> Result<Vec<DeviceInfo>, Refusal> {
     without_verbs()
 }
 
-/// What is asked of real NICs, if there is nothing that could reach one.
+/// The stand-in for real NICs in a build without verbs.
 #[cfg(not(feature = "verbs"))]
 pub(crate) fn without_verbs<T>() -> Result<T, Refusal> {
     refuse(Code::Unsupported, "this library was built without real NICs (the feature verbs)")
 }
 
-/// Those of a domain, in its order.
+/// The devices of a domain, in its order.
 #[cfg(feature = "verbs")]
 pub(crate) fn infos_of_verbs(
     domains: &[polyrail::rdma::VerbsDomain],
@@ -97,10 +97,10 @@ pub(crate) fn infos_of_verbs(
 mod tests {
     use super::*;
 
-    /// No device is not the same as nobody who could look for one.
+    /// Without verbs, looking for devices is an error, and not an empty list.
     #[test]
     fn without_real_nics_none_is_listed() {
-        let Err(Refusal::Failure(failure)) = verbs() else { panic!("it looked for devices") };
+        let Err(Refusal::Failure(failure)) = verbs() else { panic!("expected an error") };
         assert_eq!(failure.code, Code::Unsupported);
     }
 }

@@ -16,12 +16,12 @@ use polyrail::rdma::VerbsDomain;
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
-/// The devices of a domain; a handle.
+/// The devices of a domain. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) enum Devices {
-    /// In software.
+    /// Software NICs.
     Software(Arc<Vec<ProtectionDomain>>),
-    /// Real ones.
+    /// Real NICs.
     #[cfg(feature = "verbs")]
     Verbs(Arc<Vec<VerbsDomain>>),
 }
@@ -32,16 +32,17 @@ impl Object for Domain {
     type Value = Devices;
 }
 
-/// What all software devices of this process are on. Peers outlive their domain, and reach those of others.
+/// The fabric of all software devices in this process. It is global because peers outlive their
+/// domain, and reach peers of other domains.
 static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
-/// A handle to the devices of a domain.
+/// Returns the devices of a domain.
 pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
     alone(|| table::exclusive(domain).map(|devices| Devices::clone(&devices)))
 }
 
-/// What two threads do at the same time is refused to one of them, which tries again: whoever has the domain takes a
-/// handle, which is a matter of nanoseconds.
+/// Repeats a call that is refused because another thread uses the domain. That takes nanoseconds,
+/// because the other thread only clones a handle.
 fn alone<T>(mut what: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     loop {
         match what() {
@@ -51,18 +52,18 @@ fn alone<T>(mut what: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> 
     }
 }
 
-/// A backend's number.
+/// Returns the backend with this number.
 pub(crate) fn backend(number: u32) -> Result<Backend, Refusal> {
     const VERBS: u32 = Backend::Verbs as u32;
     const SOFTWARE: u32 = Backend::Software as u32;
     match number {
         0 | VERBS => Ok(Backend::Verbs),
         SOFTWARE => Ok(Backend::Software),
-        _ => refuse(Code::Argument, format_args!("there is no backend {number}")),
+        _ => refuse(Code::Argument, format_args!("unknown backend {number}")),
     }
 }
 
-/// What a domain is to be made of.
+/// The checked options of a domain.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     names: Vec<&'a str>,
@@ -91,7 +92,8 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
         Some(names) => names.split(',').map(str::trim).collect(),
     };
     if names.len() > POLYRAIL_MAX_DEVICES {
-        let words = format_args!("{} devices, of {POLYRAIL_MAX_DEVICES} at most", names.len());
+        let words =
+            format_args!("{} devices, but the limit is {POLYRAIL_MAX_DEVICES}", names.len());
         return refuse(Code::TooMany, words);
     }
     let bytes_per_second = NonZeroU64::new(options.software_bytes_per_second);
@@ -147,11 +149,11 @@ pub unsafe extern "C" fn polyrail_domain_open(
     domain: *mut *mut Domain,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(domain, "domain") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { read(options) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let names = unsafe { text(options.devices, "devices") }?;
         let plan = plan(&options, names)?;
         let devices = match backend(options.backend)? {
@@ -163,7 +165,8 @@ pub unsafe extern "C" fn polyrail_domain_open(
     })
 }
 
-/// The devices of a domain, in their order. Stores up to `capacity`, and in `count` how many there are.
+/// Returns the devices of a domain, in their order. Stores up to `capacity` of them, and their
+/// total number in `count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_domain_devices(
     domain: *mut Domain,
@@ -179,13 +182,14 @@ pub unsafe extern "C" fn polyrail_domain_devices(
             #[cfg(feature = "verbs")]
             Devices::Verbs(domains) => devices::infos_of_verbs(&domains)?,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_list((devices, capacity), count, &all) }
     })
 }
 
-/// The devices of this machine, of a polyrail_backend, those that cannot be opened left out. Stores up to `capacity`,
-/// and in `count` how many there are. POLYRAIL_CODE_UNSUPPORTED: this library was built without real NICs.
+/// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
+/// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
+/// this library was built without real NICs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_devices(
     backend: u32,
@@ -198,12 +202,12 @@ pub unsafe extern "C" fn polyrail_devices(
             Backend::Software => vec![devices::software()],
             Backend::Default | Backend::Verbs => devices::verbs()?,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_list((devices, capacity), count, &all) }
     })
 }
 
-/// Closes a domain. What was made of it stays, and keeps the devices open.
+/// Closes a domain. Objects made from it stay valid, and keep the devices open.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_domain_close(domain: *mut Domain) -> Code {
     call(|| alone(|| table::remove(domain)).map(drop))

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::ffi::{CStr, CString};
 use std::fmt::Display;
 
-/// Why a call did nothing.
+/// Why a call was refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// Call again later.
@@ -24,13 +24,13 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// With these words.
+    /// Makes an error with this message.
     #[cold]
     pub(crate) fn new(code: Code, words: impl Display) -> Self {
         Self { code, words: words.to_string() }
     }
 
-    /// With the words of an error and of its reasons.
+    /// Makes an error with the message of `error` and of its sources.
     #[cold]
     pub(crate) fn of(code: Code, error: &(dyn Error + 'static)) -> Self {
         Self { code, words: Chain(error).to_string() }
@@ -43,7 +43,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Shorthand for an error that is returned.
+/// Shorthand for returning an error.
 #[cold]
 pub(crate) fn refuse<T>(code: Code, words: impl Display) -> Result<T, Refusal> {
     Err(Failure::new(code, words).into())
@@ -53,7 +53,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps the words for the thread.
+/// Keeps the message for the thread.
 #[cold]
 pub(crate) fn keep(Failure { code, words }: Failure) -> Code {
     // A 0 within would end them early.
@@ -63,7 +63,7 @@ pub(crate) fn keep(Failure { code, words }: Failure) -> Code {
     code
 }
 
-/// Hands out the words that were kept.
+/// Returns the kept message.
 pub(crate) fn last() -> *const std::ffi::c_char {
     const NONE: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NONE.as_ptr())

@@ -1,4 +1,4 @@
-//! What happened to peers and was not told yet.
+//! Events of peers that the program has not taken yet.
 
 use crate::arguments::out_list;
 use crate::code::Code;
@@ -9,7 +9,7 @@ use polyrail::virtual_qp::{RailEventKind, RailId};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-/// Nothing is taken from links and rails while so many wait.
+/// Links and rails are not read while this many events wait.
 const MOST: usize = 256;
 
 /// One thing that happened.
@@ -64,7 +64,7 @@ impl EventQueue {
         self.0.len() < MOST
     }
 
-    /// A peer left: nobody asks any more what happened to it.
+    /// Drops the events of a peer that was removed.
     pub(crate) fn forget(&mut self, peer: u64) {
         self.0.retain(|(whose, _)| *whose != peer);
     }
@@ -73,20 +73,20 @@ impl EventQueue {
         self.0.is_empty()
     }
 
-    /// Hands out the oldest.
+    /// Hands out the oldest event.
     ///
     /// # Safety
     ///
-    /// As of all arguments: the pointers are to what they should be.
+    /// As for all arguments, the pointers are valid for their types.
     pub(crate) unsafe fn next(
         &mut self,
         event: *mut Event,
         bytes: *mut c_void,
         capacity: usize,
     ) -> Result<(), Refusal> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let event = unsafe { place(event) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let room = unsafe { out_list(bytes.cast::<u8>(), capacity, "bytes") }?;
         let Some((peer, item)) = self.0.front() else { return Err(Refusal::NotNow) };
         let length = item.bytes.len();
@@ -99,7 +99,8 @@ impl EventQueue {
             code: item.code as i32,
         });
         let Some(room) = room.get_mut(..length) else {
-            let words = format_args!("{length} bytes came, and there is room for {capacity}");
+            let words =
+                format_args!("the event has {length} bytes, but there is room for only {capacity}");
             return refuse(Code::TooShort, words);
         };
         for (room, byte) in room.iter_mut().zip(&item.bytes) {

@@ -122,7 +122,7 @@ impl Local {
     }
 }
 
-/// The first bytes of an export: what it is, and its version.
+/// The first bytes of an export: its format and version.
 const MAGIC: [u8; 4] = *b"PLK1";
 const HEAD: usize = 21;
 const _: () = assert!(HEAD + 4 * POLYRAIL_MAX_DEVICES <= POLYRAIL_REMOTE_BYTES);
@@ -144,7 +144,8 @@ impl Far {
         Self { addr: words[0], length: words[1], rkeys: rkeys.collect() }
     }
 
-    /// As it travels: what it is, how many keys, where, how long, the keys; all big endian.
+    /// Returns the encoded form: magic bytes, number of keys, address, length, keys; all big
+    /// endian.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(POLYRAIL_REMOTE_BYTES);
         bytes.extend(MAGIC);
@@ -173,7 +174,7 @@ impl Far {
         match read() {
             Some(far) => Ok(far),
             None => {
-                let words = format_args!("{} bytes that no region was exported as", bytes.len());
+                let words = format_args!("{} bytes are not an exported region", bytes.len());
                 refuse(Code::Protocol, words)
             }
         }
@@ -192,7 +193,7 @@ fn at((addr, size): (u64, u64), offset: u64, length: u32, whose: &str) -> Result
         Some(end) if end <= size => Ok(addr.wrapping_add(offset)),
         _ => {
             let words = format_args!(
-                "{length} bytes from offset {offset} on do not lie within {whose} of {size} bytes"
+                "{length} bytes from offset {offset} do not lie within {whose} of {size} bytes"
             );
             refuse(Code::Range, words)
         }

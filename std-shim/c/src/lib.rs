@@ -1,19 +1,21 @@
-//! libpolyrail: [polyrail](https://docs.rs/polyrail) for C programs. `include/polyrail.h` is what they see, and its
-//! words are those of the functions here.
+//! libpolyrail: [polyrail](https://docs.rs/polyrail) for C programs. They include
+//! `include/polyrail.h`, which is generated from the docs of the functions here.
 //!
 //! # Reading order
 //!
-//! 1. `types` are the header's structures, `code` is what calls return, `error` keeps words for each thread;
-//! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles; `stack`
-//!    is for those that need much of it, and `log` tells the program what happens;
+//! 1. `types` are the header's structures, `code` is what calls return, `error` keeps the last
+//!    error message of each thread;
+//! 2. every call goes through `call`; `arguments` and `sized` check pointers, and `table` handles;
+//!    `stack` runs calls that need a large stack, and `log` reports events to the program;
 //! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
-//! 4. `options` become builders, `numbers` name peers, `events` is what happened to them, `pace` when polls look;
+//! 4. `options` become builders, `numbers` name peers, `events` queues what happened to them, and
+//!    `pace` decides when polls look for it;
 //! 5. `link` is how two sides meet over TCP, and `peer_state` the state of a peer beside its connection;
 //! 6. `peers` are connections, for requests or for messages.
 
 #![allow(
     clippy::missing_safety_doc,
-    reason = "the header says it once for all: pointers are NULL, or to what they should be, for the call"
+    reason = "the header states it for all functions: pointers are NULL or valid during the call"
 )]
 
 // In the order of the header.

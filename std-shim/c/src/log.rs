@@ -1,4 +1,5 @@
-//! What happens to connections, told to a function of the program's: what programs in Rust get by the crate `tracing`.
+//! Log lines for a function of the program: the events that programs in Rust get through the crate
+//! `tracing`.
 
 use crate::call::call;
 use crate::code::Code;
@@ -13,22 +14,24 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Who is told, and how much.
+/// The registered logger, with its context and level.
 struct Told {
     most: u32,
     logger: unsafe extern "C" fn(*mut c_void, u32, *const std::ffi::c_char),
     context: *mut c_void,
 }
 
-// SAFETY: whoever gave the function and its context promised that any thread may call it.
+// SAFETY: the caller of `polyrail_log` guarantees that any thread may call the function.
 unsafe impl Send for Told {}
 // SAFETY: the same.
 unsafe impl Sync for Told {}
 
-/// Read by whoever calls the logger, for as long as that takes.
+/// Locked for reading during every call of the logger, so that replacing the logger waits for those
+/// calls.
 static TOLD: RwLock<Option<Told>> = RwLock::new(None);
 
-/// Whether `tracing` knows of [`ToLogger`], which cannot be undone. Locked while that, or who is told, changes.
+/// Whether [`ToLogger`] is the subscriber of `tracing`, which cannot be undone. Locked while the
+/// subscriber or the logger changes.
 static SUBSCRIBED: Mutex<bool> = Mutex::new(false);
 
 thread_local! {
@@ -36,19 +39,23 @@ thread_local! {
     static IN_LOGGER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on what happens to connections of this process is told to `logger`, with `context`, as far as it is of
-/// `level` (a polyrail_log_level) or a lower one: that they are made, that rails fail and come back, that links break, why
-/// connections end. NULL: nobody is told, as at the beginning. Once this returns, no thread is in an earlier `logger`.
-/// POLYRAIL_CODE_STATE: it was called by `logger`, or, in a program with Rust of its own, something else is told by
-/// `tracing` already.
+/// Sets the function that receives log lines about the connections of this process: when they are
+/// made, when rails fail and return, when links break, and why connections end. `logger` receives
+/// lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
+/// initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
+/// POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
+/// another subscriber of `tracing`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut c_void) -> Code {
     call(|| {
         if level > LogLevel::Debug as u32 {
-            return refuse(Code::Argument, format_args!("there is no log level {level}"));
+            return refuse(Code::Argument, format_args!("unknown log level {level}"));
         }
         if IN_LOGGER.get() {
-            return refuse(Code::State, "called by the logger, which it would wait for");
+            return refuse(
+                Code::State,
+                "called by the logger itself, which the call would wait for",
+            );
         }
         let told = logger.map(|logger| Told { most: level, logger, context });
         let mut subscribed = SUBSCRIBED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,21 +69,24 @@ pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut 
 }
 
 fn subscribe() -> Result<(), Refusal> {
-    let failed = |_| Failure::new(Code::State, "something else in this process logs what happens");
+    let failed =
+        |_| Failure::new(Code::State, "this process already has another subscriber of `tracing`");
     Ok(set_global_default(ToLogger).map_err(failed)?)
 }
 
-/// Of `tracing`: events of the library become calls of the logger. Spans say nothing that events do not.
+/// The subscriber of `tracing`, which turns events of the library into calls of the logger. Spans
+/// are ignored, because events contain everything that they do.
 struct ToLogger;
 
 impl Subscriber for ToLogger {
-    /// Who is told changes.
+    /// The logger can change later.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What the logger's own calls of the library would have it told is not: this thread reads already.
+        // Events of calls that the logger itself makes are dropped: this thread holds the read lock
+        // already.
         if IN_LOGGER.get() {
             return false;
         }
@@ -120,13 +130,14 @@ fn tell(level: u32, line: Line) {
         // A 0 within would end them early.
         let words = (line.words + &line.fields).replace('\0', "\u{fffd}");
         let words = CString::new(words).unwrap_or_default();
-        // SAFETY: whoever gave it promised that it may be called so.
+        // SAFETY: the caller of `polyrail_log` guarantees that the function may be called like
+        // this.
         unsafe { (told.logger)(told.context, level, words.as_ptr()) };
     }
     IN_LOGGER.set(false);
 }
 
-/// What an event says: its words, then each field as ` name=value`.
+/// The text of an event: its message, then each field as ` name=value`.
 #[derive(Default)]
 struct Line {
     words: String,

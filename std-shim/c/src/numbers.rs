@@ -8,7 +8,7 @@ const PLACE_BITS: u32 = 16;
 /// The peers of an object, by place.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// 0 where there is none.
+    /// 0 in a free place.
     places: Vec<u64>,
     /// How many there have been.
     sequence: u64,
@@ -33,7 +33,7 @@ impl Numbers {
         if peer != 0 && self.places.get(place) == Some(&peer) {
             return Ok(place);
         }
-        refuse(Code::Peer, format_args!("there is no peer {peer:#x}, or not any more"))
+        refuse(Code::Peer, format_args!("unknown or removed peer {peer:#x}"))
     }
 
     /// Refuses a peer that its set does not have.
@@ -41,11 +41,11 @@ impl Numbers {
     pub(crate) fn found<T>(member: Option<T>, peer: u64) -> Result<T, Refusal> {
         match member {
             Some(member) => Ok(member),
-            None => refuse(Code::Peer, format_args!("peer {peer:#x} is not there any more")),
+            None => refuse(Code::Peer, format_args!("peer {peer:#x} was removed")),
         }
     }
 
-    /// There is none in this place any more.
+    /// Frees this place.
     pub(crate) fn remove(&mut self, place: usize) {
         if let Some(number) = self.places.get_mut(place) {
             *number = 0;

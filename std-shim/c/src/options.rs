@@ -32,9 +32,7 @@ fn or<T: Default + PartialEq>(value: T, default: T) -> T {
 fn small(name: &str, value: u32, most: u32) -> Result<u8, Refusal> {
     match u8::try_from(value) {
         Ok(small) if value <= most => Ok(small),
-        _ => {
-            refuse(Code::Argument, format_args!("{name} is {value}, and should be {most} at most"))
-        }
+        _ => refuse(Code::Argument, format_args!("{name} is {value}, but the limit is {most}")),
     }
 }
 
@@ -42,7 +40,7 @@ fn check_flags(flags: u32, known: u32, what: &str) -> Result<(), Refusal> {
     match flags & !known {
         0 => Ok(()),
         unknown => {
-            refuse(Code::Argument, format_args!("flags {unknown:#x} mean nothing for {what}"))
+            refuse(Code::Argument, format_args!("flags {unknown:#x} are not supported for {what}"))
         }
     }
 }
@@ -53,12 +51,12 @@ fn check_unused(fields: &[(&str, u32)], what: &str) -> Result<(), Refusal> {
         None => Ok(()),
         Some((name, value)) => refuse(
             Code::Argument,
-            format_args!("{name} is {value}, which means nothing for {what}"),
+            format_args!("{name} is {value}, but is not supported for {what}"),
         ),
     }
 }
 
-/// What the failure of a rail does.
+/// Returns what the failure of a rail does.
 pub(crate) fn rail_failure(options: &EndpointOptions) -> Result<virtual_qp::RailFailure, Refusal> {
     const FATAL: u32 = RailFailure::Fatal as u32;
     const REROUTE: u32 = RailFailure::Reroute as u32;

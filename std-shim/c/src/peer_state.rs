@@ -12,7 +12,7 @@ pub(crate) struct PeerState {
     pub(crate) link: Option<PeerLink>,
     /// Over a link or by cards.
     pub(crate) is_connected: bool,
-    /// Why it failed, once that is known.
+    /// Why the connection failed, if it did.
     pub(crate) end: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl PeerState {
     /// Refuses a second connection.
     pub(crate) fn check_not_connected(&self) -> Result<(), Refusal> {
         match self.is_connected || self.link.is_some() {
-            true => refuse(Code::State, "the peer is connected already, or about to be"),
+            true => refuse(Code::State, "the peer is already connected or connecting"),
             false => Ok(()),
         }
     }
@@ -47,7 +47,7 @@ impl PeerState {
         self.is_connected |= self.link.as_ref().is_some_and(PeerLink::has_met);
     }
 
-    /// The connection failed, which is told once.
+    /// Records that the connection failed, and reports it once.
     pub(crate) fn fail(
         &mut self,
         number: u64,
@@ -72,7 +72,7 @@ impl PeerState {
         }
     }
 
-    /// Ends the link, if there is one, so that the other side knows.
+    /// Ends the link, if there is one, so that the other side is notified.
     pub(crate) fn end_link(&mut self) {
         if let Some(link) = self.link.take() {
             link.end();

@@ -36,7 +36,7 @@ impl Object for Region {
 impl Object for Remote {
     const KIND: Kind = Kind::Remote;
     const NAME: &str = "polyrail_remote";
-    /// All of it is in the words.
+    /// The words describe all of it.
     type Value = ();
 }
 
@@ -55,14 +55,14 @@ fn access_flags(access: u32) -> Result<AccessFlags, Refusal> {
     let written = POLYRAIL_ACCESS_REMOTE_WRITE | POLYRAIL_ACCESS_REMOTE_ATOMIC;
     if access & written != 0 && access & POLYRAIL_ACCESS_LOCAL_WRITE == 0 {
         let words = format_args!(
-            "access {access:#x}: peers may write or change only what requests of this side may write, too"
+            "access {access:#x}: remote write and remote atomic access require local write access"
         );
         return refuse(Code::Argument, words);
     }
     Ok(AccessFlags::from_bits_retain(access))
 }
 
-/// The code of a device's refusal.
+/// Returns the code of a device's refusal.
 pub(crate) fn device_failure(error: &DeviceError) -> Failure {
     let code = match error {
         DeviceError::NoDmaBuf { .. } | DeviceError::NoOnDemandPaging { .. } => Code::Unsupported,
@@ -87,9 +87,10 @@ fn put(
     table::insert(registered, &local.words())
 }
 
-/// Registers `length` bytes from `start` on with every device of the domain. The memory stays allocated until
-/// the region is closed. While requests or peers may write parts of it, nobody else touches those; while they may
-/// read, nobody writes. `access` is POLYRAIL_ACCESS_ bits. Memory may be registered any number of times.
+/// Registers `length` bytes from `start` with every device of the domain. The memory must stay
+/// allocated until the region is closed. The program must not access parts that requests or peers
+/// may write, and must not write parts that they may read. `access` is POLYRAIL_ACCESS_ bits.
+/// Memory may be registered any number of times.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_region_register(
     domain: *mut Domain,
@@ -99,18 +100,18 @@ pub unsafe extern "C" fn polyrail_region_register(
     region: *mut *mut Region,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(region, "region") }?;
         if start.is_null() {
             return refuse(Code::Null, "start is NULL");
         }
         if length == 0 || start.addr().checked_add(length).is_none() {
-            let words = format_args!("{length} bytes from {start:p} on cannot be registered");
+            let words = format_args!("cannot register {length} bytes from {start:p}");
             return refuse(Code::Argument, words);
         }
         let flags = access_flags(access)?;
         let start = start.cast();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let registered = unsafe {
             match devices(domain)? {
                 Devices::Software(domains) => {
@@ -129,8 +130,9 @@ pub unsafe extern "C" fn polyrail_region_register(
     })
 }
 
-/// Registers a part of a dma-buf, such as memory of a GPU. `iova` is an address that has the same place in its page
-/// as `offset` has; usually the one that it has there. The file may be closed afterwards. Not with the software NIC.
+/// Registers a part of a dma-buf, such as memory of a GPU. `iova` is the address by which requests
+/// name the first byte, usually the GPU's own. It must have the same offset within its page as
+/// `offset`. The file may be closed afterwards. Not with the software NIC.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_region_register_dmabuf(
     domain: *mut Domain,
@@ -142,20 +144,20 @@ pub unsafe extern "C" fn polyrail_region_register_dmabuf(
     region: *mut *mut Region,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(region, "region") }?;
         if fd < 0 {
             return refuse(Code::Argument, format_args!("{fd} is not a file descriptor"));
         }
         if length == 0 || iova.checked_add(length as u64).is_none() {
-            let words = format_args!("{length} bytes at {iova:#x} cannot be registered");
+            let words = format_args!("cannot register {length} bytes at {iova:#x}");
             return refuse(Code::Argument, words);
         }
         let flags = access_flags(access)?;
-        // SAFETY: the caller's promise; one that is closed is refused by the kernel.
+        // SAFETY: guaranteed by the caller; the kernel refuses a closed descriptor.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let part = DmaBuf { fd, offset, length, iova };
-        // SAFETY: the caller's promise; inline requests of it are refused.
+        // SAFETY: guaranteed by the caller; inline requests from this memory are refused.
         let registered = unsafe {
             match devices(domain)? {
                 Devices::Software(domains) => {
@@ -174,8 +176,8 @@ pub unsafe extern "C" fn polyrail_region_register_dmabuf(
     })
 }
 
-/// What a peer needs to reach the region, as bytes that travel by whatever way: at most POLYRAIL_REMOTE_BYTES.
-/// Stores how many in `length`.
+/// Exports what a peer needs to access the region: at most POLYRAIL_REMOTE_BYTES, which the program
+/// sends to the peer. Stores their number in `length`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_region_export(
     region: *mut Region,
@@ -184,15 +186,16 @@ pub unsafe extern "C" fn polyrail_region_export(
     length: *mut usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let answer = unsafe { Answer::new(bytes, capacity, length) }?;
         let local = Local::from_words(&table::words(region)?);
         answer.give(&local.for_peers().encode())
     })
 }
 
-/// Deregisters the memory, which is the caller's again; what names it and is under way fails. With
-/// POLYRAIL_CODE_STILL_ACCESSED it never is the caller's again, and the handle is closed all the same.
+/// Deregisters the memory, which then belongs to the caller again. Requests in progress that use it
+/// fail. POLYRAIL_CODE_STILL_ACCESSED: devices may still access the memory until the process ends;
+/// the handle is closed nevertheless.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_region_close(region: *mut Region) -> Code {
     call(|| {
@@ -205,7 +208,7 @@ pub extern "C" fn polyrail_region_close(region: *mut Region) -> Code {
     })
 }
 
-/// Memory of a peer's, from the bytes that polyrail_region_export made there.
+/// Makes a handle for a peer's memory from the bytes that polyrail_region_export made there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_remote_import(
     bytes: *const c_void,
@@ -213,9 +216,9 @@ pub unsafe extern "C" fn polyrail_remote_import(
     remote: *mut *mut Remote,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(remote, "remote") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { self::bytes(bytes, length, "bytes") }?;
         let far = Far::decode(bytes)?;
         place.write(table::insert((), &far.words())?);
@@ -223,7 +226,7 @@ pub unsafe extern "C" fn polyrail_remote_import(
     })
 }
 
-/// Forgets it.
+/// Closes the handle of a peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_remote_close(remote: *mut Remote) -> Code {
     call(|| table::remove(remote).map(drop))

@@ -1,5 +1,5 @@
-//! Structures that begin with their size, so that programs and libraries of different versions understand each
-//! other: what the one does not know is 0 for the other.
+//! Structures that begin with their size, so that programs and libraries of different versions work
+//! together: fields that one of the two does not have are 0 for the other.
 
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
@@ -69,34 +69,35 @@ unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
         || T::WIDE.iter().any(cuts)
     {
         let own = size_of::<T>();
-        let words = format_args!("{}.size is {size}: it should be sizeof, such as {own}", T::NAME);
+        let words =
+            format_args!("{}.size is {size}, but must be its sizeof, such as {own}", T::NAME);
         return refuse(Code::Size, words);
     }
     Ok(size as usize)
 }
 
-/// Reads what the caller gives; zeros for NULL.
+/// Reads the caller's structure; zeros for NULL.
 ///
 /// # Safety
 ///
-/// Unless it is NULL or misaligned, there are as many bytes as it says in its first field.
+/// Unless it is NULL or misaligned, it has as many bytes as its first field states.
 pub(crate) unsafe fn read<T: SizedFirst>(pointer: *const T) -> Result<T, Refusal> {
     // SAFETY: any bytes are a value.
     let mut value: T = unsafe { std::mem::zeroed() };
     if pointer.is_null() {
         return Ok(value);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let size = unsafe { size(pointer) }?;
     let known = size.min(size_of::<T>());
     // SAFETY: both are that long, and any bytes are a value.
     unsafe { ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut value).cast(), known) };
     for at in known..size {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let byte = unsafe { pointer.cast::<u8>().add(at).read() };
         if byte != 0 {
             let words = format_args!(
-                "{}: byte {at} is {byte}, and this library knows {known} bytes only",
+                "{}: byte {at} is {byte}, but this version of the library has only {known} bytes",
                 T::NAME
             );
             return refuse(Code::Size, words);
@@ -111,28 +112,29 @@ pub(crate) struct Place<T> {
     size: usize,
 }
 
-/// Takes the caller's place for a structure.
+/// Checks the memory where a result goes.
 ///
 /// # Safety
 ///
-/// As [`read`], and nobody else uses those bytes during the call.
+/// As [`read`], and only this call uses those bytes.
 pub(crate) unsafe fn place<T: SizedFirst>(pointer: *mut T) -> Result<Place<T>, Refusal> {
     if pointer.is_null() {
         return refuse(Code::Null, format_args!("the {} is NULL", T::NAME));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let size = unsafe { size(pointer.cast_const()) }?;
     Ok(Place { pointer, size })
 }
 
 impl<T: SizedFirst> Place<T> {
-    /// Stores the value, but for its size; what the caller knows and this library does not is 0.
+    /// Stores the value, except for its size. Fields that only the caller's version has are set to
+    /// 0.
     pub(crate) fn put(&self, value: &T) {
         let Self { pointer, size } = *self;
         let first = size_of::<u32>();
         let known = size.min(size_of::<T>());
         let (to, from) = (pointer.cast::<u8>(), ptr::from_ref(value).cast::<u8>());
-        // SAFETY: who made the place promised `size` bytes; a value has no padding.
+        // SAFETY: the caller of `place` guarantees `size` bytes; a value has no padding.
         unsafe {
             ptr::copy_nonoverlapping(from.add(first), to.add(first), known - first);
             to.add(known).write_bytes(0, size - known);

@@ -4,24 +4,25 @@ use crate::code::Code;
 use crate::error::last;
 use std::ffi::{CStr, c_char};
 
-/// The version that this header is of: major << 16 | minor << 8 | patch.
+/// The version of this header: major << 16 | minor << 8 | patch.
 pub const POLYRAIL_VERSION: u32 = 1 << 8;
 
-/// The library's version. Those of the same major number, and before 1.0.0 of the same minor number, understand each
-/// other's structures.
+/// Returns the library's version. Versions with the same major number (before 1.0.0, with the same
+/// minor number) understand each other's structures.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_version() -> u32 {
     POLYRAIL_VERSION
 }
 
-/// What a code means, in a few words; never NULL. Valid for ever.
+/// Returns what a code means, in a few words. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_strerror(code: i32) -> *const c_char {
     words(code).as_ptr()
 }
 
-/// The words of the last call of this thread that returned an error: what, where, with which value. Empty if there
-/// was none; never NULL. Valid until another call of this thread returns an error.
+/// Returns the message of the last call of this thread that returned an error: the reason, the
+/// place and the values. Empty if there was none; never NULL. Valid until another call of this
+/// thread returns an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_last_error() -> *const c_char {
     last()
@@ -31,31 +32,31 @@ fn words(code: i32) -> &'static CStr {
     const ALL: [(Code, &CStr); 27] = [
         (Code::Ok, c"done"),
         (Code::NotNow, c"not now: poll, and call again"),
-        (Code::Null, c"a pointer is NULL that must not be"),
-        (Code::Handle, c"a handle was closed, or never was one"),
+        (Code::Null, c"a required pointer is NULL"),
+        (Code::Handle, c"a handle was closed, or never existed"),
         (Code::Kind, c"a handle is of another kind"),
         (Code::Busy, c"another thread is in a call with the object"),
-        (Code::Poisoned, c"the object is of no use since a call panicked"),
-        (Code::Panic, c"a fault of the library"),
-        (Code::Argument, c"a value that an argument or option cannot have"),
-        (Code::Size, c"a structure has a size that is not known"),
+        (Code::Poisoned, c"an earlier call with the object panicked: close it"),
+        (Code::Panic, c"an internal error of the library"),
+        (Code::Argument, c"an invalid argument or option"),
+        (Code::Size, c"unknown size of a structure"),
         (Code::Range, c"offset and length do not lie within the memory"),
-        (Code::TooShort, c"the memory for the answer is too short"),
-        (Code::TooMany, c"more than there may be"),
-        (Code::Peer, c"there is no such peer"),
-        (Code::Request, c"there is no such request"),
-        (Code::State, c"it cannot be called now"),
+        (Code::TooShort, c"the memory for the result is too short"),
+        (Code::TooMany, c"too many, or too long"),
+        (Code::Peer, c"unknown peer"),
+        (Code::Request, c"unknown request"),
+        (Code::State, c"invalid in the present state"),
         (Code::Failed, c"the connection failed"),
         (Code::Access, c"the memory does not permit the access"),
-        (Code::Keys, c"the memory is not registered with a device that the request needs"),
-        (Code::Unsupported, c"it cannot be done here"),
-        (Code::NoDevice, c"there is no such device, or it cannot be used"),
+        (Code::Keys, c"the memory is not registered with a device that the request uses"),
+        (Code::Unsupported, c"not supported by the build, backend or device"),
+        (Code::NoDevice, c"unknown or unusable device"),
         (Code::Device, c"a device or its driver refused"),
-        (Code::System, c"the system gave no memory, file or thread"),
+        (Code::System, c"the system has no memory, file descriptor or thread left"),
         (Code::StillAccessed, c"a device may still access the memory"),
-        (Code::Mismatch, c"the two ends do not go together"),
-        (Code::Protocol, c"bytes that are not what they should be"),
-        (Code::Link, c"a link cannot be made, or broke"),
+        (Code::Mismatch, c"the options of the two ends do not match"),
+        (Code::Protocol, c"malformed bytes from a peer"),
+        (Code::Link, c"a link could not be made, or broke"),
     ];
     let known = ALL.iter().find(|(known, _)| *known as i32 == code);
     known.map_or(c"an unknown code", |(_, words)| words)

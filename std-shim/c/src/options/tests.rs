@@ -14,7 +14,7 @@ fn options(changes: &[Change]) -> EndpointOptions {
     options
 }
 
-/// What both kinds of connections have, each with a value of its own.
+/// The options of both kinds of connections, each with a different value.
 const OF_BOTH: &[Change] = &[
     |options| options.rails = 3,
     |options| options.rail_failure = RailFailure::Reroute as u32,
@@ -82,7 +82,7 @@ fn connect_options_of_both() -> ConnectOptions {
     }
 }
 
-/// Builders cannot be compared, but they tell all that is in them.
+/// Builders cannot be compared, but their debug output shows every field.
 fn told<T: std::fmt::Debug>(built: Result<T, Refusal>) -> String {
     format!("{:?}", built.unwrap())
 }

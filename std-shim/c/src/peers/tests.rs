@@ -139,7 +139,10 @@ fn panic_within(kind: For) {
         let mut info = PeerInfo { size: size_of::<PeerInfo>() as u32, ..zeroed() };
         assert_eq!(polyrail_peers_info(peers, peer, &raw mut info), Code::Panic);
         let words = CStr::from_ptr(polyrail_last_error()).to_str().unwrap();
-        assert!(words.starts_with("a fault of this library: index out of bounds"), "{words}");
+        assert!(
+            words.starts_with("internal error of this library: index out of bounds"),
+            "{words}"
+        );
         assert_eq!(polyrail_peers_info(peers, peer, &raw mut info), Code::Poisoned);
         assert_eq!(polyrail_peers_add(peers, ptr::null(), &raw mut peer), Code::Poisoned);
         let polled = polyrail_peers_poll(peers, ptr::null_mut(), 0, &raw mut count);

@@ -1,10 +1,10 @@
-//! What a handle says.
+//! The encoding of a handle.
 
 /// Bits of a slot's number.
 pub(super) const INDEX_BITS: u32 = 20;
 
-/// Bits of a generation: a slot that is used anew every microsecond begins again after twelve days, and then a
-/// handle that was kept all that time may be taken for another one.
+/// Bits of a generation. A slot that is reused every microsecond repeats its generations after
+/// twelve days. Only then can a handle that was kept all that time be mistaken for another one.
 pub(super) const GENERATION_BITS: u32 = 40;
 
 const MARK_BITS: u32 = 1;
@@ -29,7 +29,7 @@ impl Handle {
         (generation as usize) << (MARK_BITS + INDEX_BITS) | (index as usize) << MARK_BITS | MARK
     }
 
-    /// What an address says, if it can be a handle at all.
+    /// Decodes an address, if it can be a handle.
     #[inline]
     pub(super) const fn of(address: usize) -> Option<Self> {
         let index = (address >> MARK_BITS) as u32 & ((1 << INDEX_BITS) - 1);

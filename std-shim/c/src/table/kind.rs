@@ -41,10 +41,10 @@ impl Misuse {
         let name = O::NAME;
         let (code, what) = match self {
             Self::Null => (Code::Null, "is NULL"),
-            Self::Closed => (Code::Handle, "was closed, or never was a handle"),
+            Self::Closed => (Code::Handle, "was closed, or never existed"),
             Self::OtherKind => (Code::Kind, "is a handle of another kind"),
             Self::Busy => (Code::Busy, "is in use by a call in another thread"),
-            Self::Poisoned => (Code::Poisoned, "is of no use since a call panicked: close it"),
+            Self::Poisoned => (Code::Poisoned, "was in a call that panicked: close it"),
         };
         Failure::new(code, format_args!("{name} {pointer:p} {what}")).into()
     }

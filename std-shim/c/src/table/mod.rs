@@ -1,10 +1,11 @@
 //! Handles, and the objects behind them.
 //!
-//! A handle is not an address: it names a slot of a table that is never freed, and a generation of that slot. So
-//! one that was closed, made up, or is of another kind is found out, and nothing is touched. An object is used by
-//! one call at a time; a second one is refused at once ([`slot`]). Calls on the data path look up three handles:
-//! the object that polls costs one atomic exchange, and what they need of registered memory are a few words that
-//! are read without any ([`words`](mod@words)).
+//! A handle is not an address: it names a slot of a table that is never freed, and a generation of
+//! that slot. A handle that was closed, made up, or is of another kind is therefore detected before
+//! memory is touched. An object is used by one call at a time; a second call is refused at once
+//! ([`slot`]). Calls on the data path look up three handles. The polling object costs one atomic
+//! exchange; the few words that describe registered memory are read without one
+//! ([`words`](mod@words)).
 
 mod guard;
 mod handle;
@@ -32,10 +33,10 @@ fn find<O: Object>(pointer: *mut O) -> Result<(Handle, &'static Slot), Misuse> {
     Ok((handle, slots::slot(handle.index).ok_or(Misuse::Closed)?))
 }
 
-/// Puts an object into the table, with words for whoever reads only those.
+/// Puts an object into the table, with words that can be read without entering the object.
 pub(crate) fn insert<O: Object>(value: O::Value, words: &Words) -> Result<*mut O, Refusal> {
     let Some((index, slot)) = slots::take() else {
-        let words = format_args!("{} objects are open, no more are possible", slots::MOST);
+        let words = format_args!("{} objects are open, which is the limit", slots::MOST);
         return Err(Failure::new(Code::TooMany, words).into());
     };
     let generation = slot.put(O::KIND, Box::into_raw(Box::new(value)).cast(), words);
@@ -47,20 +48,22 @@ pub(crate) fn insert<O: Object>(value: O::Value, words: &Words) -> Result<*mut O
 pub(crate) fn exclusive<O: Object>(pointer: *mut O) -> Result<Exclusive<O::Value>, Refusal> {
     let entered = find(pointer).and_then(|(handle, slot)| {
         let held = slot.enter(handle.generation, O::KIND)?;
-        // SAFETY: an object of this kind has this type, and it is nobody else's until it is left.
+        // SAFETY: an object of this kind has this type, and only this call uses it until it leaves.
         Ok(unsafe { Exclusive::new(slot, held, slot.value().cast()) })
     });
     entered.map_err(|misuse| misuse.refusal(pointer))
 }
 
-/// The words that came with the object. Always inlined, as what it calls: they would be moved several times.
+/// Returns the words that came with the object. Always inlined, as is what it calls, because
+/// otherwise the words would be copied several times.
 #[inline(always)]
 pub(crate) fn words<O: Object>(pointer: *mut O) -> Result<Words, Refusal> {
     let read = find(pointer).and_then(|(handle, slot)| slot.words(handle.generation, O::KIND));
     read.map_err(|misuse| misuse.refusal(pointer))
 }
 
-/// Takes the object out of the table; its handle is of no use any more. One that is poisoned can be taken, too.
+/// Takes the object out of the table, which invalidates its handle. Poisoned objects can be
+/// removed, too.
 pub(crate) fn remove<O: Object>(pointer: *mut O) -> Result<Box<O::Value>, Refusal> {
     let removed = find(pointer).and_then(|(handle, slot)| {
         let value = slot.take(handle.generation, O::KIND)?;

@@ -33,7 +33,7 @@ pub(super) struct Slot {
     words: [AtomicU64; WORDS],
 }
 
-/// The state of an object that nobody uses.
+/// The state of an object that is not in use.
 const fn idle(generation: u64, kind: Kind) -> u64 {
     generation << GENERATION_SHIFT | (kind as u64) << KIND_SHIFT
 }
@@ -47,7 +47,7 @@ impl Slot {
         }
     }
 
-    /// Puts an object in, and returns its generation. The slot is free, and nobody else's.
+    /// Puts an object in, and returns its generation. The slot is free, and only this call has it.
     pub(super) fn put(&self, kind: Kind, value: *mut (), words: &Words) -> u64 {
         let generation = self.state.load(Ordering::Relaxed) >> GENERATION_SHIFT;
         // Who reads one of the new words sees that the old object is gone.
@@ -89,11 +89,11 @@ impl Slot {
     /// Ends what [`enter`](Self::enter) began.
     #[inline]
     pub(super) fn leave(&self, idle: u64, is_whole: bool) {
-        // Nobody else writes the state of an object in use.
+        // Only its user writes the state of an object in use.
         self.state.store(if is_whole { idle } else { idle | POISONED }, Ordering::Release);
     }
 
-    /// The object; of whoever has entered.
+    /// Returns the object. Only for the call that has entered.
     #[inline]
     pub(super) fn value(&self) -> *mut () {
         self.value.load(Ordering::Relaxed)

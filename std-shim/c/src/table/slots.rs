@@ -24,7 +24,7 @@ struct Free {
 }
 
 fn lock() -> MutexGuard<'static, Free> {
-    // Plain data, which is whole whoever panicked.
+    // Plain data, which no panic leaves inconsistent.
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn slot(index: u32) -> Option<&'static Slot> {
     Some(unsafe { &*chunk.add(index % CHUNK) })
 }
 
-/// A free slot, for whoever called.
+/// Takes a free slot for the caller.
 pub(super) fn take() -> Option<(u32, &'static Slot)> {
     let mut free = lock();
     if free.indices.is_empty() {

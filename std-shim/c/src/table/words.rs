@@ -1,4 +1,4 @@
-//! Words that come with an object: what the data path needs of registered memory.
+//! Words that come with an object: the description of registered memory that the data path needs.
 
 /// How many.
 pub(crate) const WORDS: usize = 15;

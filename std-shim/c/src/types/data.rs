@@ -1,55 +1,56 @@
-//! What requests, completions and reports look like.
+//! Structures of requests, completions and reports.
 
 use super::handles::{Region, Remote};
 use std::ffi::c_char;
 
-/// Bytes of a device's name, with the 0 behind it.
+/// Maximum length of a device's name in bytes, including the terminating 0.
 pub const POLYRAIL_NAME_BYTES: usize = 64;
 
-/// Bytes that a device's PCI path takes at most, with the 0 behind it.
+/// Maximum length of a device's PCI path in bytes, including the terminating 0.
 pub const POLYRAIL_PATH_BYTES: usize = 128;
 
-/// Devices of a domain at most, and rails of a connection.
+/// Maximum number of devices in a domain, and of rails in a connection.
 pub const POLYRAIL_MAX_DEVICES: usize = 8;
 
-/// Buffers of one message at most.
+/// Maximum number of buffers of a message.
 pub const POLYRAIL_MAX_BUFFERS: usize = 8;
 
-/// Parts of one request at most.
+/// Maximum number of parts of a request.
 pub const POLYRAIL_MAX_PARTS: usize = 16;
 
-/// Bytes of a region for peers at most: see polyrail_region_export.
+/// Maximum length of an exported region in bytes: see polyrail_region_export.
 pub const POLYRAIL_REMOTE_BYTES: usize = 64;
 
-/// Bytes of a connection card at most.
+/// Maximum length of a connection card in bytes.
 pub const POLYRAIL_CARD_BYTES: usize = 16384;
 
-/// Bytes of the caller's that a hello carries at most.
+/// Maximum length of the caller's part of a hello in bytes.
 pub const POLYRAIL_HELLO_BYTES: usize = 2048;
 
-/// Bytes of the caller's that a message over a link carries at most.
+/// Maximum length of a message over a link in bytes.
 pub const POLYRAIL_MESSAGE_BYTES: usize = 4096;
 
-/// Bytes of words at most, with the 0 behind them.
+/// Maximum length of a text in bytes, including the terminating 0.
 pub const POLYRAIL_WORDS_BYTES: usize = 256;
 
-/// What a machine or a domain has.
+/// A device of a machine or a domain.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: [c_char; POLYRAIL_NAME_BYTES],
-    /// Its PCI function and the bridges above it, the nearest last; empty if it has none.
+    /// Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
+    /// on PCI.
     pub pci_path: [c_char; POLYRAIL_PATH_BYTES],
     /// Its GUID.
     pub guid: u64,
-    /// Megabits a second of all its ports that carry data; 0: unknown.
+    /// Sum of the rates of its active ports in Mbit/s; 0: unknown.
     pub mbps: u64,
-    /// The NUMA node that it is nearest to; -1: unknown.
+    /// The nearest NUMA node; -1: unknown.
     pub numa_node: i32,
-    /// Ports that carry data.
+    /// Number of active ports.
     pub ports: u32,
-    /// 0; more later.
+    /// Reserved; 0.
     pub reserved: [u64; 4],
 }
 
@@ -59,56 +60,60 @@ pub struct DeviceInfo {
 pub enum Opcode {
     /// Writes to the peer's memory.
     Write = 0,
-    /// Writes to the peer's memory, and completes a receive there that brings the immediate. Without bytes, of a
-    /// NULL region, it only does the latter.
+    /// Writes to the peer's memory, and completes a receive there, which contains the immediate.
+    /// With length 0 and a NULL region, nothing is written.
     WriteWithImm = 1,
     /// Sends into the buffer of the peer's next receive.
     Send = 2,
-    /// The same, with an immediate.
+    /// Like SEND, with an immediate.
     SendWithImm = 3,
     /// Reads the peer's memory.
     Read = 4,
-    /// Replaces 8 aligned bytes at the peer by `swap` if they are `compare_add`; their old value lands here.
+    /// Replaces 8 aligned bytes at the peer with `swap` if they equal `compare_add`, and stores
+    /// their old value in the local memory.
     CompareSwap = 5,
-    /// Adds `compare_add` to 8 aligned bytes at the peer; their old value lands here.
+    /// Adds `compare_add` to 8 aligned bytes at the peer, and stores their old value in the local
+    /// memory.
     FetchAdd = 6,
 }
 
-/// Requests of this side may write it: READs, receives, results of atomics.
+/// Requests of this side may write the memory: READs, receives, results of atomics.
 pub const POLYRAIL_ACCESS_LOCAL_WRITE: u32 = 1 << 0;
-/// Peers may write it. With POLYRAIL_ACCESS_LOCAL_WRITE only.
+/// Peers may write the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
 pub const POLYRAIL_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
-/// Peers may read it.
+/// Peers may read the memory.
 pub const POLYRAIL_ACCESS_REMOTE_READ: u32 = 1 << 2;
-/// Peers may carry out atomics on it. With POLYRAIL_ACCESS_LOCAL_WRITE only.
+/// Peers may execute atomics on the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
 pub const POLYRAIL_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
-/// Pages are not pinned: devices wait for those that are not there.
+/// On-demand paging: pages are not pinned, and devices wait for missing pages.
 pub const POLYRAIL_ACCESS_ON_DEMAND: u32 = 1 << 6;
-/// Devices may write it in another order.
+/// Relaxed ordering: devices may write the memory in any order.
 pub const POLYRAIL_ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 
-/// Starts only when all that was posted before is done.
+/// Starts after all requests posted before have ended.
 pub const POLYRAIL_REQUEST_FENCE: u32 = 1 << 0;
-/// Wakes a peer that waits for such only.
+/// Solicited event: also wakes a peer that waits only for such completions.
 pub const POLYRAIL_REQUEST_SOLICITED: u32 = 1 << 2;
-/// The bytes are copied before the call returns. WRITE and SEND of few bytes; not memory of a dma-buf.
+/// The bytes are copied before the call returns. Only for WRITE and SEND up to `max_inline_data`;
+/// not from a dma-buf.
 pub const POLYRAIL_REQUEST_INLINE: u32 = 1 << 3;
-/// Reported as soon as it is done.
+/// Reported as soon as it is done, even before earlier requests.
 pub const POLYRAIL_REQUEST_REPORT_WHEN_DONE: u32 = 1 << 16;
-/// Reported in its order.
+/// Reported in posting order.
 pub const POLYRAIL_REQUEST_REPORT_IN_ORDER: u32 = 1 << 17;
 
 /// A request for a peer.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Request {
-    /// The caller's name for it; comes back in its completion.
+    /// Chosen by the caller, and returned in the completion.
     pub id: u64,
     /// A polyrail_opcode.
     pub opcode: u32,
     /// POLYRAIL_REQUEST_ bits.
     pub flags: u32,
-    /// The memory here; it stays registered, and is left alone, until the request is reported.
+    /// The local memory. It must stay registered, and must not be used otherwise, until the request
+    /// is reported.
     pub region: *mut Region,
     /// Where in it.
     pub offset: u64,
@@ -116,17 +121,17 @@ pub struct Request {
     pub length: u32,
     /// The immediate of opcodes that have one.
     pub imm: u32,
-    /// The memory there; unused by SENDs.
+    /// The peer's memory; unused by SENDs.
     pub remote: *mut Remote,
     /// Where in it.
     pub remote_offset: u64,
-    /// What is compared with, or added.
+    /// The operand that is compared or added.
     pub compare_add: u64,
-    /// What is swapped in.
+    /// The new value of a compare-and-swap.
     pub swap: u64,
 }
 
-/// A part of the memory here of one request.
+/// A part of a request's local memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Part {
@@ -140,7 +145,7 @@ pub struct Part {
     pub reserved: u32,
 }
 
-/// How a request ended: the numbers of enum ibv_wc_status. Others may come from drivers.
+/// How a request ended, with the numbers of enum ibv_wc_status. Drivers may return others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -148,31 +153,31 @@ pub enum Status {
     Success = 0,
     /// A local buffer is shorter than the message.
     LocalLength = 1,
-    /// A fault of the local queue pair.
+    /// An internal error of the local queue pair.
     LocalQp = 2,
     /// A local key does not permit the access.
     LocalProtection = 4,
-    /// The connection had failed before it ran.
+    /// The connection failed before the request was executed.
     Flushed = 5,
-    /// The peer's answer makes no sense.
+    /// The peer sent an invalid response.
     BadResponse = 7,
-    /// A local buffer was refused while data was arriving.
+    /// A local buffer became inaccessible while data was arriving.
     LocalAccess = 8,
-    /// The peer's device found it invalid.
+    /// The peer's device found the request invalid.
     RemoteInvalid = 9,
-    /// The peer's memory does not permit the access, or is not that long.
+    /// The peer's memory does not permit the access, or is shorter.
     RemoteAccess = 10,
-    /// The peer's device could not carry it out.
+    /// The peer's device could not execute the request.
     RemoteOperation = 11,
     /// The peer's device never answered.
     RetriesExceeded = 12,
-    /// The peer had no receive posted, for too long.
+    /// The peer posted no receive in time.
     ReceiverNotReady = 13,
     /// The device failed.
     Fatal = 19,
     /// The peer's device did not answer in time.
     ResponseTimeout = 20,
-    /// An error without a code of its own.
+    /// An error that no other code describes.
     General = 21,
 }
 
@@ -180,38 +185,38 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Memory {
-    /// The request is done: nothing accesses the memory here, nor the memory there, for it any more.
+    /// The request is done. Nothing accesses the memory of either end for it any more.
     Done = 0,
-    /// It failed, and nothing accesses the memory of either end for it any more. What of it had been carried out is
-    /// not known.
+    /// The request failed. Nothing accesses the memory of either end for it any more. How much of
+    /// it was carried out is unknown.
     Quiet = 1,
-    /// It failed, and nothing accesses the memory here for it any more; but the peer's memory may still be written,
-    /// until the peer has removed the connection at its end.
+    /// The request failed, and nothing accesses the local memory for it any more. The peer's memory
+    /// may still be written until the peer has removed the connection at its end.
     RemoteMayChange = 2,
-    /// Devices may access it: the request is under way, or nothing is known of it.
+    /// Devices may still access the memory: the request is in progress, or its state is unknown.
     UnderWay = 3,
 }
 
-/// There is an immediate.
+/// `imm` is valid.
 pub const POLYRAIL_COMPLETION_IMM: u32 = 1 << 0;
-/// It was a receive. Of requests that failed over a single rail this is not known.
+/// The completion is of a receive. Unknown for requests that failed over a single rail.
 pub const POLYRAIL_COMPLETION_RECEIVE: u32 = 1 << 1;
 
-/// A request that was reported.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Completion {
-    /// The caller's name for it.
+    /// The `id` of the request.
     pub id: u64,
-    /// Whose it is.
+    /// The peer's number.
     pub peer: u64,
     /// A polyrail_status.
     pub status: u32,
-    /// A polyrail_opcode; of a receive, that of the peer's request, without "with immediate". Means nothing where
-    /// `status` is not 0.
+    /// A polyrail_opcode. For a receive, the opcode of the peer's request, without "with
+    /// immediate". Undefined if `status` is not 0.
     pub opcode: u32,
-    /// Bytes of the request; of a receive, those that a SEND brought. Over one rail, what the device says: of a WRITE
-    /// or SEND that is often 0.
+    /// Length of the request in bytes; for a receive, of the SEND that arrived. Over one rail, the
+    /// value of the device, which is often 0 for a WRITE or SEND.
     pub bytes: u32,
     /// The immediate.
     pub imm: u32,
@@ -223,23 +228,23 @@ pub struct Completion {
     pub reserved: [u64; 2],
 }
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
     /// Not connected.
     New = 0,
-    /// The two sides meet over a link.
+    /// The two sides are connecting over a link.
     Meeting = 1,
-    /// It works.
+    /// Connected.
     Ready = 2,
-    /// It works, though rails have failed.
+    /// Connected, with at least one failed rail.
     Degraded = 3,
-    /// It failed: requests come back as flushed, and new ones are refused.
+    /// The connection failed: pending requests are flushed, and new ones are refused.
     Failed = 4,
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PeerInfo {
@@ -247,65 +252,68 @@ pub struct PeerInfo {
     pub size: u32,
     /// A polyrail_state.
     pub state: u32,
-    /// Its rails.
+    /// Number of rails.
     pub rails: u32,
-    /// Those in service.
+    /// Number of rails in service.
     pub rails_in_service: u32,
-    /// Requests and notification receives that were accepted and not reported; over a single rail the device keeps
-    /// that count, and this is 0. Of messages: not done, or not told to be.
+    /// Requests and notification receives that were accepted and not yet reported. 0 over a single
+    /// rail, where only the device counts them. For messages: requests that no test has reported as
+    /// done.
     pub unreported: u32,
-    /// 1 if it has a link.
+    /// 1 if the peer has a link, otherwise 0.
     pub has_link: u32,
-    /// Why it failed, or words of its first failure; empty if there was none.
+    /// Why the connection failed, or else the first failure of a rail; empty if there was none.
     pub words: [c_char; POLYRAIL_WORDS_BYTES],
 }
 
-/// Where a rail stands.
+/// State of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RailState {
-    /// It carries requests.
+    /// The rail carries requests.
     InService = 0,
-    /// It failed, and its last completions are awaited.
+    /// The rail failed, and its last completions are awaited.
     Draining = 1,
-    /// This side knows what arrived.
+    /// This side has learned which requests arrived.
     Fenced = 2,
-    /// Both sides know; a new queue pair may take its place.
+    /// Both sides have learned which requests arrived; a new queue pair may replace the old one.
     Down = 3,
     /// A new queue pair is being connected.
     Joining = 4,
 }
 
-/// The number of the rail that carries notifications only.
+/// Number of the rail that carries only notifications.
 pub const POLYRAIL_RAIL_NOTIFY: u32 = 255;
 
-/// What one rail did. Of messages: one queue pair, those that send first, then those that receive.
+/// State and counters of one rail. For messages: of one queue pair; sending queue pairs come first,
+/// then receiving ones.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RailInfo {
-    /// The name of its device.
+    /// Name of the device.
     pub device: [c_char; POLYRAIL_NAME_BYTES],
-    /// Its number; POLYRAIL_RAIL_NOTIFY.
+    /// Number of the rail, or POLYRAIL_RAIL_NOTIFY.
     pub rail: u32,
     /// A polyrail_rail_state.
     pub state: u32,
-    /// Its queue pair.
+    /// Number of its present queue pair.
     pub qp_num: u32,
-    /// Which queue pair in its place: 0 for the first one.
+    /// How often the queue pair was replaced: 0 for the first one.
     pub generation: u32,
-    /// Bytes handed to the device.
+    /// Payload bytes posted.
     pub bytes: u64,
-    /// Requests handed to the device.
+    /// Requests posted.
     pub requests: u64,
-    /// Batches of those.
+    /// Doorbells rung: batches of requests.
     pub doorbells: u64,
-    /// Completions seen.
+    /// Completions polled.
     pub completions: u64,
-    /// Failed ones among them.
+    /// Failed completions.
     pub errors: u64,
-    /// Times that it failed and others took over. Of messages 0: events tell.
+    /// How often it failed and other rails took over. 0 for messages, whose failures are events.
     pub failures: u64,
-    /// Requests that were in flight then, and posted again. Of messages 0: events tell.
+    /// Requests that were in flight at these failures and were posted again. 0 for messages, whose
+    /// failures are events.
     pub posted_again: u64,
     /// 0.
     pub reserved: [u64; 2],
@@ -315,24 +323,25 @@ pub struct RailInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum EventKind {
-    /// It is connected over its link, at both ends. The bytes are those of the other side's hello.
+    /// Both ends are connected over the link. The bytes are the other side's hello.
     Connected = 1,
-    /// A message came over its link. The bytes are the message.
+    /// A message arrived over the link. The bytes are the message.
     Message = 2,
-    /// The link was made anew. Messages that were said before may be lost, either way.
+    /// The link was reconnected. Messages sent before may be lost, in either direction.
     LinkResumed = 3,
-    /// The link is gone: the other side closed it, or it broke for good. What was connected works on, but heals no
-    /// more. The bytes are words.
+    /// The link is gone: the other side closed it, or it could not be reconnected. The connection
+    /// goes on, but failed rails do not return. The bytes are a text with the reason.
     LinkLost = 4,
-    /// The two sides did not come together. The bytes are words, and `code` is why.
+    /// The two sides could not connect. The bytes are a text with the reason, and `code` is its
+    /// code.
     NotConnected = 5,
-    /// A rail failed. The bytes are words.
+    /// A rail failed. The bytes are a text with the reason.
     RailFailed = 6,
-    /// What was in flight on a rail that failed was posted again. The bytes are words.
+    /// The requests in flight on a failed rail were posted again. The bytes are a text.
     RailFenced = 7,
-    /// A rail is back in service. The bytes are words.
+    /// A rail is back in service. The bytes are a text.
     RailReturned = 8,
-    /// The connection failed. The bytes are words.
+    /// The connection failed. The bytes are a text with the reason.
     Failed = 9,
 }
 
@@ -344,39 +353,40 @@ pub struct Event {
     pub size: u32,
     /// A polyrail_event_kind.
     pub kind: u32,
-    /// Whom.
+    /// The peer's number.
     pub peer: u64,
-    /// Bytes that came with it, in the memory given to the call.
+    /// Length of the event's bytes, which the call stores in the memory passed to it.
     pub length: u64,
-    /// Which rail, of events of rails; POLYRAIL_RAIL_NOTIFY.
+    /// For events of rails: number of the rail, or POLYRAIL_RAIL_NOTIFY.
     pub rail: u32,
-    /// A polyrail_code: why, if something failed.
+    /// If something failed, a polyrail_code with the reason.
     pub code: i32,
 }
 
-/// A buffer that a message may land in.
+/// A buffer for a received message.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Buffer {
-    /// The memory; it stays registered, and is left alone, until the receive is tested to be done.
+    /// The memory. It must stay registered, and must not be used otherwise, until a test returns
+    /// that the receive is done.
     pub region: *mut Region,
     /// Where in it.
     pub offset: u64,
-    /// Bytes that it holds.
+    /// Its length in bytes.
     pub length: u32,
-    /// By which the sender finds it among the buffers of the receive.
+    /// The tag by which the sender selects the buffer among those of the receive.
     pub tag: u32,
 }
 
-/// A message that is done.
+/// A completed message.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MessageInfo {
     /// sizeof(polyrail_message_info).
     pub size: u32,
-    /// Buffers of a receive; 0 of a send or a flush.
+    /// Number of buffers of a receive; 0 for a send or a flush.
     pub count: u32,
-    /// Bytes that came for each.
+    /// Bytes received into each buffer.
     pub lengths: [u32; POLYRAIL_MAX_BUFFERS],
     /// A polyrail_memory, also if the call returned an error.
     pub memory: u32,
@@ -384,5 +394,5 @@ pub struct MessageInfo {
     pub reserved: u32,
 }
 
-/// The receive stays, for a flush, until polyrail_messages_forget.
+/// Keeps the receive after it is done, for a flush, until polyrail_messages_forget.
 pub const POLYRAIL_TEST_KEEP: u32 = 1 << 0;

@@ -1,21 +1,21 @@
 //! What C programs hold. None of them is a pointer to anything: see `table`.
 
-/// Devices of one backend, opened together: what memory is registered with, and connections are made of.
-/// Any thread may use it, many at the same time.
+/// Devices of one backend, opened together. Memory is registered with a domain, and connections use
+/// its devices. May be used by many threads at the same time.
 #[derive(Debug)]
 pub struct Domain(());
 
-/// Memory of the caller's, registered with every device of a domain. Any thread may use it, many at the same
+/// Local memory, registered with every device of a domain. May be used by many threads at the same
 /// time.
 #[derive(Debug)]
 pub struct Region(());
 
-/// Memory of a peer's: where it is, and the keys to it. Any thread may use it, many at the same time.
+/// Memory of a peer: its address and keys. May be used by many threads at the same time.
 #[derive(Debug)]
 pub struct Remote(());
 
-/// Connections with many peers, which one poll serves: for requests (WRITE, READ, SEND, atomics), or for messages, which
-/// the receiver says where to put. One thread at a time.
+/// Connections with many peers, which are polled together: for requests (WRITE, READ, SEND,
+/// atomics), or for messages, whose receiver chooses where their data goes. One thread at a time.
 #[derive(Debug)]
 pub struct Peers(());
 
@@ -23,7 +23,7 @@ pub struct Peers(());
 #[derive(Debug)]
 pub struct Listener(());
 
-/// A TCP connection to another process, over which two sides meet, before it is given to a peer. One thread at a
-/// time.
+/// A TCP connection to another process, over which two sides connect their queue pairs, before it
+/// is passed to a peer. One thread at a time.
 #[derive(Debug)]
 pub struct Link(());

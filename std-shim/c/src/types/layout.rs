@@ -10,7 +10,7 @@ macro_rules! lines {
         $(
             _ = writeln!($text, "SIZE({}, {});", $name, size_of::<$type>());
             $(_ = writeln!($text, "AT({}, {}, {});", $name, stringify!($field), offset_of!($type, $field));)*
-            // Each field is named, and there is no padding between them, nor behind.
+            // Each field is named, without padding between or behind the fields.
             let fields = |value: &$type| 0 $(+ size_of_val(&value.$field))*;
             // SAFETY: numbers, pointers and characters.
             assert_eq!(fields(&unsafe { std::mem::zeroed() }), size_of::<$type>(), $name);
@@ -66,7 +66,7 @@ fn numbers_are_what_they_were() {
     assert_eq!(text, pinned(include_str!("../../tests/c/values.inc")), "\n{text}");
 }
 
-/// A file of pinned lines, without what it says about them.
+/// A file of pinned lines, without its comments.
 fn pinned(file: &str) -> String {
     file.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect()
 }

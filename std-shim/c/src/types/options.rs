@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 
-/// How much a logger is told: what is of this level or a lower one.
+/// How much is logged: events of this level and of lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum LogLevel {
@@ -19,9 +19,10 @@ pub enum LogLevel {
     Debug = 4,
 }
 
-/// Is told what happens: with the context that it was given with, a polyrail_log_level, and words, without a newline,
-/// that are valid during the call. Any thread may call it that is in a call, or that looks after a link, and several at
-/// a time. It returns, and does not call the library: objects that it is told of are in a call.
+/// Receives log lines: the context passed to polyrail_log, a polyrail_log_level, and a text without
+/// a newline, which is valid during the call. Called by any thread that is in a call or drives a
+/// link, also by several at a time. It must return, and must not call the library, because the
+/// objects that the line is about are in a call.
 pub type Logger =
     Option<unsafe extern "C" fn(context: *mut c_void, level: u32, words: *const c_char)>;
 
@@ -31,9 +32,10 @@ pub type Logger =
 pub enum Backend {
     /// Real NICs.
     Default = 0,
-    /// Real NICs, by libibverbs, which is loaded when it is asked for.
+    /// Real NICs through libibverbs, which is loaded on first use.
     Verbs = 1,
-    /// NICs in software, within this process: for tests and first tries. All of a process reach each other.
+    /// NICs in software, within this process, for tests and first tries. All of them reach each
+    /// other.
     Software = 2,
 }
 
@@ -45,37 +47,40 @@ pub struct DomainOptions {
     pub size: u32,
     /// A polyrail_backend.
     pub backend: u32,
-    /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a port; rails take
-    /// them in turn. NULL: with verbs, all that can be used, 8 at most; with the software NIC, "soft0". Every
-    /// domain has software devices of its own, whatever their names.
+    /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a
+    /// port. Rails are distributed over them in turn. NULL: with verbs, all usable devices, at most
+    /// 8; with the software NIC, "soft0". Software devices of different domains are different
+    /// devices, even under the same name.
     pub devices: *const c_char,
-    /// With POLYRAIL_DOMAIN_GID_INDEX: place of the address in every port's table. Chosen otherwise.
+    /// With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
+    /// chosen automatically.
     pub gid_index: u32,
     /// POLYRAIL_DOMAIN_ bits.
     pub flags: u32,
-    /// Software NIC only: bytes that a device sends in a second; 0: as fast as memory is.
+    /// Software NIC only: rate of each device in bytes per second; 0: unlimited.
     pub software_bytes_per_second: u64,
 }
 
-/// `gid_index` of the domain's options counts.
+/// `gid_index` of the domain's options is used.
 pub const POLYRAIL_DOMAIN_GID_INDEX: u32 = 1;
 
 /// For times in options: never.
 pub const POLYRAIL_NEVER: u64 = u64::MAX;
 
-/// How a receiver learns that a WRITE_WITH_IMM is there.
+/// How a receiver is notified that a WRITE_WITH_IMM has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Scheme {
     /// SPRAY.
     Default = 0,
-    /// A notification of its own, with the immediate, once all data is acknowledged.
+    /// A separate notification, which carries the immediate, once all data is acknowledged.
     Spray = 1,
-    /// Numbered fragments; no immediate of the user's, no SEND, no atomics over several rails.
+    /// Numbered fragments. Over several rails, immediates of the user, SENDs and atomics are not
+    /// supported.
     Dqplb = 2,
 }
 
-/// What a rail's failure does.
+/// What the failure of a rail does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RailFailure {
@@ -83,12 +88,13 @@ pub enum RailFailure {
     Default = 0,
     /// It ends the connection.
     Fatal = 1,
-    /// Other rails take over, nothing is lost, and the rail is given new queue pairs until it is back.
+    /// Other rails take over, and no request is lost. The rail gets new queue pairs until it is
+    /// back in service.
     Reroute = 2,
 }
 
-/// Options of connections, for requests and for messages; the same at both ends, where not said otherwise. `size` is
-/// sizeof; everything else may be 0.
+/// Options of connections, for requests and for messages. Both ends need the same values, except
+/// for options marked "May differ". `size` is sizeof; everything else may be 0.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EndpointOptions {
@@ -98,26 +104,27 @@ pub struct EndpointOptions {
     pub rails: u32,
     /// A polyrail_scheme. Requests only.
     pub scheme: u32,
-    /// Bytes of the longest fragment, a multiple of 128. 0: 65536. Requests only. Of two ends, the lesser one counts.
+    /// Maximum length of a fragment in bytes, a multiple of 128. 0: 65536. Requests only. The
+    /// smaller value of the two ends applies.
     pub max_msg_size: u32,
-    /// Requests outstanding on one queue pair at most. 0: 100. Requests only. May differ.
+    /// Maximum number of outstanding requests on one queue pair. 0: 100. Requests only. May differ.
     pub max_msgs_per_qp: u32,
     /// A polyrail_rail_failure.
     pub rail_failure: u32,
-    /// With rerouting: with fewer rails in service the connection has failed. 0: 1; POLYRAIL_NO_RAIL_NEEDED: it waits
-    /// for as long as there is none. May differ.
+    /// With rerouting: the connection fails if fewer rails are in service. 0: 1;
+    /// POLYRAIL_NO_RAIL_NEEDED: without rails, it waits until one returns. May differ.
     pub min_rails: u32,
-    /// Bytes of the longest inline request. 0: 64. May differ.
+    /// Maximum length of an inline request in bytes. 0: 64. May differ.
     pub max_inline_data: u32,
-    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096. 0: as the ports have it. May differ.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. 0: the MTU of the ports. May differ.
     pub path_mtu: u32,
     /// The acknowledgement timeout is 4.096 us * 2^timeout, 1 to 31. 0: 18. May differ.
     pub timeout: u32,
     /// Retries before an unanswered request fails, 1 to 7; POLYRAIL_NO_RETRY: none. 0: 7. May differ.
     pub retry_cnt: u32,
-    /// READs and atomics outstanding in either direction. 0: 16. May differ.
+    /// Maximum number of outstanding READs and atomics in either direction. 0: 16. May differ.
     pub max_rd_atomic: u32,
-    /// Place of the partition key in the port's table. May differ.
+    /// Index of the partition key in the port's table. May differ.
     pub pkey_index: u32,
     /// Service level, 0 to 15. May differ.
     pub service_level: u32,
@@ -125,47 +132,48 @@ pub struct EndpointOptions {
     pub traffic_class: u32,
     /// Flow label, 20 bits. May differ.
     pub flow_label: u32,
-    /// Routers that a packet may pass, 1 to 255. 0: 64. May differ.
+    /// Hop limit of packets, 1 to 255. 0: 64. May differ.
     pub hop_limit: u32,
     /// POLYRAIL_ENDPOINT_ bits.
     pub flags: u32,
     /// Messages only: queue pairs of each rail and direction. 0: 1.
     pub queue_pairs_per_rail: u32,
-    /// Messages only: buffers up to this many bytes go over one rail. 0: 65536. May differ.
+    /// Messages only: longer buffers are split over rails, in bytes. 0: 65536. May differ.
     pub split_threshold: u32,
-    /// With rerouting, milliseconds: a rail is given new queue pairs at once, and, if that fails, again after so long, then
-    /// at growing intervals. 0: 10. May differ, as all that follow.
+    /// With rerouting: a failed rail gets a new queue pair at once. If that fails, it is tried
+    /// again after this many milliseconds, then at growing intervals. 0: 10. This and all following
+    /// options may differ.
     pub heal_first_ms: u64,
-    /// And at the longest, since the time doubles. 0: 5000.
+    /// Maximum of these intervals, which double. 0: 5000.
     pub heal_longest_ms: u64,
-    /// Requests are in flight on a rail, and it makes no headway, though others do: it is failed. 0: 10000;
-    /// POLYRAIL_NEVER.
+    /// A rail with requests in flight fails after this time without progress, if other rails make
+    /// progress. 0: 10000; POLYRAIL_NEVER.
     pub stall_timeout_ms: u64,
-    /// Requests or messages wait for rails that do not come back, or that come back and carry nothing: the connection
-    /// has failed. 0: 60000; POLYRAIL_NEVER.
+    /// The connection fails after requests or messages have waited this long for rails that do not
+    /// return, or that return but carry nothing. 0: 60000; POLYRAIL_NEVER.
     pub rail_timeout_ms: u64,
-    /// The peer does not say what arrived on a rail that failed: the connection has failed. 0: 60000;
-    /// POLYRAIL_NEVER.
+    /// The connection fails if the peer does not report within this time what arrived on a rail
+    /// that failed. 0: 60000; POLYRAIL_NEVER.
     pub fence_timeout_ms: u64,
 }
 
-/// `min_rails`: none has to be in service.
+/// For `min_rails`: no rail has to be in service.
 pub const POLYRAIL_NO_RAIL_NEEDED: u32 = u32::MAX;
 
-/// `retry_cnt`: none.
+/// For `retry_cnt`: no retries.
 pub const POLYRAIL_NO_RETRY: u32 = u32::MAX;
 
-/// Immediates travel least significant byte first, as programs of the reference implementation send them. Both ends.
+/// Immediates are little endian on the wire, as the reference implementation sends them.
 pub const POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM: u32 = 1 << 0;
 
-/// WRITEs and READs are reported as soon as they are done, not in their order. May differ.
+/// WRITEs and READs are reported as soon as they are done, not in posting order. May differ.
 pub const POLYRAIL_ENDPOINT_REPORT_WHEN_DONE: u32 = 1 << 1;
 
 /// SENDs and atomics may overtake WRITEs and READs that were posted before them. May differ.
 pub const POLYRAIL_ENDPOINT_UNORDERED: u32 = 1 << 2;
 
-/// Completion queues tell a file descriptor when they have something: needed to wait. Of the connections on a
-/// device, the first one decides. May differ.
+/// Completions make a file descriptor readable, which waiting requires. The first connection on a
+/// device decides for all connections there. May differ.
 pub const POLYRAIL_ENDPOINT_EVENTS: u32 = 1 << 3;
 
 /// Messages only: received messages can be flushed, which takes one more queue pair on each device. May differ.
@@ -177,12 +185,14 @@ pub const POLYRAIL_ENDPOINT_FLUSHES: u32 = 1 << 4;
 pub struct LinkOptions {
     /// sizeof(polyrail_link_options).
     pub size: u32,
-    /// Milliseconds until a connection is made. 0: 10000.
+    /// Milliseconds within which the TCP connection has to be established. 0: 10000.
     pub connect_ms: u32,
-    /// Milliseconds that the other side may take for one message, and for its part of the meeting. 0: 10000.
+    /// Milliseconds that the other side may take for one message, and for its part of connecting.
+    /// 0: 10000.
     pub message_ms: u32,
-    /// Milliseconds until a link that broke is made anew. 0: 60000.
+    /// Milliseconds within which a broken link has to be reconnected. 0: 60000.
     pub anew_ms: u32,
-    /// A secret of 16 bytes or more that both sides have to know; NULL: nobody is asked. It never travels.
+    /// A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
+    /// sent.
     pub token: *const c_char,
 }

@@ -1,4 +1,4 @@
-/* Two sides meet over TCP, tell each other things, lose a rail that comes back, wait for completions, and part.
+/* Two sides connect over TCP, exchange messages, lose a rail that comes back, wait for completions, and part.
  *   links [MESSAGES]    this many messages at most, where the machine is so slow that one side would read nothing for
  *                       seconds while the other fills the link */
 #include "common.h"
