@@ -285,10 +285,10 @@ fn lack_of_memory_is_not_a_rail_failure() {
     let place = Place::new();
     fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
     let output = place.run_within(4_000_000, &["copy", "--message-size", "1G", "src", "dst"]);
-    assert_failure(&output, 11, &["no memory for 8589934592 bytes"]);
+    assert_failure(&output, 11, &["cannot allocate 8589934592 bytes"]);
     let perf = ["perf", "--count", "1", "--sizes", "256M", "--window", "128"];
     let output = place.run_within(500_000, &perf);
-    assert_failure(&output, 11, &["no memory for "]);
+    assert_failure(&output, 11, &["cannot allocate "]);
     assert_eq!(place.files(), ["src"]);
 }
 

@@ -1,4 +1,4 @@
-//! Addresses of ports and queue pairs, and the packets that go between them.
+//! Addresses of ports and queue pairs, and sizes of packets.
 
 use std::fmt;
 use std::net::{AddrParseError, Ipv6Addr};
@@ -9,12 +9,12 @@ use std::str::FromStr;
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The default GID of the port with this GUID.
+    /// Returns the default GID of the port with this GUID.
     pub const fn link_local(guid: u64) -> Self {
         Self(((0xfe80_u128 << 112) | guid as u128).to_be_bytes())
     }
 
-    /// What it stands for.
+    /// Returns the kind of address that it contains.
     pub fn kind(self) -> GidKind {
         let address = Ipv6Addr::from(self.0);
         if address.to_ipv4_mapped().is_some() {
@@ -39,7 +39,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// As tools show it: an IPv6 address.
+/// Parses the notation of tools: an IPv6 address.
 impl FromStr for Gid {
     type Err = AddrParseError;
 
@@ -48,7 +48,7 @@ impl FromStr for Gid {
     }
 }
 
-/// What the address of a RoCE port stands for.
+/// The kind of a RoCE port's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// An IPv4 address, `::ffff:a.b.c.d`.
@@ -60,8 +60,8 @@ pub enum GidKind {
 }
 
 impl GidKind {
-    /// Whether packets can go between the two. Those of the two versions of IP cannot; the routes
-    /// decide which addresses of IPv6 reach each other.
+    /// Returns whether packets can travel between addresses of the two kinds. IPv4 and IPv6 cannot
+    /// reach each other; among IPv6 addresses, routes decide.
     pub fn meets(self, other: Self) -> bool {
         (self == Self::Ipv4) == (other == Self::Ipv4)
     }
@@ -77,7 +77,8 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// Bytes of payload in one packet (`enum ibv_mtu`). Counts packets, hence sequence numbers.
+/// Payload bytes of a packet (`enum ibv_mtu`), which determines the number of packets and sequence
+/// numbers of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
@@ -94,7 +95,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Every one, the smallest first.
+    /// All values, the smallest first.
     pub const ALL: [Self; 5] =
         [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
@@ -103,12 +104,13 @@ impl Mtu {
         256 << self as u32
     }
 
-    /// The one of `bytes` bytes, if there is one.
+    /// Returns the MTU of `bytes` bytes, if it exists.
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// Packets that a message of `length` bytes takes; an empty one takes one too.
+    /// Returns the number of packets of a message of `length` bytes. An empty message has one
+    /// packet.
     pub(crate) const fn packets(self, length: u32) -> u32 {
         let shift = 8 + self as u32;
         let full = length >> shift;
@@ -117,16 +119,16 @@ impl Mtu {
     }
 }
 
-/// What one side has to know of the other.
+/// The address of a remote queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteQp {
     /// Address of its port.
     pub gid: Gid,
-    /// Local identifier of its port; 0 where there is none (RoCE).
+    /// Local identifier of its port; 0 on RoCE.
     pub lid: u16,
     /// Its number.
     pub qp_num: u32,
-    /// The packet sequence number that it starts with.
+    /// Its first packet sequence number.
     pub psn: u32,
 }
 
@@ -140,7 +142,7 @@ mod tests {
             ("::ffff:10.0.0.2", GidKind::Ipv4),
             ("fe80::1", GidKind::Ipv6LinkLocal),
             ("2001:db8::1", GidKind::Ipv6),
-            // RoCE does not know IPv4 addresses in another notation.
+            // RoCE uses only the IPv4-mapped notation.
             ("::10.0.0.2", GidKind::Ipv6),
         ] {
             assert_eq!(gid.parse::<Gid>().unwrap().kind(), kind, "{gid}");

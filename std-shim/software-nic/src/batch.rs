@@ -1,8 +1,8 @@
 //! Batches: how requests enter a queue.
 //!
-//! A batch gathers its requests in memory of its queue's handle, which was set aside at creation.
-//! Committing takes the queue's lock once, checks each request and copies it into its slot; inline
-//! data is copied along.
+//! A batch collects its requests in memory that its queue's handle allocated at creation.
+//! Committing takes the queue's lock once, checks each request, and copies it with its inline data
+//! into its slot.
 
 use crate::dma::Span;
 use crate::ending;
@@ -15,18 +15,18 @@ use crate::transmit;
 use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest, Sge};
 
-/// Where a queue's handle gathers requests.
+/// The memory in which a queue's handle collects requests.
 #[derive(Debug)]
 pub(crate) struct Memory<R> {
     requests: Vec<Staged<R>>,
-    /// The lists of those that have one, one behind the other.
+    /// The lists of requests that have one, concatenated.
     sges: Vec<Sge>,
-    /// Buffers that a list may have.
+    /// Maximum number of buffers in a list.
     most: usize,
 }
 
 impl<R> Memory<R> {
-    /// For `capacity` requests of up to `max_sge` buffers.
+    /// Allocates memory for `capacity` requests of up to `max_sge` buffers.
     pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
         let capacity = capacity as usize;
         let lists = if max_sge > 1 { capacity * max_sge as usize } else { 0 };
@@ -38,11 +38,11 @@ impl<R> Memory<R> {
 #[derive(Clone, Copy, Debug)]
 enum Staged<R> {
     Request(Listed<R>),
-    /// Its list is longer than lists can be.
+    /// The list is longer than the queue permits.
     TooLong,
 }
 
-/// Requests gathered so far; more than fit the queue are only remembered as too many.
+/// The collected requests. Requests beyond the queue's size are only counted as too many.
 #[derive(Debug)]
 struct Staging<'q, R> {
     memory: &'q mut Memory<R>,
@@ -60,7 +60,7 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
         !self.too_many && self.memory.requests.is_empty()
     }
 
-    /// Whether there is room for one more.
+    /// Returns whether there is room for another request.
     fn has_room(&mut self) -> bool {
         self.too_many |= self.memory.requests.len() == self.memory.requests.capacity();
         !self.too_many
@@ -86,8 +86,8 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
         });
     }
 
-    /// Hands over one request after the other with its list, until one is refused. Returns how many were taken
-    /// beside what happened.
+    /// Passes the requests with their lists to the queue until one is refused. Returns how many
+    /// were accepted, and the result.
     fn commit(
         &self,
         mut take: impl FnMut(&Listed<R>, &[Sge]) -> Result<(), Refusal>,
@@ -112,7 +112,7 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
 
 const GONE: CommitError = CommitError { accepted: 0, refusal: Refusal::Driver(ENODEV) };
 
-/// Send requests on their way to a queue pair.
+/// A batch of send requests for a queue pair.
 #[derive(Debug)]
 pub struct SendBatch<'q> {
     qp: &'q QpShared,
@@ -130,8 +130,8 @@ impl hardware::SendBatch for SendBatch<'_> {
         self.staged.add(Listed::send(*request));
     }
 
-    /// Up to [`max_send_sge`](crate::QpCap::max_send_sge) of them with bytes; a longer list is refused (EINVAL),
-    /// and so is one of an atomic.
+    /// At most [`max_send_sge`](crate::QpCap::max_send_sge) buffers may have a length above 0.
+    /// Longer lists, and lists of atomics, are refused (EINVAL).
     fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
         self.staged.add_list(*request, buffers);
     }
@@ -154,7 +154,7 @@ impl hardware::SendBatch for SendBatch<'_> {
     }
 }
 
-/// Takes one request into the send queue.
+/// Appends a request to the send queue.
 fn accept(
     qp: &QpShared,
     send: &mut SendQueue,
@@ -184,21 +184,21 @@ fn accept(
     Ok(())
 }
 
-/// Copies an inline request's bytes into the slot that comes next.
+/// Copies an inline request's bytes into the next slot.
 fn copy_inline(send: &SendQueue, buffers: &[Sge]) {
     let mut target = send.inline_span(send.posted);
     for sge in buffers {
         let length = sge.length() as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
-        // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Its creator promised that the
-        // bytes are allocated, and not written, until the post returns.
+        // SAFETY: a scatter/gather entry is always made from a `LocalBuffer`, whose creator
+        // guarantees that the bytes are allocated, and not written, until the post returns.
         let source = unsafe { Span::new(start, length) };
         target.copy_from(source);
         target = target.skip(length);
     }
 }
 
-/// Receives on their way to a queue pair's own or a shared receive queue.
+/// A batch of receives for a queue pair's own or a shared receive queue.
 #[derive(Debug)]
 pub struct RecvBatch<'q> {
     queue: Queue<'q>,
@@ -226,8 +226,8 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         self.staged.add(Listed::recv(*request));
     }
 
-    /// Up to [`max_recv_sge`](crate::QpCap::max_recv_sge) of them with bytes, in a shared queue one; a longer
-    /// list is refused (EINVAL).
+    /// At most [`max_recv_sge`](crate::QpCap::max_recv_sge) buffers (in a shared queue, one) may
+    /// have a length above 0. Longer lists are refused (EINVAL).
     fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
         self.staged.add_list(RecvRequest { wr_id, sge: Sge::EMPTY }, buffers);
     }
@@ -244,7 +244,7 @@ impl hardware::RecvBatch for RecvBatch<'_> {
             Queue::Own(qp) => post_own(qp, &self.staged),
             Queue::Shared(srq) => post_shared(srq, &self.staged),
         };
-        // Not each time: all devices would write to one place.
+        // Only if a sender waits, because all devices share the counter's cache line.
         if was_missed || !device.fabric.threaded {
             device.fabric.note_change();
         }
@@ -252,7 +252,7 @@ impl hardware::RecvBatch for RecvBatch<'_> {
     }
 }
 
-/// Whether a sender was told that there was no receive, and what was taken.
+/// Whether a sender was answered "receiver not ready", and the result of the post.
 type Posted = (bool, Result<(), CommitError>);
 
 fn post_own(qp: &QpShared, staged: &Staging<'_, RecvRequest>) -> Posted {
@@ -271,7 +271,8 @@ fn post_own(qp: &QpShared, staged: &Staging<'_, RecvRequest>) -> Posted {
     });
     let was_missed = posts.was_missed();
     drop(posts);
-    // A flush that found the queue before these were in it came after ERR, which shows here then.
+    // A flush that ran before these receives were added followed the transition to ERR, so ERR is
+    // visible here.
     if qp.state.get() == QpState::Err {
         ending::flush(qp, &mut lock(&qp.recv));
     }

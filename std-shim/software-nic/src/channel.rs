@@ -5,14 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Where completion queues tell that they have something (`struct ibv_comp_channel`). A cheap handle.
+/// Notifies programs that completion queues have completions (`struct ibv_comp_channel`). A cheap
+/// handle.
 ///
-/// A queue tells once, for the first completion after it was [armed](crate::CompletionQueue::req_notify). So:
-/// [clear](Self::clear), arm, then poll until the queue is empty, then wait until the file descriptor can be
-/// read; and begin anew. Polling before arming would miss what comes in between.
+/// A queue notifies once, for the first completion after it was
+/// [armed](crate::CompletionQueue::req_notify). The loop of a program is: [clear](Self::clear),
+/// arm, poll until the queue is empty, then wait until the file descriptor is readable. Polling
+/// before arming would miss completions that arrive in between.
 ///
-/// The software NIC has no processor of its own: requests are carried out by polls of the completion queue of
-/// their sender. So an armed queue also tells as long as its queue pairs have requests to be carried out.
+/// The software NIC has no thread of its own. Polling the sender's completion queue executes its
+/// requests, so an armed queue also notifies as long as its queue pairs have requests to execute.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(Arc<OwnedFd>);
 
@@ -24,28 +26,29 @@ impl CompletionChannel {
             let errno = io::Error::last_os_error().raw_os_error().unwrap_or_default();
             return Err(NicError::NoChannel { errno });
         }
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: the descriptor was just created, and has no other owner.
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
     /// Makes the file descriptor readable.
     pub(crate) fn ring(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes are given, as many as are said. That there were 2^64 rings is no error: it is
-        // readable.
+        // SAFETY: the buffer has the stated eight bytes. An overflow after 2^64 rings is not an
+        // error, because the descriptor is readable then.
         _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Forgets what was told so far.
+    /// Clears earlier notifications.
     pub fn clear(&self) {
         let mut told = [0_u8; 8];
-        // SAFETY: room for eight bytes is given. That there is nothing to read is no error.
+        // SAFETY: the buffer has room for eight bytes. An empty counter is not an error.
         _ = unsafe { libc::read(self.0.as_raw_fd(), told.as_mut_ptr().cast(), told.len()) };
     }
 }
 
 impl AsFd for CompletionChannel {
-    /// Can be read when a queue has told something that was not [cleared](Self::clear).
+    /// Returns the descriptor, which is readable after a notification that was not
+    /// [cleared](Self::clear).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// Completion queue numbers are unique per process.
 static NEXT_CQ: AtomicU64 = AtomicU64::new(0);
 
-/// A completion that was made to show, for the scheduler's record.
+/// A completion that was made visible, for the scheduler's record.
 pub(crate) struct Shown {
     pub(crate) completion: Completion,
     pub(crate) is_recv: bool,
@@ -52,8 +52,8 @@ impl CqShared {
         })
     }
 
-    /// Makes a work queue of `qp` complete here; returns its owner index. `sends` reserves a place
-    /// in the list of work, so that listing allocates nothing.
+    /// Attaches a work queue of `qp`, whose completions go here. Returns its owner index. `sends`
+    /// reserves a place in the list of work, so that listing allocates nothing.
     pub(crate) fn attach(
         &self,
         qp: Weak<QpShared>,
@@ -63,7 +63,8 @@ impl CqShared {
         let mut inner = lock(&self.inner);
         let owner = Some(Owner { qp, released });
         if sends {
-            // Room for all queue pairs beside what is listed, dropped queue pairs included.
+            // Room for all queue pairs in addition to the listed ones, which may include dropped
+            // queue pairs.
             let attached = inner.owners.len() + 1;
             lock(&self.work).reserve(attached);
         }
@@ -75,7 +76,7 @@ impl CqShared {
         inner.owners.len() as u32 - 1
     }
 
-    /// Undoes [`attach`](Self::attach). Completions that are here stay.
+    /// Undoes [`attach`](Self::attach). Its completions stay in the queue.
     pub(crate) fn detach(&self, owner: u32) {
         let mut inner = lock(&self.inner);
         inner.owners[owner as usize] = None;
@@ -88,14 +89,14 @@ impl CqShared {
         }
     }
 
-    /// Drops completions of `owner` that do not show yet: its queue pair was reset.
+    /// Drops invisible completions of `owner`, whose queue pair was reset.
     pub(crate) fn forget_pending(&self, owner: u32) {
         let mut inner = lock(&self.inner);
         inner.pending.retain(|pending| pending.entry.owner != owner);
         self.note_contents(&inner);
     }
 
-    /// Whether a receive of `owner` completed that does not show yet.
+    /// Returns whether a completed receive of `owner` is not visible yet.
     pub(crate) fn has_pending_receive(&self, owner: u32) -> bool {
         let inner = lock(&self.inner);
         inner.pending.iter().any(|pending| pending.entry.owner == owner && pending.entry.is_recv)
@@ -106,7 +107,7 @@ impl CqShared {
         self.push_all([entry]);
     }
 
-    /// Adds completions in this order, all together, now or after the device's delay.
+    /// Adds completions in this order under one lock, now or after the device's delay.
     pub(crate) fn push_all(&self, entries: impl IntoIterator<Item = Entry>) {
         let mut inner = lock(&self.inner);
         let mut notifies = false;
@@ -122,7 +123,7 @@ impl CqShared {
         }
     }
 
-    /// Returns whether a notification was asked for this one, which is there from now on.
+    /// Adds a completion. Returns whether a notification was requested for it.
     fn add(&self, inner: &mut Completions<QpShared>, mut entry: Entry) -> bool {
         let delay = self.device.faults.delay();
         if inner.overrun {
@@ -146,31 +147,32 @@ impl CqShared {
         inner.show(entry)
     }
 
-    /// Notes whether there is something for a poll, after any change of what is here.
+    /// Records whether a poll would find anything. Called after every change of the contents.
     pub(crate) fn note_contents(&self, inner: &Completions<QpShared>) {
         let is_empty = inner.held() == 0 && !inner.overrun;
-        // Only if it changes: a poll elsewhere has the line in its cache.
+        // Written only if it changes, because polling threads have the line in their caches.
         if self.is_empty.load(Ordering::Relaxed) != is_empty {
             self.is_empty.store(is_empty, Ordering::Release);
         }
     }
 
-    /// Tells those who wait.
+    /// Notifies the channel.
     pub(crate) fn ring(&self) {
         if let Some(channel) = &self.channel {
             channel.ring();
         }
     }
 
-    /// Tells those who wait, if there are any, that polls have something to carry out. After it was noted
-    /// what: [`CompletionQueue::req_notify`](crate::CompletionQueue::req_notify) looks the other way round.
+    /// Notifies waiting programs that polls have requests to execute. Called after the requests
+    /// were recorded, because [`CompletionQueue::req_notify`](crate::CompletionQueue::req_notify)
+    /// does the two steps in reverse order.
     fn tell_of_work(&self) {
         if self.channel.is_some() && self.tells_of_work.swap(false, Ordering::AcqRel) {
             self.ring();
         }
     }
 
-    /// Begins to tell of work; at once, if there is some.
+    /// Enables notifications of work, and notifies at once if there is some.
     pub(crate) fn begin_to_tell_of_work(&self, has_pending: bool) {
         if self.channel.is_some() && self.device.fabric.threaded {
             self.tells_of_work.store(true, Ordering::Release);
@@ -181,7 +183,7 @@ impl CqShared {
         }
     }
 
-    /// A completion queue that overran takes its queue pairs with it.
+    /// Moves the queue pairs of an overrun completion queue to ERR.
     fn fail_owners(&self, inner: &Completions<QpShared>) {
         self.device.push_event(AsyncEvent::CqError { cq: self.id });
         for qp in inner.owners.iter().flatten().filter_map(|owner| owner.qp.upgrade()) {
@@ -201,19 +203,19 @@ impl CqShared {
         self.tell_of_work();
     }
 
-    /// When the first pending completion is due, if that is after `now`.
+    /// Returns when the first pending completion is due, if that is after `now`.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         let inner = lock(&self.inner);
         inner.pending.iter().map(|pending| pending.due).filter(|&due| due > now).min()
     }
 
-    /// Whether a completion is due that does not show yet.
+    /// Returns whether an invisible completion is due.
     pub(crate) fn has_due(&self, now: u64) -> bool {
         let inner = lock(&self.inner);
         (0..inner.pending.len()).any(|i| inner.may_show(i, now))
     }
 
-    /// Shows one completion that is due, any that `rng` likes.
+    /// Makes one due completion visible, chosen by `rng`.
     pub(crate) fn show_one(&self, rng: &mut SplitMix64, now: u64) -> Option<Shown> {
         let mut inner = lock(&self.inner);
         let count = inner.pending.len();
@@ -229,7 +231,7 @@ impl CqShared {
 }
 
 impl QpShared {
-    /// Completes a receive; its queue is given it with the next [`hand_over`](Self::hand_over).
+    /// Completes a receive, which enters its queue with the next [`hand_over`](Self::hand_over).
     pub(crate) fn push_receive(
         &self,
         recv: &mut Responder,
@@ -244,15 +246,15 @@ impl QpShared {
         recv.done.push(Entry { completion, releases, owner, is_recv: true, solicited });
     }
 
-    /// Gives the queue the completions of receives that it was not given yet.
+    /// Adds the collected completions of receives to their queue.
     pub(crate) fn hand_over(&self, recv: &mut Responder) {
         if !recv.done.is_empty() {
             self.recv_cq.push_all(recv.done.drain(..));
         }
     }
 
-    /// Tells the poller of the send completions that there is something to do. Nobody needs to be
-    /// told on a deterministic fabric.
+    /// Puts the queue pair on its send completion queue's list of work, and notifies the poller.
+    /// Not needed on a deterministic fabric.
     pub(crate) fn list_work(&self) {
         if self.device.fabric.threaded && !self.listed.swap(true, Ordering::AcqRel) {
             self.send_cq.list(self.me.clone());

@@ -1,9 +1,9 @@
-//! What a completion queue holds.
+//! The contents of a completion queue.
 //!
-//! Two rings, made at creation: completions that *show*, which polling takes, and completions that
-//! are *pending*, because the scheduler has not shown them yet or because a fault delays them.
-//! Both count against the capacity. Showing keeps the order of each work queue. `Q` is the queue pair
-//! that is told of its completions.
+//! Two rings, allocated at creation: *visible* completions, which polls return, and *pending*
+//! completions, which the scheduler has not made visible yet or which a fault delays. Both count
+//! against the capacity. Completions of a work queue become visible in order. `Q` is the queue pair
+//! that is notified when its completions are polled.
 
 use crate::sync::SplitMix64;
 use polyrail_core::verbs::{Completion, Imm, WcFlags, WcOpcode};
@@ -12,21 +12,22 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A completion on its way to its poller.
+/// A completion in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) completion: Completion,
-    /// Slots of its work queue that are free once it was polled, counted from the beginning.
+    /// Number of slots of its work queue that are free after it was polled, counted from the
+    /// beginning.
     pub(crate) releases: u64,
-    /// The queue pair that is told, as an index into the queue's owners.
+    /// The queue pair that is notified, as an index into the queue's owners.
     pub(crate) owner: u32,
     /// Which work queue it belongs to.
     pub(crate) is_recv: bool,
-    /// Wakes those who wait for solicited completions only.
+    /// Whether it wakes waits for solicited completions.
     pub(crate) solicited: bool,
 }
 
-/// The owner of entries whose queue pair is destroyed.
+/// The owner index of entries whose queue pair is destroyed.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Pending {
     }
 }
 
-/// Slots that are free again, counted from the beginning. Written by the poller.
+/// Number of released slots, counted from the beginning. Written by the poller.
 #[derive(Debug, Default)]
 pub(crate) struct ReleasedSlots {
     send: AtomicU64,
@@ -50,8 +51,8 @@ pub(crate) struct ReleasedSlots {
 }
 
 impl ReleasedSlots {
-    /// Everything below `position` is free. A lower position than the known one changes nothing, such as
-    /// a completion from before a reset.
+    /// Records that everything below `position` is free. A position below the recorded one, such as
+    /// of a completion from before a reset, changes nothing.
     pub(crate) fn release(&self, is_recv: bool, position: u64) {
         let side = if is_recv { &self.recv } else { &self.send };
         side.fetch_max(position, Ordering::AcqRel);
@@ -66,14 +67,14 @@ impl ReleasedSlots {
     }
 }
 
-/// The queue pair that is told that completions of its work queue were polled.
+/// A queue pair that is notified when completions of its work queue are polled.
 #[derive(Debug)]
 pub(crate) struct Owner<Q> {
     pub(crate) qp: Weak<Q>,
     pub(crate) released: Arc<ReleasedSlots>,
 }
 
-/// Slots of a work queue that are free now.
+/// A report that slots of a work queue are free.
 #[derive(Clone, Copy, Debug)]
 struct Released {
     owner: u32,
@@ -108,21 +109,21 @@ pub(crate) enum Notify {
 }
 
 impl<Q> Completions<Q> {
-    /// Completions that are here, showing or not.
+    /// Returns the number of completions, visible or not.
     pub(crate) fn held(&self) -> usize {
         self.showing.len() + self.pending.len()
     }
 
-    /// Makes room for so many; those that are here stay.
+    /// Changes the capacity; completions in the queue stay.
     pub(crate) fn make_room(&mut self, capacity: usize) {
         self.showing.reserve(capacity.saturating_sub(self.showing.len()));
         self.pending.reserve(capacity.saturating_sub(self.pending.len()));
     }
 
-    /// Shows a completion; returns whether that is what a notification was asked for.
+    /// Makes a completion visible. Returns whether a notification was requested for it.
     pub(crate) fn show(&mut self, entry: Entry) -> bool {
         self.showing.push_back(entry);
-        // As in verbs, a failed completion wakes those who wait for solicited ones too.
+        // As in verbs, a failed completion also wakes waits for solicited completions.
         let solicited = entry.solicited || !entry.completion.status.is_success();
         self.solicited += u64::from(solicited);
         let notifies = self.armed == Some(Notify::Any) || (solicited && self.armed.is_some());
@@ -133,14 +134,14 @@ impl<Q> Completions<Q> {
         notifies
     }
 
-    /// Whether a pending entry is due and the first of its work queue.
+    /// Returns whether a pending entry is due and the first of its work queue.
     pub(crate) fn may_show(&self, index: usize, now: u64) -> bool {
         let this = &self.pending[index];
         this.due <= now && !self.pending.range(..index).any(|earlier| earlier.same_queue(this))
     }
 
-    /// Shows everything that is due, in the order it came.
-    /// Returns whether a notification was asked for one of them.
+    /// Makes all due completions visible, in order. Returns whether a notification was requested
+    /// for one of them.
     pub(crate) fn show_due(&mut self, now: u64) -> bool {
         let mut notifies = false;
         let mut index = 0;
@@ -157,7 +158,8 @@ impl<Q> Completions<Q> {
     pub(crate) fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
         let count = out.len().min(self.showing.len());
         let out = &mut out[..count];
-        // What follows from the same work queue releases at least as much: it is told of the last of a run.
+        // Later completions of a work queue release at least as many slots, so only the last of a
+        // run is reported.
         let mut run = Released { owner: NOBODY, is_recv: false, position: 0 };
         for (slot, entry) in out.iter_mut().zip(self.showing.drain(..count)) {
             slot.write(entry.completion);
@@ -173,7 +175,7 @@ impl<Q> Completions<Q> {
     }
 }
 
-/// Fills what verbs leaves undefined on a failed completion with what misleads most.
+/// Fills the fields that verbs leaves undefined on a failed completion with misleading values.
 pub(crate) fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
     const LIES: [WcOpcode; 6] = [
         WcOpcode::SEND,

@@ -43,7 +43,8 @@ impl ConnectOptions {
 }
 
 impl QueuePair {
-    /// RESET to INIT on port 1, so that receives can be posted before the peer is known.
+    /// Moves the queue pair from RESET to INIT on port 1, so that receives can be posted before the
+    /// peer is known.
     ///
     /// # Errors
     ///
@@ -52,11 +53,12 @@ impl QueuePair {
         self.modify(QpState::Init, &options.to_init())
     }
 
-    /// From RESET, on port 1, or INIT to RTS. `local_psn` is the 24-bit number that the peer was told.
+    /// Moves the queue pair from RESET (on port 1) or INIT to RTS. `local_psn` is the 24-bit number
+    /// that the peer received.
     ///
     /// # Errors
     ///
-    /// As [`modify`](Self::modify); transitions that went well before stay.
+    /// As [`modify`](Self::modify). Earlier successful transitions are not undone.
     pub fn connect(
         &self,
         local_psn: u32,
@@ -70,7 +72,7 @@ impl QueuePair {
         self.modify(QpState::Rts, &options.to_rts(local_psn))
     }
 
-    /// To ERR: everything outstanding is flushed.
+    /// Moves the queue pair to ERR, and flushes all outstanding requests.
     ///
     /// # Errors
     ///
@@ -79,7 +81,7 @@ impl QueuePair {
         self.modify(QpState::Err, &QpAttributes::default())
     }
 
-    /// To RESET: everything outstanding is forgotten.
+    /// Moves the queue pair to RESET, and drops all outstanding requests.
     ///
     /// # Errors
     ///
@@ -88,13 +90,14 @@ impl QueuePair {
         self.modify(QpState::Reset, &QpAttributes::default())
     }
 
-    /// What a peer has to know of this queue pair, if it will start with `psn`.
+    /// Returns the address of this queue pair for a peer, with `psn` as its first packet sequence
+    /// number.
     pub fn as_remote(&self, psn: u32) -> RemoteQp {
         RemoteQp { gid: self.gid(), lid: 0, qp_num: self.number(), psn }
     }
 }
 
-/// Connects two queue pairs of one process with each other.
+/// Connects two queue pairs of the same process.
 ///
 /// # Errors
 ///

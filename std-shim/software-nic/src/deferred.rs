@@ -1,9 +1,9 @@
 //! READs and atomics whose data comes later, on deterministic fabrics.
 //!
-//! A responder may take its time to send what it was asked for, while it carries out requests that
-//! came later. Only FENCE forbids that, so a sender that forgets FENCE must meet it here. READs and
-//! atomics stay in order among themselves, so at most one of them is deferred at a time.
-//! Completions keep the posting order: what overtook completes when the deferred request does.
+//! A responder may execute later requests before it sends the data of a READ or atomic. Only FENCE
+//! forbids that, so this module makes missing FENCEs visible in tests. READs and atomics stay in
+//! order among themselves, so at most one of them is deferred at a time. Completions keep the
+//! posting order: requests that overtook the deferred request complete together with it.
 
 use crate::error::vendor;
 use crate::lists::Listed;
@@ -21,7 +21,7 @@ use crate::transmit::{
 };
 use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
 
-/// Whether the request at the front may be carried out before a deferred one has its data.
+/// Returns whether the request at the front may be executed before a deferred one has its data.
 pub(crate) fn may_overtake(send: &SendQueue) -> bool {
     if send.next == send.posted {
         return false;
@@ -30,8 +30,9 @@ pub(crate) fn may_overtake(send: &SendQueue) -> bool {
     !front.flags.contains(SendFlags::FENCE) && !front.opcode.is_fetching()
 }
 
-/// Has the peer admit the READ or atomic at the front, and leaves its data for later. `None` if the
-/// front is not a READ or atomic, or not in order, or has to wait for its line; then it takes the usual way.
+/// Lets the peer admit the READ or atomic at the front, and defers its data. `None` if the front is
+/// not a READ or atomic, is out of order, or has to wait for its line; it is then executed
+/// normally.
 pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     let ready = send.next < send.posted && qp.state.get() == QpState::Rts;
     if !ready || send.front.started || qp.device.line.is_some() {
@@ -52,8 +53,8 @@ pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     Some(turn(&request, TurnOutcome::Deferred))
 }
 
-/// Brings the data of the deferred request, if it can be had now, and completes it and what
-/// overtook it.
+/// Fetches the data of the deferred request if it is available now, and completes the request and
+/// those that overtook it.
 pub(crate) fn fetch(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Turn> {
     if qp.state.get() == QpState::Err {
         return flush_turn(qp, send);
@@ -78,8 +79,8 @@ pub(crate) fn fetch(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -
     Some(turn(&request, outcome))
 }
 
-/// Ends the deferred request, if there is one, because a later request has failed: with its data
-/// if they come at once, as unanswered if not.
+/// Ends the deferred request, if there is one, because a later request failed: successfully if its
+/// data is available at once, otherwise as unanswered.
 pub(crate) fn conclude(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) {
     if let Some(deferred) = &mut send.deferred {
         deferred.front.until = None;
@@ -124,7 +125,8 @@ fn succeed_all(qp: &QpShared, send: &mut SendQueue, position: u64) -> TurnOutcom
     TurnOutcome::Done
 }
 
-/// What overtook was carried out, yet is flushed: none may complete before the one that failed.
+/// Fails the deferred request, and flushes the requests that overtook it. They were executed, but
+/// must not complete successfully after a failed request.
 fn fail_all(
     qp: &QpShared,
     send: &mut SendQueue,

@@ -1,4 +1,4 @@
-//! Devices: identity, limits, ports, and the faults they suffer.
+//! Devices: identity, limits, ports and faults.
 
 use crate::address::{Gid, Mtu};
 use crate::error::NicError;
@@ -13,7 +13,7 @@ use polyrail_core::verbs::DeviceId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Whether a port carries data (`enum ibv_port_state`).
+/// State of a port (`enum ibv_port_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
     /// No link.
@@ -29,7 +29,7 @@ static NEXT_DEVICE: AtomicU32 = AtomicU32::new(0);
 /// they do in real machines.
 const FIRST_QP_NUM: u32 = 17;
 
-/// Events that a device keeps for those who have not read them yet.
+/// Number of events that a device keeps for its readers.
 const EVENTS: usize = 256;
 
 impl DeviceShared {
@@ -67,7 +67,7 @@ impl DeviceShared {
         self.ports_up.get(usize::from(port.checked_sub(1)?))
     }
 
-    /// Whether the port exists, is up, and its device is there.
+    /// Returns whether the port exists and is up, and its device is present.
     pub(crate) fn carries(&self, port: u8) -> bool {
         !self.is_gone() && self.port(port).is_some_and(|up| up.load(Ordering::Acquire))
     }
@@ -80,7 +80,7 @@ impl DeviceShared {
         if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
     }
 
-    /// Counts one more memory region, if the device takes it.
+    /// Counts another memory region, unless the device has reached its limit.
     pub(crate) fn count_region(&self) -> Result<(), NicError> {
         let limit = self.limits.max_mr;
         let more = |regions| (regions < limit).then_some(regions + 1);
@@ -100,7 +100,7 @@ impl DeviceShared {
         self.events.push(event);
     }
 
-    /// Counts bytes that went through this device, and lets planned faults happen.
+    /// Counts bytes that passed this device, and applies planned faults.
     pub(crate) fn carried(&self, length: u32) {
         if self.faults.count(length) {
             while let Some(fault) = self.faults.take_due_bytes() {
@@ -109,7 +109,7 @@ impl DeviceShared {
         }
     }
 
-    /// Makes a fault happen. Takes leaf locks only, so it may be called while executing.
+    /// Applies a fault. Takes only leaf locks, so it may be called during execution.
     pub(crate) fn suffer(&self, fault: Fault) {
         match fault {
             Fault::LinkDown => self.set_ports(false),
@@ -126,7 +126,7 @@ impl DeviceShared {
         self.fabric.note_change();
     }
 
-    /// Whether the device is as this fault makes it.
+    /// Returns whether the device is in the state that this fault causes.
     fn suffers(&self, fault: Fault) -> bool {
         let all_ports =
             |wanted| self.ports_up.iter().all(|up| up.load(Ordering::Acquire) == wanted);
@@ -160,89 +160,90 @@ impl DeviceShared {
     }
 }
 
-/// A device. A cheap handle: clones mean the same device.
+/// A device. A cheap handle: clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct Device(pub(crate) Arc<DeviceShared>);
 
 impl Device {
-    /// Its number, unique in this process.
+    /// Returns its number, unique in this process.
     pub fn id(&self) -> DeviceId {
         self.0.id
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its GUID, unique on its fabric.
+    /// Returns its GUID, unique on its fabric.
     pub fn guid(&self) -> u64 {
         self.0.guid
     }
 
-    /// What it can do.
+    /// Returns its limits.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
     }
 
-    /// Payload bytes of the longest packet that its ports take.
+    /// Returns the largest MTU that its ports support.
     pub fn mtu(&self) -> Mtu {
         self.0.mtu
     }
 
-    /// Memory regions that exist now.
+    /// Returns the number of its memory regions.
     pub fn memory_regions(&self) -> u32 {
         self.0.regions.load(Ordering::Relaxed)
     }
 
-    /// Number of ports.
+    /// Returns the number of ports.
     pub fn ports(&self) -> u8 {
         self.0.ports_up.len() as u8
     }
 
-    /// The address of a port, counted from 1; `None` if there is no such port.
+    /// Returns the address of a port, counted from 1; `None` if the port does not exist.
     pub fn gid(&self, port: u8) -> Option<Gid> {
         self.0.gid(port)
     }
 
-    /// State of a port, counted from 1; `None` if there is no such port.
+    /// Returns the state of a port, counted from 1; `None` if the port does not exist.
     pub fn port_state(&self, port: u8) -> Option<PortState> {
         self.0.port(port)?;
         Some(if self.0.carries(port) { PortState::Active } else { PortState::Down })
     }
 
-    /// Whether it was unplugged.
+    /// Returns whether the device was unplugged.
     pub fn is_gone(&self) -> bool {
         self.0.is_gone()
     }
 
-    /// The oldest event that nobody has read by this method. The newest 256 are kept.
+    /// Returns the oldest event that this method has not returned yet. The newest 256 events are
+    /// kept.
     pub fn next_event(&self) -> Option<AsyncEvent> {
         self.next_event_of(&mut lock(&self.0.events_read))
     }
 
-    /// Where a reader of events who begins now begins. Readers with cursors take nothing from each other,
-    /// nor from [`next_event`](Self::next_event).
+    /// Returns a cursor for a new reader, which sees events from now on. Readers with cursors do
+    /// not take events from each other, nor from [`next_event`](Self::next_event).
     pub fn event_cursor(&self) -> EventCursor {
         self.0.events.cursor()
     }
 
-    /// The oldest event that this reader has not seen. The newest 256 are kept.
+    /// Returns the oldest event that this reader has not seen. The newest 256 events are kept.
     pub fn next_event_of(&self, reader: &mut EventCursor) -> Option<AsyncEvent> {
         self.0.events.next(reader)
     }
 
-    /// Payload bytes carried so far: own requests and those of peers.
+    /// Returns the payload bytes carried so far, for its own requests and its peers'.
     pub fn carried_bytes(&self) -> u64 {
         self.0.faults.bytes()
     }
 
-    /// Whether it is now as this fault makes it: the fault has happened, and was not undone since.
+    /// Returns whether this fault is in effect: it has happened, and was not undone since.
     pub fn suffers(&self, fault: Fault) -> bool {
         self.0.suffers(fault)
     }
 
-    /// Makes a fault happen, now or later.
+    /// Injects a fault, which happens now or later.
     pub fn inject(&self, when: When, fault: Fault) {
         match when {
             When::Now => self.0.suffer(fault),
@@ -260,7 +261,7 @@ impl Device {
     }
 }
 
-/// Refuses 0 and what is over a limit.
+/// Refuses 0 and values over a limit.
 pub(crate) fn in_limits(what: &'static str, asked: u32, limit: u32) -> Result<(), NicError> {
     match asked {
         0 => Err(NicError::Zero { what }),

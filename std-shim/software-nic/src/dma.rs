@@ -1,20 +1,19 @@
 //! The only place where registered memory is read and written.
 //!
-//! A NIC writes memory while its owner may look at it. In Rust that is a data race unless both
-//! sides agree on something weaker than plain access. Here both sides, the executing thread and the
-//! owner of the memory, go through this module:
+//! A NIC writes memory while the memory's owner may read it. With plain accesses, that is a data
+//! race in Rust. Therefore both sides, the executing thread and the owner of the memory, access it
+//! through this module:
 //!
 //! - on x86-64 an `asm!` block with `rep movsb`. An assembly block may do what relaxed atomics may,
-//!   byte by byte, so a race gives torn data and nothing worse; and the microcode copies as fast as
-//!   memcpy does;
+//!   byte by byte, so a race can only tear data, and the microcode is as fast as memcpy;
 //! - elsewhere, and under Miri, relaxed atomic bytes.
 //!
-//! Nothing here orders anything: completions do, through the lock of their queue.
+//! These accesses have no ordering. Completions provide it, through the lock of their queue.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes that may be read and written, racing with anybody else who goes through this module.
+/// Bytes that may be read and written, in races with other users of this module.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'m> {
     start: *mut u8,
@@ -27,37 +26,37 @@ impl<'m> Span<'m> {
     pub const EMPTY: Self =
         Self { start: std::ptr::dangling_mut(), length: 0, memory: PhantomData };
 
-    /// `length` bytes from `start` on.
+    /// Makes a span of `length` bytes from `start`.
     ///
     /// # Safety
     ///
-    /// For `'m`, the bytes stay allocated, and nobody accesses them but through this module or in
-    /// ways that do not race with it. If the memory must not be written, no writing method is used.
+    /// For `'m`, the bytes stay allocated, and all accesses go through this module or do not race
+    /// with it. No writing method is used on memory that must not be written.
     pub const unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, length, memory: PhantomData }
     }
 
-    /// Bytes that are shared anyway.
+    /// Makes a span of atomic bytes.
     pub fn of(bytes: &'m [AtomicU8]) -> Self {
         Self { start: bytes.as_ptr().cast_mut().cast(), length: bytes.len(), memory: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub const fn len(self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether the span is empty.
     pub const fn is_empty(self) -> bool {
         self.length == 0
     }
 
-    /// The first `length` bytes, or all there are.
+    /// Returns the first `length` bytes, or all bytes if there are fewer.
     pub fn prefix(self, length: usize) -> Self {
         Self { length: length.min(self.length), ..self }
     }
 
-    /// What is behind the first `length` bytes.
+    /// Returns the bytes behind the first `length` bytes.
     pub fn skip(self, length: usize) -> Self {
         let length = length.min(self.length);
         Self { start: self.start.wrapping_add(length), length: self.length - length, ..self }
@@ -73,14 +72,14 @@ impl<'m> Span<'m> {
     /// Copies as many bytes as both have.
     pub fn write(self, bytes: &[u8]) {
         let length = self.length.min(bytes.len());
-        // SAFETY: as in `copy_from`; the source is ordinary memory that nobody writes.
+        // SAFETY: as in `copy_from`; the source is borrowed, so it does not change.
         unsafe { raw::store(bytes.as_ptr(), self.start, length) }
     }
 
     /// Copies as many bytes as both have.
     pub fn read(self, bytes: &mut [u8]) {
         let length = self.length.min(bytes.len());
-        // SAFETY: as in `copy_from`; the destination is ordinary memory that is ours alone.
+        // SAFETY: as in `copy_from`; the destination is borrowed exclusively.
         unsafe { raw::load(self.start, bytes.as_mut_ptr(), length) }
     }
 
@@ -90,18 +89,18 @@ impl<'m> Span<'m> {
         unsafe { raw::fill(self.start, byte, self.length) }
     }
 
-    /// The bytes' address, for system calls that read or write them.
+    /// Returns the address of the bytes, for system calls that read or write them.
     pub const fn as_ptr(self) -> *mut u8 {
         self.start
     }
 
-    /// Adds to the first 8 bytes, which must be aligned; returns what they were.
+    /// Adds to the first 8 bytes, which must be aligned. Returns their old value.
     pub fn fetch_add(self, add: u64) -> Option<u64> {
         Some(self.atomic()?.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Swaps the first 8 bytes, which must be aligned, if they are `compare`; returns what they
-    /// were.
+    /// Replaces the first 8 bytes, which must be aligned, with `swap` if they equal `compare`.
+    /// Returns their old value.
     pub fn compare_swap(self, compare: u64, swap: u64) -> Option<u64> {
         let word = self.atomic()?;
         let old = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
@@ -142,19 +141,19 @@ mod raw {
 
     /// # Safety
     ///
-    /// As [`copy`]; nobody writes the source.
+    /// As [`copy`]; the source is not written meanwhile.
     #[inline]
     pub(super) unsafe fn store(source: *const u8, target: *mut u8, length: usize) {
-        // SAFETY: the caller's promise covers `copy`'s.
+        // SAFETY: the caller guarantees what `copy` requires.
         unsafe { copy(source, target, length) }
     }
 
     /// # Safety
     ///
-    /// As [`copy`]; nobody else uses the target.
+    /// As [`copy`]; the target is not used otherwise meanwhile.
     #[inline]
     pub(super) unsafe fn load(source: *const u8, target: *mut u8, length: usize) {
-        // SAFETY: the caller's promise covers `copy`'s.
+        // SAFETY: the caller guarantees what `copy` requires.
         unsafe { copy(source, target, length) }
     }
 
@@ -202,7 +201,7 @@ mod raw {
 
     /// # Safety
     ///
-    /// As [`copy`]; nobody writes the source.
+    /// As [`copy`]; the source is not written meanwhile.
     pub(super) unsafe fn store(source: *const u8, target: *mut u8, length: usize) {
         for i in 0..length {
             // SAFETY: `i` is within both ranges, and the source is plain memory.
@@ -212,7 +211,7 @@ mod raw {
 
     /// # Safety
     ///
-    /// As [`copy`]; nobody else uses the target.
+    /// As [`copy`]; the target is not used otherwise meanwhile.
     pub(super) unsafe fn load(source: *const u8, target: *mut u8, length: usize) {
         for i in 0..length {
             // SAFETY: `i` is within both ranges, and the target is plain memory that is ours.

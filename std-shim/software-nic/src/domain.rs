@@ -10,8 +10,8 @@ use polyrail_core::verbs::AccessFlags;
 use std::any::Any;
 use std::sync::Arc;
 
-/// A protection domain: queue pairs reach only memory registered in their own. A cheap handle:
-/// clones mean the same domain.
+/// A protection domain: queue pairs access only memory registered in their own domain. A cheap
+/// handle: clones refer to the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     device: Device,
@@ -19,7 +19,7 @@ pub struct ProtectionDomain {
 }
 
 impl Device {
-    /// A new protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Device {
 }
 
 impl ProtectionDomain {
-    /// The device it belongs to.
+    /// Returns its device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -40,21 +40,22 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// An empty region or one over the device's limit; too many regions; access flags that verbs refuses (remote
-    /// writing without local writing) or that this device does not know; a device that is gone.
+    /// The region is empty or over the device's limit; there are too many regions; verbs forbids
+    /// the access flags (remote write without local write) or this device does not support them;
+    /// the device is gone.
     ///
     /// # Safety
     ///
     /// Until the region is dropped:
     ///
-    /// - the `length` bytes from `addr` on stay allocated, and writable if `access` has
+    /// - the `length` bytes from `addr` stay allocated, and writable if `access` has
     ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
-    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
-    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
-    ///   exists; while requests may only read some of them, nobody writes those.
+    /// - bytes that requests may write (receives, READs, atomics, and everything that peers may do
+    ///   with the rkey) are not accessed otherwise, and no reference to them exists; bytes that
+    ///   requests may only read are not written.
     ///
-    /// A completion that was polled, and everything that the peer's software orders by one, ends a
-    /// request's access.
+    /// A request's access ends when its completion is polled, or with a message of the peer's
+    /// software that follows such a completion.
     pub unsafe fn register(
         &self,
         addr: *mut u8,
@@ -65,8 +66,8 @@ impl ProtectionDomain {
         self.add_region(start, length, access, None)
     }
 
-    /// As [`register`](Self::register), of memory that `owner` owns: until the region is dropped, it keeps the
-    /// owner.
+    /// Like [`register`](Self::register), for memory that `owner` owns. The region keeps the owner
+    /// until it is dropped.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// The bytes stay allocated as long as `owner` is not dropped. As for the rest, as
+    /// The bytes stay allocated until `owner` is dropped. All other requirements are those of
     /// [`register`](Self::register).
     pub unsafe fn register_owned(
         &self,
@@ -87,8 +88,8 @@ impl ProtectionDomain {
         self.add_region(start, length, access, Some(owner))
     }
 
-    /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
-    /// keeps the pages.
+    /// Registers all [`len`](Pages::len) bytes of `pages`. The region keeps the pages until it is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -121,8 +122,8 @@ impl ProtectionDomain {
     }
 }
 
-/// A registered range of memory. Dropping it deregisters the range: its keys open nothing any more,
-/// and when the drop returns no device touches the memory again.
+/// A registered range of memory. Dropping it deregisters the range: its keys become invalid, and no
+/// device accesses the memory after the drop returns.
 #[derive(Debug)]
 pub struct MemoryRegion {
     keys: RegionKeys,
@@ -161,7 +162,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // The region's pages, if it was the last to hold them, go when the table is free again.
+        // The region is dropped, and possibly its pages freed, after the table is unlocked.
         let region = write(&self.device.fabric.memory).remove(self.keys.lkey);
         drop(region);
         self.device.uncount_region();

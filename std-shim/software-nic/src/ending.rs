@@ -1,5 +1,5 @@
-//! How receives of a queue pair in ERR come to an end: its own are flushed; those of a shared receive queue
-//! stay there, and an event says when it will take none any more.
+//! The end of receives of a queue pair in ERR. Its own receives are flushed. Receives of a shared
+//! receive queue stay there, and an event reports when the queue pair takes no more of them.
 
 use crate::error::{errno, vendor};
 use crate::event::AsyncEvent;
@@ -9,8 +9,8 @@ use crate::state::QpState;
 use crate::sync::lock;
 use polyrail_core::verbs::{Completion, RecvRequest, WcStatus};
 
-/// Completes every posted receive of a queue pair in ERR as flushed; goes on with its end if its receives are
-/// shared.
+/// Flushes every posted receive of a queue pair in ERR. If its receives are shared, continues its
+/// end.
 pub(crate) fn flush(qp: &QpShared, recv: &mut Responder) {
     while let Some((request, releases)) = recv.pop(&qp.posts) {
         flush_one(qp, recv, &request, releases);
@@ -25,12 +25,12 @@ fn flush_one(qp: &QpShared, recv: &mut Responder, request: &RecvRequest, release
     qp.push_receive(recv, releases, flushed, true);
 }
 
-/// What a queue pair in ERR has to do for its receives.
+/// Returns whether a queue pair in ERR has something to do for its receives.
 pub(crate) fn is_due(qp: &QpShared, recv: &Responder) -> bool {
     recv.has_receives(&qp.posts) || (qp.srq.is_some() && next(qp, recv).is_some())
 }
 
-/// When a queue pair in ERR has something to do for its receives, if that waits for a time.
+/// Returns when a queue pair in ERR has something to do for its receives, if it waits for a time.
 pub(crate) fn wakes_at(qp: &QpShared, recv: &Responder) -> Option<u64> {
     match recv.ending {
         Ending::OneMore { until } if qp.state.get() == QpState::Err => Some(until),
@@ -38,20 +38,20 @@ pub(crate) fn wakes_at(qp: &QpShared, recv: &Responder) -> Option<u64> {
     }
 }
 
-/// Whether the queue pair, in ERR, still carries out a message.
+/// Returns whether the queue pair, in ERR, still receives a message.
 pub(crate) fn takes_one_more(qp: &QpShared, recv: &mut Responder) -> bool {
     advance(qp, recv);
     matches!(recv.ending, Ending::OneMore { .. })
 }
 
-/// A receive was taken and has completed: in ERR it was the last.
+/// Records that a receive was taken and completed, which in ERR is the last.
 pub(crate) fn took_one(qp: &QpShared, recv: &mut Responder) {
     if matches!(recv.ending, Ending::OneMore { .. }) {
         end(qp, recv);
     }
 }
 
-/// Goes on with the end of a queue pair in ERR whose receives are shared.
+/// Continues the end of a queue pair in ERR whose receives are shared.
 fn advance(qp: &QpShared, recv: &mut Responder) {
     if qp.srq.is_none() || qp.state.get() != QpState::Err {
         return;
@@ -63,7 +63,7 @@ fn advance(qp: &QpShared, recv: &mut Responder) {
     }
 }
 
-/// How the end goes on now.
+/// Returns the next state of the end, if it is due.
 fn next(qp: &QpShared, recv: &Responder) -> Option<Ending> {
     let now = qp.device.fabric.clock.now();
     let within = qp.device.faults.one_more_receive();
@@ -83,13 +83,14 @@ fn end(qp: &QpShared, recv: &mut Responder) {
     if let Some(request) = taken {
         flush_one(qp, recv, &request, 0);
     }
-    // Before the event: who reads it finds them.
+    // Before the event, so that a reader of the event finds the completions.
     qp.hand_over(recv);
     recv.ending = Ending::LastWqeReached;
     qp.device.push_event(AsyncEvent::LastWqeReached { qp_num: qp.number });
 }
 
-/// Whether the last receive was taken from the shared receive queue, and shows; or an errno.
+/// Returns whether the last receive was taken from the shared receive queue and its completion is
+/// visible; or an errno.
 pub(crate) fn last_wqe_reached(qp: &QpShared) -> Result<bool, i32> {
     qp.device.check_alive().map_err(|_| errno::ENODEV)?;
     let has_failed = qp.state.get() == QpState::Err && !lock(&qp.send).has_work();

@@ -1,4 +1,4 @@
-//! What can go wrong outside of completions, and what `vendor_err` of a failed completion means.
+//! Errors outside of completions, and the meaning of `vendor_err` in failed completions.
 
 use polyrail_core::verbs::AccessFlags;
 
@@ -12,24 +12,24 @@ pub mod errno {
     pub const ENODEV: i32 = 19;
     /// An argument or a state does not permit the operation.
     pub const EINVAL: i32 = 22;
-    /// The device does not know the operation.
+    /// The device does not support the operation.
     pub const EOPNOTSUPP: i32 = 95;
 }
 
-/// A resource that could not be created.
+/// Why a resource could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicError {
     /// The device went away.
     #[error("the device is gone")]
     DeviceGone,
-    /// Something that must not be empty is empty.
+    /// A size or count is 0.
     #[error("{what} must not be 0")]
     Zero {
         /// What is 0.
         what: &'static str,
     },
-    /// The device cannot do that much.
+    /// A value is over the device's limit.
     #[error("{what} of {asked} is over the device's limit of {limit}")]
     Limit {
         /// What was asked for.
@@ -39,7 +39,7 @@ pub enum NicError {
         /// How much the device can do.
         limit: u64,
     },
-    /// A completion queue holds more than it was to be made for.
+    /// A completion queue holds more completions than its new capacity.
     #[error("the completion queue holds {held} completions, more than {asked}")]
     Holds {
         /// What was asked for.
@@ -47,8 +47,8 @@ pub enum NicError {
         /// Completions that it holds.
         held: u32,
     },
-    /// The system gives no file descriptor for a completion channel.
-    #[error("no completion channel: errno {errno}")]
+    /// The system has no file descriptor left for a completion channel.
+    #[error("cannot create a completion channel: errno {errno}")]
     NoChannel {
         /// The system's code.
         errno: i32,
@@ -72,7 +72,7 @@ pub enum NicError {
 }
 
 impl NicError {
-    /// The `errno` that a verbs driver would have returned.
+    /// Returns the `errno` that a verbs driver would have returned.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
@@ -83,8 +83,8 @@ impl NicError {
     }
 }
 
-/// What `vendor_err` of a failed completion means on this device. A number is more precise than the
-/// status; it is for people and logs, as on any device.
+/// What `vendor_err` of a failed completion means on this device. It is more precise than the
+/// status, and meant for users and logs, as on any device.
 pub mod vendor {
     /// The request was flushed.
     pub const FLUSHED: u32 = 0x01;
@@ -98,7 +98,7 @@ pub mod vendor {
     pub const KEY_ACCESS: u32 = 0x13;
     /// The message is longer than the device can send.
     pub const MESSAGE_TOO_LONG: u32 = 0x20;
-    /// The message is longer than the receive it met.
+    /// The message is longer than its receive.
     pub const RECEIVE_TOO_SHORT: u32 = 0x21;
     /// The local buffer of an atomic is shorter than 8 bytes.
     pub const ATOMIC_TOO_SHORT: u32 = 0x22;
@@ -110,22 +110,22 @@ pub mod vendor {
     pub const MTU_MISMATCH: u32 = 0x25;
     /// The queue pair was set up for no outstanding READ or atomic.
     pub const NO_READ_RESOURCES: u32 = 0x26;
-    /// The peer's receive queue was empty, as often as was allowed.
+    /// The peer's receive queue was empty, and all retries are used up.
     pub const NO_RECEIVE: u32 = 0x30;
     /// The peer's receive names memory that it must not write.
     pub const RECEIVE_MEMORY: u32 = 0x31;
     /// A port of the path was down.
     pub const LINK_DOWN: u32 = 0x40;
-    /// The peer does not exist (any more), or its device is gone.
+    /// The peer does not exist, or its device is gone.
     pub const PEER_GONE: u32 = 0x41;
     /// The peer is not ready to receive: in RESET, INIT or ERR.
     pub const PEER_STATE: u32 = 0x42;
-    /// The peer is connected to somebody else.
+    /// The peer is connected to another queue pair.
     pub const PEER_DESTINATION: u32 = 0x43;
     /// The peer expects another packet sequence number.
     pub const PEER_PSN: u32 = 0x44;
-    /// The acknowledgement was lost: the request was carried out all the same.
+    /// The acknowledgement was lost after the request was executed.
     pub const ACK_LOST: u32 = 0x45;
-    /// An internal error of the device at either end: the request was carried out all the same.
+    /// An internal error of the device at either end, although the request was executed.
     pub const INTERNAL: u32 = 0x50;
 }

@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::CqId;
 
-/// Something that happened without a request's completion to report it.
+/// An event that no completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -21,17 +21,17 @@ pub enum AsyncEvent {
         /// The queue.
         cq: CqId,
     },
-    /// A queue pair in SQD has nothing under way any more.
+    /// A queue pair in SQD has no more requests in progress.
     SqDrained {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A peer's request broke the rules, and the queue pair is in ERR.
+    /// A peer's request was invalid, and the queue pair is in ERR.
     QpAccessError {
         /// The queue pair.
         qp_num: u32,
     },
-    /// A queue pair with a shared receive queue, in ERR, will take no receive from it any more.
+    /// A queue pair in ERR will take no more receives from its shared receive queue.
     LastWqeReached {
         /// The queue pair.
         qp_num: u32,

@@ -5,30 +5,30 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far one reader has read an [`EventLog`]. Every reader has its own. The default begins with the
-/// oldest event that is kept.
+/// The position of a reader in an [`EventLog`]. The default position is the oldest kept event.
 ///
-/// It belongs to one log: what it reads from another one is some of that one's newest events.
+/// A cursor belongs to one log. With another log, it returns some of that log's newest events.
 #[derive(Clone, Debug, Default)]
 pub struct EventCursor {
     /// Number of the event that is next, from 0 on.
     next: u64,
 }
 
-/// The newest events of a device, which every reader sees in the same order.
+/// The newest events of a device, in the same order for every reader.
 ///
-/// Bounded, so that an owner who never reads costs nothing: a reader who falls behind by more than is kept
-/// misses the oldest. Nothing allocates after creation.
+/// The log is bounded, so a program that never reads costs nothing. A reader that falls too far
+/// behind misses the oldest events. Nothing allocates after creation.
 #[derive(Debug)]
 pub struct EventLog<E> {
     kept: Mutex<VecDeque<E>>,
     capacity: usize,
-    /// Number of events so far. Changed with `kept` locked; read without, since nothing new is the rule.
+    /// Number of events so far. Written with `kept` locked, but read without the lock, because
+    /// usually there is no new event.
     pushed: AtomicU64,
 }
 
 impl<E: Copy> EventLog<E> {
-    /// An empty log that keeps this many events, at least one.
+    /// Makes an empty log that keeps this many events, at least one.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         let kept = Mutex::new(VecDeque::with_capacity(capacity));
@@ -45,12 +45,12 @@ impl<E: Copy> EventLog<E> {
         self.pushed.fetch_add(1, Ordering::Release);
     }
 
-    /// Where a reader who begins now begins: behind every event so far.
+    /// Returns a cursor behind all events so far.
     pub fn cursor(&self) -> EventCursor {
         EventCursor { next: self.pushed.load(Ordering::Acquire) }
     }
 
-    /// The oldest event that this reader has not seen. Never waits for an event.
+    /// Returns the oldest event that this reader has not seen. Never waits.
     pub fn next(&self, cursor: &mut EventCursor) -> Option<E> {
         if cursor.next == self.pushed.load(Ordering::Acquire) {
             return None;

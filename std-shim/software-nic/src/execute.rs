@@ -1,4 +1,4 @@
-//! The sending end: carries out the request at the front of a send queue, and completes it.
+//! The sending end: executes the request at the front of a send queue, and completes it.
 
 use crate::deferred;
 use crate::ending;
@@ -19,14 +19,15 @@ use crate::transmit::{
 use polyrail_core::verbs::{Completion, Opcode, SendRequest, WcStatus};
 use std::sync::Arc;
 
-/// How much one poll does for one queue pair: enough to pay for its locks, little enough that
-/// others get their turn and completions are handed out early.
+/// Requests that one poll executes for one queue pair: enough to amortise its locks, but few enough
+/// that other queue pairs get their turn and completions are returned early.
 const POLL_REQUESTS: u32 = 16;
 const POLL_BYTES: u64 = 128 * 1024;
 
-/// Does a poll's share of a listed queue pair's work, and lists it again if there is more.
+/// Executes a poll's share of a listed queue pair's work, and lists the queue pair again if there
+/// is more.
 pub(crate) fn service(qp: &QpShared) {
-    // Before the check: a post from now on lists the queue pair again.
+    // Before the check, so that a later post lists the queue pair again.
     qp.listed.store(false, std::sync::atomic::Ordering::Release);
     let mut send = lock(&qp.send);
     let mut bytes = 0;
@@ -57,8 +58,8 @@ pub(crate) fn service(qp: &QpShared) {
     }
 }
 
-/// Lets the scheduler run one turn. `None`: nothing could be done now. `delay_fetch` has a READ or
-/// atomic bring its data later, `fetch_first` has a delayed one do so now.
+/// Runs one turn for the scheduler. `None`: there was nothing to do. `delay_fetch` defers the data
+/// of a READ or atomic; `fetch_first` fetches deferred data now.
 pub(crate) fn run_one(qp: &QpShared, delay_fetch: bool, fetch_first: bool) -> Option<Turn> {
     let mut send = lock(&qp.send);
     let memory = read(&qp.device.fabric.memory);
@@ -78,8 +79,9 @@ pub(crate) fn run_one(qp: &QpShared, delay_fetch: bool, fetch_first: bool) -> Op
     turn
 }
 
-/// Gives the peer's queue the receives that requests have completed since the last time, all together: each
-/// time, the lines of the queue come from the processor that polls it. A peer that was reset has given them.
+/// Adds the receives that requests have completed to the peer's completion queue, all at once,
+/// because each access moves the queue's cache lines from the processor that polls it. A peer that
+/// was reset has no such receives any more.
 fn hand_over(send: &mut SendQueue) {
     if std::mem::take(&mut send.completes_receives)
         && let Some(peer) = send.path.peer.upgrade()
@@ -88,8 +90,8 @@ fn hand_over(send: &mut SendQueue) {
     }
 }
 
-/// Flushes the receives of a queue pair that is in ERR; returns whether there were any, or, of one whose
-/// receives are shared, whether it took its last now.
+/// Flushes the receives of a queue pair in ERR. Returns whether there were any or, if its receives
+/// are shared, whether it took its last receive now.
 pub(crate) fn finish_if_failed(qp: &QpShared) -> bool {
     let mut recv = lock(&qp.recv);
     let found = qp.state.get() == QpState::Err && ending::is_due(qp, &recv);
@@ -99,7 +101,7 @@ pub(crate) fn finish_if_failed(qp: &QpShared) -> bool {
     found && ending::wakes_at(qp, &recv).is_none()
 }
 
-/// Tries the request at the front. `None`: there is none, or it has to wait.
+/// Tries the request at the front. `None`: the queue is empty, or the request has to wait.
 fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Turn> {
     match qp.state.get() {
         QpState::Err => return flush_turn(qp, send),
@@ -117,7 +119,7 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     {
         return None;
     }
-    // Read before the attempt: a change that comes after it must not be missed.
+    // Read before the attempt, so that a later change is not missed.
     let changes = fabric.changes();
     send.front.started = true;
     let answer = attempt(qp, send, &request, memory);
@@ -126,8 +128,8 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     Some(Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes })
 }
 
-/// Whether the line has sent the request at the front. The first time gives it to the line, and lets the
-/// request wait until then.
+/// Returns whether the line has sent the request at the front. The first call passes the request to
+/// the line, and the request waits until it is sent.
 fn has_been_sent(send: &mut SendQueue, line: &Line, length: u32, now: u64) -> bool {
     if send.front.on_line {
         return true;
@@ -173,8 +175,9 @@ fn attempt(
     acknowledge(qp, &peer)
 }
 
-/// A request may have completed a receive, which its queue is given with others; but at once if the request
-/// completes in that queue too, where it comes behind.
+/// Records that a request may have completed a receive, which is added to its queue together with
+/// others. If the request completes in the same queue, the receive is added at once, so that it
+/// comes first.
 fn completes_receive(qp: &QpShared, send: &mut SendQueue, peer: &QpShared) {
     send.completes_receives = true;
     if Arc::ptr_eq(&qp.send_cq, &peer.recv_cq) {
@@ -182,7 +185,7 @@ fn completes_receive(qp: &QpShared, send: &mut SendQueue, peer: &QpShared) {
     }
 }
 
-/// Applies an answer. `None`: the request waits, unnoticed.
+/// Applies an answer. `None`: the request waits, and nothing visible happened.
 fn settle(
     qp: &QpShared,
     send: &mut SendQueue,
@@ -212,7 +215,7 @@ fn settle(
         Verdict::Failed(status, vendor) => {
             deferred::conclude(qp, send, memory);
             if send.next == send.posted {
-                // The deferred one failed, and took this one with it.
+                // The deferred request failed, so this one was flushed.
                 return Some(TurnOutcome::Flushed);
             }
             fail(qp, send, request, status, vendor);
@@ -223,7 +226,7 @@ fn settle(
     }
 }
 
-/// A request that fails takes its queue pair with it.
+/// Fails a request and its queue pair.
 fn fail(
     qp: &QpShared,
     send: &mut SendQueue,
@@ -238,7 +241,7 @@ fn fail(
     flush(qp, send);
 }
 
-/// Whether a turn of this queue pair may do something now.
+/// Returns whether a turn of this queue pair could do something now.
 pub(crate) fn is_runnable(qp: &QpShared) -> bool {
     let send = lock(&qp.send);
     let fabric = &qp.device.fabric;
@@ -253,7 +256,7 @@ pub(crate) fn is_runnable(qp: &QpShared) -> bool {
     }
 }
 
-/// When a request may be tried again, or the receives end, if one waits for a time.
+/// Returns when a request may be tried again or the receives end, if either waits for a time.
 pub(crate) fn wakes_at(qp: &QpShared) -> Option<u64> {
     let send = lock(&qp.send);
     let front = (send.next < send.posted).then_some(send.front);

@@ -1,5 +1,4 @@
-//! Faults on request: what real devices and links do on bad days. What drivers do needs no device: see
-//! the crate `polyrail-faults`.
+//! Faults of devices and links on request. For faults of drivers, see the crate `polyrail-faults`.
 
 use crate::sync::{Apart, lock, nanos};
 use std::sync::Mutex;
@@ -11,60 +10,61 @@ use std::time::Duration;
 pub enum When {
     /// At once.
     Now,
-    /// When the device has carried that many more payload bytes, its own requests and its peers'
-    /// counted together. A link that goes down this way cuts the message that crosses the mark:
-    /// the bytes before it may have arrived, the request fails all the same.
+    /// After the device has carried this many more payload bytes, of its own requests and its
+    /// peers' together. A link that goes down this way cuts the message that crosses the mark: the
+    /// bytes before it may have arrived, although the request fails.
     AfterBytes(u64),
-    /// Before this step of a deterministic fabric, counted from the fabric's creation. Never, on a
-    /// threaded one.
+    /// Before this step of a deterministic fabric, counted from the fabric's creation. Never on a
+    /// threaded fabric.
     AtStep(u64),
 }
 
-/// What happens to a device.
+/// A fault of a device, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// All ports go down. Requests through them are retried, then fail with RETRY_EXC_ERR.
     LinkDown,
     /// All ports come up.
     LinkUp,
-    /// The device is unplugged: posting is refused with ENODEV, polling fails, peers get no answer.
+    /// The device is unplugged: posting is refused with ENODEV, polling fails, and peers get no
+    /// answers.
     DeviceGone,
-    /// The next requests that need a receive here are told that there is none.
+    /// The next requests that need a receive here are answered "receiver not ready".
     ForceRnr {
-        /// How many requests; each retry counts.
+        /// Number of requests, each retry included.
         requests: u32,
     },
-    /// Completions of this device show only after this time; zero ends it.
+    /// Completions of this device become visible only after this time; zero ends it.
     DelayCompletions(Duration),
-    /// The link swallows requests without an error: they complete only when their queue pair is
-    /// moved to ERR, as with drivers that never give up.
+    /// The link drops requests without an error. They complete only when their queue pair is moved
+    /// to ERR, as with drivers that never give up.
     Silent(bool),
-    /// Acknowledgements are lost: requests are carried out, yet their sender sees
-    /// RETRY_EXC_ERR.
+    /// Acknowledgements are lost: requests are executed, but end with RETRY_EXC_ERR at the sender.
     LoseAcks(bool),
-    /// The device has an internal error: requests are carried out, yet they fail. Its own with
-    /// GENERAL_ERR; its peers' with REM_OP_ERR, and their responders here are in ERR.
+    /// The device has an internal error: requests are executed, but fail. Its own requests fail
+    /// with GENERAL_ERR. Its peers' requests fail with REM_OP_ERR, and their responders here enter
+    /// ERR.
     FailRequests(bool),
-    /// Queue pairs with a shared receive queue take one more receive within this time after they entered
-    /// ERR, for a message whose sender gets no answer any more; zero ends it, for those that are not in ERR
-    /// yet. As long as that message may come, the last receive was not reached.
+    /// Queue pairs with a shared receive queue may take one more receive within this time after
+    /// they entered ERR, for a message whose sender gets no answer. Zero ends it for queue pairs
+    /// that are not in ERR yet. The last receive is not reached as long as that message may arrive.
     OneMoreReceive(Duration),
-    /// Queue pairs with a shared receive queue that reach their last receive take one with them: it
-    /// completes flushed.
+    /// Queue pairs that reach their last receive from a shared receive queue take one receive of
+    /// it, which completes as flushed.
     TakeSharedReceive(bool),
 }
 
 /// Faults of one device, in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// What happens, and when.
+    /// The faults, and when they happen.
     pub faults: Vec<(When, Fault)>,
 }
 
-/// The faults that a device is suffering or waiting for.
+/// The present and planned faults of a device.
 ///
-/// The fields that executing requests read are atomics; the list behind the lock is read only when an
-/// atomic calls for it.
+/// The fields that execution reads are atomics. The list behind the lock is read only when an
+/// atomic shows that a fault is due.
 #[derive(Debug)]
 pub(crate) struct Faults {
     silent: AtomicBool,
@@ -76,7 +76,7 @@ pub(crate) struct Faults {
     take_shared_receive: AtomicBool,
     /// Payload bytes carried so far.
     bytes: Apart<AtomicU64>,
-    /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` means none.
+    /// The next mark in `planned`, and the next that cuts the link; `u64::MAX` means none.
     next_mark: AtomicU64,
     next_cut: AtomicU64,
     planned: Mutex<Vec<Planned>>,
@@ -135,7 +135,7 @@ impl Faults {
         self.fail_requests.store(fails, Relaxed);
     }
 
-    /// How long completions take to show, in nanoseconds.
+    /// Returns how long completions are delayed, in nanoseconds.
     pub(crate) fn delay(&self) -> u64 {
         self.delay.load(Relaxed)
     }
@@ -144,7 +144,7 @@ impl Faults {
         self.delay.store(nanos(delay), Relaxed);
     }
 
-    /// How long a queue pair in ERR still takes one receive, in nanoseconds.
+    /// Returns how long a queue pair in ERR still takes one receive, in nanoseconds.
     pub(crate) fn one_more_receive(&self) -> u64 {
         self.one_more_receive.load(Relaxed)
     }
@@ -165,12 +165,12 @@ impl Faults {
         self.force_rnr.fetch_add(requests, Relaxed);
     }
 
-    /// Whether requests are to find no receive.
+    /// Returns whether requests are answered "receiver not ready".
     pub(crate) fn forces_rnr(&self) -> bool {
         self.force_rnr.load(Relaxed) != 0
     }
 
-    /// Whether the request at hand is to find no receive.
+    /// Counts a request, and returns whether it is answered "receiver not ready".
     pub(crate) fn takes_forced_rnr(&self) -> bool {
         self.forces_rnr()
             && self.force_rnr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -181,7 +181,7 @@ impl Faults {
         self.bytes.load(Relaxed)
     }
 
-    /// How many of `length` bytes pass before the link is cut.
+    /// Returns how many of `length` bytes pass before the link is cut.
     pub(crate) fn room(&self, length: u32) -> u32 {
         let cut = self.next_cut.load(Relaxed);
         if cut == u64::MAX {
@@ -208,18 +208,18 @@ impl Faults {
         lock(&self.planned).push(Planned { at: Mark::Step(step), fault });
     }
 
-    /// The next fault whose bytes have been carried, taken off the plan.
+    /// Removes and returns the next fault whose bytes have been carried.
     pub(crate) fn take_due_bytes(&self) -> Option<Fault> {
         let bytes = self.bytes();
         self.take(|at| matches!(at, Mark::Bytes(mark) if mark <= bytes))
     }
 
-    /// The next fault whose step has come, taken off the plan.
+    /// Removes and returns the next fault whose step has come.
     pub(crate) fn take_due_step(&self, step: u64) -> Option<Fault> {
         self.take(|at| matches!(at, Mark::Step(mark) if mark <= step))
     }
 
-    /// The nearest step with a fault.
+    /// Returns the next step with a fault.
     pub(crate) fn next_step(&self) -> Option<u64> {
         let planned = lock(&self.planned);
         let steps = planned.iter().filter_map(|planned| match planned.at {

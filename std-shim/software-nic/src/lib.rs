@@ -1,25 +1,27 @@
-//! A verbs device in software: the same kind of thing as `polyrail-ffi`, with a fabric in memory
-//! instead of libibverbs behind it.
+//! A verbs device in software, with the same interface as `polyrail-ffi`, on a fabric in memory
+//! instead of libibverbs.
 //!
-//! Good enough that code tested on it works on real verbs: states, keys, flushes and failures are
-//! those of the specification, and where devices differ it takes the stricter way.
+//! Code that is tested on it should work on real verbs: states, keys, flushes and failures follow
+//! the specification, and where devices differ, it is as strict as the strictest.
 //!
 //! # Reading order
 //!
 //! 1. Options, errors and events, as plain data: `address`, `options`, `error`, `step`,
 //!    [`AsyncEvent`] (`event`), [`Fault`] (`fault`), the states of queue pairs (`state`); [`Pages`]
-//!    (`pages`), memory to register, and [`Span`] (`dma`), by which alone it is touched; `sync`, the
-//!    small tools;
-//! 2. what is behind a lock: keys (`memory`), events ([`EventLog`], in `event_log`), `send_queue`,
-//!    `receives`, `completions`; and `line`, which takes time to send;
-//! 3. `shared`: what a fabric, its devices and their queues know of each other, with the order of locks;
-//! 4. the way of a request: `batch` (posting), `execute` (the sending end, of the steps in
-//!    `transmit`), `responder` (the receiving end), `ending` (its last receives), `retry`, `deferred`,
-//!    `completion_queue`;
-//! 5. what users hold: [`Fabric`] (`fabric`), which connects devices, with the two ways to run, one of
-//!    them by `scheduler` (one step, one thing); [`Device`] (`device`), [`ProtectionDomain`] and
+//!    (`pages`), memory to register; [`Span`] (`dma`), through which all memory is accessed;
+//!    `sync`, small tools;
+//! 2. state behind locks: keys (`memory`), events ([`EventLog`], in `event_log`), `send_queue`,
+//!    `receives`, `completions`; and `line`, which limits the rate of sending;
+//! 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
+//!    locks;
+//! 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
+//!    `transmit`), `responder` (the receiving end), `ending` (its last receives), `retry`,
+//!    `deferred`, `completion_queue`;
+//! 5. the public objects: [`Fabric`] (`fabric`), which connects devices, with its two modes, one of
+//!    them in `scheduler` (one action per step); [`Device`] (`device`), [`ProtectionDomain`] and
 //!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`) and [`CompletionChannel`]
-//!    (`channel`), [`SharedReceiveQueue`] (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and `connect`).
+//!    (`channel`), [`SharedReceiveQueue`] (`receive_queue`), [`QueuePair`] (`queue_pair`, and its
+//!    transitions in `modify` and `connect`).
 //!
 //! # Example
 //!
@@ -76,18 +78,18 @@
 //!
 //! | | here | elsewhere |
 //! |---|---|---|
-//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the specification has it | rxe: LOC_QP_OP_ERR |
+//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as in the specification | rxe: LOC_QP_OP_ERR |
 //! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
 //! | `retry_cnt` 7 | seven retries | rxe: forever |
-//! | receives posted in ERR | flushed at once | rxe: they stay where they are |
-//! | a queue pair in ERR took its last shared receive | an event says so, as the specification has it | rxe: nothing does, up to Linux 6.1 at least |
-//! | when requests run | while their completion queue is polled | rxe, hardware: by themselves |
-//! | SQD to RTS | held requests go on at once | rxe: at the next post |
+//! | receives posted in ERR | flushed at once | rxe: they stay posted |
+//! | a queue pair in ERR took its last shared receive | an event reports it, as in the specification | rxe: no event, up to at least Linux 6.1 |
+//! | when requests are executed | while their completion queue is polled | rxe, hardware: immediately |
+//! | SQD to RTS | held requests continue at once | rxe: at the next post |
 //! | local port down | RETRY_EXC_ERR after the retries | rxe: LOC_QP_OP_ERR |
 //! | completion queue overrun | the queue breaks, its queue pairs go to ERR | rxe: completions are lost |
 //! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
-//! | what verbs leaves undefined | rubbish | rxe: zeros |
+//! | fields that verbs leaves undefined | misleading values | rxe: zeros |
 
 mod address;
 mod batch;

@@ -1,19 +1,19 @@
-//! The line of a device that has a rate: what it sends takes time.
+//! The line of a device with a limited rate: sending takes time.
 
 use crate::sync::nanos;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How late the line may be used and still make up for it. Pollers come when they come, so a line that had
-/// requests to send was idle only because nobody looked.
+/// How much idle time the line may make up for. Requests are only sent during polls, so a short
+/// idle time between polls must not lower the rate.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// A line that sends one message after the other.
 #[derive(Debug)]
 pub(crate) struct Line {
     bytes_per_second: NonZeroU64,
-    /// When it has sent all that it was given, in nanoseconds of the fabric's clock.
+    /// When everything is sent, in nanoseconds of the fabric's clock.
     free_at: AtomicU64,
 }
 
@@ -22,8 +22,7 @@ impl Line {
         Self { bytes_per_second, free_at: AtomicU64::new(0) }
     }
 
-    /// Gives it a message to send, behind all that it was given before; returns when it will have sent
-    /// that.
+    /// Appends a message. Returns when it will have been sent.
     pub(crate) fn send(&self, now: u64, length: u32) -> u64 {
         let time = u64::from(length).saturating_mul(1_000_000_000) / self.bytes_per_second;
         let earliest = now.saturating_sub(nanos(SLACK));

@@ -1,15 +1,15 @@
-//! Requests whose local bytes are in several buffers: how queues remember them.
+//! Storage in queues for requests with several local buffers.
 
 use polyrail_core::verbs::{RecvRequest, SendRequest, Sge};
 use std::ops::Deref;
 
-/// A request with its list, which is kept beside it.
+/// A request, whose list of buffers is stored separately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listed<R> {
     request: R,
-    /// Bytes of all its buffers.
+    /// Total length of its buffers in bytes.
     pub(crate) length: u32,
-    /// Buffers of its list; 0: it has none, but the one buffer that is in the request.
+    /// Number of buffers in its list; 0: no list, only the buffer in the request.
     pub(crate) buffers: u32,
 }
 
@@ -22,14 +22,14 @@ impl<R> Deref for Listed<R> {
 }
 
 impl Listed<SendRequest> {
-    /// A request with the one buffer that it names.
+    /// Makes a send request with the one buffer that it names.
     pub(crate) const fn send(request: SendRequest) -> Self {
         Self { request, length: request.sge.length(), buffers: 0 }
     }
 }
 
 impl Listed<RecvRequest> {
-    /// A receive with the one buffer that it names.
+    /// Makes a receive with the one buffer that it names.
     pub(crate) const fn recv(request: RecvRequest) -> Self {
         Self { request, length: request.sge.length(), buffers: 0 }
     }
@@ -53,9 +53,10 @@ impl NamesBuffer for RecvRequest {
 }
 
 impl<R: NamesBuffer> Listed<R> {
-    /// What the buffers of a list make of a request, and those of them that are its list; `None` if those that
-    /// have bytes are more than `most`, or together too long. One alone is the buffer that the request names: a
-    /// queue may have no room for lists.
+    /// Returns the request with the buffers of a list, and the non-empty buffers that form its
+    /// list. `None` if there are more than `most` of them, or their total length is too long. A
+    /// single buffer becomes the buffer that the request names, because a queue may have no room
+    /// for lists.
     pub(crate) fn with(
         mut request: R,
         buffers: &[Sge],
@@ -73,7 +74,7 @@ impl<R: NamesBuffer> Listed<R> {
     }
 }
 
-/// The lists of a ring's requests, each in the place of its request.
+/// The lists of a ring's requests, each in its request's slot.
 #[derive(Debug)]
 pub(crate) struct Lists {
     sges: Box<[Sge]>,
@@ -81,19 +82,20 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Room for lists of up to `most` buffers in each of `slots` places; for none if one is all that there is.
+    /// Makes room for lists of up to `most` buffers in each of `slots` slots; no room if `most` is
+    /// 1.
     pub(crate) fn new(slots: usize, most: u32) -> Self {
         let most = if most > 1 { most as usize } else { 0 };
         Self { sges: vec![Sge::EMPTY; slots * most].into_boxed_slice(), most }
     }
 
-    /// Keeps a list in this place.
+    /// Stores a list in this slot.
     pub(crate) fn set(&mut self, slot: usize, list: &[Sge]) {
         let start = slot * self.most;
         self.sges[start..start + list.len()].copy_from_slice(list);
     }
 
-    /// The list of so many buffers in this place.
+    /// Returns the list of this many buffers in this slot.
     pub(crate) fn get(&self, slot: usize, buffers: u32) -> &[Sge] {
         let start = slot * self.most;
         &self.sges[start..start + buffers as usize]

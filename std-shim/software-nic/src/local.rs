@@ -1,23 +1,23 @@
-//! The local bytes of a request, in one piece or in several.
+//! The local bytes of a request, in one buffer or several.
 
 use crate::dma::Span;
 use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
 use polyrail_core::verbs::{AccessFlags, Sge};
 
-/// Bytes that one request reads or writes, one behind the other.
+/// The bytes that a request reads or writes, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Local<'m> {
     One(Span<'m>),
     Several(List<'m>),
 }
 
-/// Buffers that are all open to the request.
+/// Buffers whose keys were all checked for the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List<'m> {
     memory: &'m MemoryTable,
     domain: DomainId,
     buffers: &'m [Sge],
-    /// Bytes of them to be used.
+    /// Number of their bytes that are used.
     length: usize,
 }
 
@@ -29,7 +29,7 @@ impl<'m> Local<'m> {
     /// No bytes.
     pub(crate) const EMPTY: Self = Self::One(Span::EMPTY);
 
-    /// The buffers of a list, each of which is checked.
+    /// Checks every buffer of a list.
     pub(crate) fn open(
         memory: &'m MemoryTable,
         domain: DomainId,
@@ -43,7 +43,7 @@ impl<'m> Local<'m> {
         Ok(Self::Several(List { memory, domain, buffers, length }))
     }
 
-    /// The first `length` bytes, or all there are.
+    /// Returns the first `length` bytes, or all bytes if there are fewer.
     pub(crate) fn prefix(self, length: usize) -> Self {
         match self {
             Self::One(span) => Self::One(span.prefix(length)),
@@ -105,7 +105,7 @@ impl<'m> Iterator for Pieces<'m> {
             Local::One(span) => (at == 0).then_some(*span),
             Local::Several(list) => {
                 let sge = list.buffers.get(at).filter(|_| list.length > 0)?;
-                // It was open when all were checked, and the table has been held since.
+                // Cannot fail: all buffers were checked, and the table has been locked since.
                 let span = list.memory.local(list.domain, range(sge), AccessFlags::empty()).ok()?;
                 let span = span.prefix(list.length);
                 list.length -= span.len();

@@ -1,8 +1,8 @@
-//! Memory regions: which key names which bytes, and who may do what to them.
+//! Memory regions: the bytes and access rights of each key.
 //!
-//! One table serves a whole fabric. Executing a request holds it for reading, registering and
-//! deregistering for writing. So deregistration waits for accesses that are under way, and when it
-//! is over, no device touches the memory again.
+//! All devices of a fabric share one table. Execution locks it for reading; registration and
+//! deregistration lock it for writing. Deregistration therefore waits for accesses in progress, and
+//! no device accesses the memory afterwards.
 
 use crate::dma::Span;
 use crate::error::{NicError, vendor};
@@ -17,24 +17,24 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DomainId(pub(crate) u32);
 
-/// What a region covers and permits.
+/// The range and access rights of a region.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) domain: DomainId,
     pub(crate) start: u64,
     pub(crate) length: u64,
     pub(crate) access: AccessFlags,
-    /// Keeps owned memory alive while a key names it. `None` for foreign memory, whose owner
-    /// promised to.
+    /// Keeps owned memory alive while a key names it. `None` for foreign memory, which the caller
+    /// of the registration keeps alive.
     #[expect(dead_code, reason = "held for its life, never read")]
     pub(crate) owner: Option<Owner>,
 }
 
-/// What keeps memory allocated.
+/// An owner that keeps memory allocated.
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 impl Region {
-    /// Refuses what no device would register.
+    /// Refuses regions that no device would register.
     pub(crate) fn validate(&self, limits: &DeviceLimits) -> Result<(), NicError> {
         let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let mut supported = remote_writes
@@ -66,9 +66,10 @@ impl Region {
             return None;
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
-        // SAFETY: within the region, whose memory stays allocated while the region exists: owned
-        // pages are held by it, foreign memory was promised to `ProtectionDomain::register`. The
-        // table is borrowed for the span's life, so the region cannot go meanwhile.
+        // SAFETY: within the region, whose memory stays allocated while the region exists: the
+        // region holds owned pages, and the caller of `ProtectionDomain::register` guarantees it
+        // for foreign memory. The table is borrowed for the span's life, so the region cannot be
+        // removed meanwhile.
         Some(unsafe { Span::new(start, length as usize) })
     }
 }
@@ -85,14 +86,14 @@ pub struct RegionKeys {
 }
 
 impl RegionKeys {
-    /// The keys of a request that moves data between this region and one that the peer calls
+    /// Returns the keys of a request that moves data between this region and the peer's region with
     /// `remote_rkey`.
     pub const fn toward(self, remote_rkey: u32) -> DeviceKeys {
         DeviceKeys { device: self.device, lkey: self.lkey, rkey: remote_rkey }
     }
 }
 
-/// Why a key does not open the range it was presented for.
+/// Why a key does not permit access to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyFault {
     Unknown,
@@ -102,7 +103,7 @@ pub(crate) enum KeyFault {
 }
 
 impl KeyFault {
-    /// The `vendor_err` for it.
+    /// Returns its `vendor_err`.
     pub(crate) const fn vendor(self) -> u32 {
         match self {
             Self::Unknown => vendor::KEY_UNKNOWN,
@@ -125,19 +126,19 @@ pub(crate) struct Range {
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
     slots: Vec<Slot>,
-    /// Unused slots, the longest unused first, so that a stale key stays unknown for long.
+    /// Unused slots, the longest unused first, so that a stale key stays invalid for a long time.
     free: VecDeque<u16>,
     rng: SplitMix64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// Tag of the lkey; the rkey's is one more. Moves on with every registration.
+    /// Tag of the lkey; the rkey's is one more. Changes with every registration.
     tag: u16,
     region: Option<Region>,
 }
 
-/// Keys are `tag << 16 | slot`, scrambled so that nobody mistakes them for indices.
+/// Keys are `tag << 16 | slot`, scrambled so that programs cannot use them as indices by mistake.
 const SCRAMBLE: u32 = 0x9e37_79b1;
 const UNSCRAMBLE: u32 = 0x0e8b_2f51;
 const _: () = assert!(SCRAMBLE.wrapping_mul(UNSCRAMBLE) == 1);
@@ -151,7 +152,7 @@ const fn tag_and_slot(key: u32) -> (u16, u16) {
     ((plain >> 16) as u16, plain as u16)
 }
 
-/// Regions that a fabric can hold at a time.
+/// Maximum number of regions of a fabric.
 const MAX_REGIONS: usize = 1 << 16;
 
 impl MemoryTable {
@@ -159,7 +160,7 @@ impl MemoryTable {
         Self { slots: Vec::new(), free: VecDeque::new(), rng: SplitMix64::new(seed) }
     }
 
-    /// Registers; returns lkey and rkey.
+    /// Inserts a region. Returns its lkey and rkey.
     pub(crate) fn insert(&mut self, region: Region) -> Result<(u32, u32), NicError> {
         let index = self.take_slot()?;
         let slot = &mut self.slots[usize::from(index)];
@@ -182,7 +183,7 @@ impl MemoryTable {
         Ok(index)
     }
 
-    /// Deregisters; afterwards neither key opens anything.
+    /// Removes a region. Both keys are invalid afterwards.
     pub(crate) fn remove(&mut self, lkey: u32) -> Option<Region> {
         let (tag, index) = tag_and_slot(lkey);
         let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.tag == tag)?;
@@ -192,7 +193,7 @@ impl MemoryTable {
         Some(region)
     }
 
-    /// The bytes that a request of a local queue pair names, for reading or, with
+    /// Returns the bytes that a request of a local queue pair names, for reading or, with
     /// [`AccessFlags::LOCAL_WRITE`], for writing.
     pub(crate) fn local(
         &self,
@@ -204,7 +205,7 @@ impl MemoryTable {
         self.open(tag, index, domain, range, access)
     }
 
-    /// The bytes that a peer's request names.
+    /// Returns the bytes that a peer's request names.
     pub(crate) fn remote(
         &self,
         domain: DomainId,

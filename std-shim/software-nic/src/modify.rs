@@ -11,16 +11,15 @@ use crate::transmit;
 use std::sync::atomic::Ordering;
 
 impl QueuePair {
-    /// Moves the queue pair to a state, and changes the attributes that are given (`ibv_modify_qp`).
+    /// Moves the queue pair to a state, and changes the given attributes (`ibv_modify_qp`).
     ///
-    /// To ERR, everything outstanding is flushed; to RESET, it is forgotten, and so are completions
-    /// that do not show yet. When either returns, no device touches memory on behalf of what was
-    /// outstanding.
+    /// ERR flushes all outstanding requests. RESET drops them, and also completions that are not
+    /// visible yet. When either returns, no device accesses memory for these requests any more.
     ///
     /// # Errors
     ///
-    /// No such transition, attributes that are missing, not allowed or out of range, a device that
-    /// is gone. Nothing changed.
+    /// The transition does not exist; attributes are missing, not allowed or out of range; the
+    /// device is gone. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
         qp.device.check_alive().map_err(|_| ModifyError::DeviceGone)?;
@@ -42,7 +41,7 @@ impl QueuePair {
     }
 }
 
-/// Checks what depends on the device.
+/// Checks the attributes that depend on the device.
 fn check_device(device: &DeviceShared, attributes: &QpAttributes) -> Result<(), ModifyError> {
     let value = |attribute, value: u8| ModifyError::Value { attribute, value: value.into() };
     if let Some(port) = attributes.port_num.filter(|&port| device.gid(port).is_none()) {

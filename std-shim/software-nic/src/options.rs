@@ -4,24 +4,25 @@ use crate::address::Mtu;
 use polyrail_core::verbs::AccessFlags;
 use std::num::NonZeroU64;
 
-/// What is asked of a new queue pair (`struct ibv_qp_cap`).
+/// Capacities of a new queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
-    /// Send requests that may be outstanding; rounded up to a power of two.
+    /// Maximum number of outstanding send requests; rounded up to a power of two.
     pub max_send_wr: u32,
-    /// Receives that may be outstanding; rounded up to a power of two. Ignored with a shared
+    /// Maximum number of outstanding receives; rounded up to a power of two. Ignored with a shared
     /// receive queue.
     pub max_recv_wr: u32,
-    /// Bytes of an inline request; rounded up to a multiple of 16.
+    /// Maximum length of an inline request in bytes; rounded up to a multiple of 16.
     pub max_inline_data: u32,
-    /// Buffers of one send request, at least 1.
+    /// Maximum number of scatter/gather entries of a send request, at least 1.
     pub max_send_sge: u32,
-    /// Buffers of one receive, at least 1. Ignored with a shared receive queue, whose receives have one.
+    /// Maximum number of scatter/gather entries of a receive, at least 1. Ignored with a shared
+    /// receive queue, whose receives have one.
     pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way of one buffer each, 64 bytes inline.
+    /// 128 requests of one buffer each in either direction, 64 bytes inline.
     fn default() -> Self {
         Self {
             max_send_wr: 128,
@@ -33,53 +34,55 @@ impl Default for QpCap {
     }
 }
 
-/// Attributes of a connection that both sides usually share. The software NIC has no network to which
-/// [`service_level`](Self::service_level) and what follows it would mean anything: it ignores them.
+/// Attributes of a connection, which usually are equal at both ends. The software NIC has no
+/// network, and ignores [`service_level`](Self::service_level) and all options after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// What the peer may do.
+    /// Operations that the peer may perform.
     pub access: AccessFlags,
-    /// Payload bytes of a packet; in an endpoint, at most, since ports limit it, too, unless it is
-    /// [`exact`](Self::exact_mtu).
+    /// Payload bytes of a packet. In an endpoint this is a maximum, because ports also limit the
+    /// MTU, unless it is [`exact`](Self::exact_mtu).
     pub path_mtu: Mtu,
-    /// Whether an endpoint refuses ports, its own and the peer's, that take only smaller packets than
-    /// [`path_mtu`](Self::path_mtu). Not by default: then the smaller of the two ends' counts. The software NIC
-    /// itself has no use for it.
+    /// Whether an endpoint refuses ports, its own or the peer's, with a smaller MTU than
+    /// [`path_mtu`](Self::path_mtu). False by default: the smaller MTU of the two ends is used. The
+    /// software NIC itself ignores it.
     pub exact_mtu: bool,
     /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
     /// (see [`rnr_delay`](crate::rnr_delay)).
     pub min_rnr_timer: u8,
-    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer; 0 waits
-    /// forever, at most 31. A request whose answer is late is sent again though nothing was lost, so
-    /// the timeout should be longer than any delay of the path.
+    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer. 0 waits
+    /// forever; the maximum is 31. A request whose answer is late is sent again although nothing
+    /// was lost, so the timeout should be longer than any delay of the path.
     pub timeout: u8,
     /// Retries before an unanswered request fails, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever, and then the software NIC does not
-    /// let all of the time pass if a receive is posted before.
+    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever. With 7, the software
+    /// NIC retries as soon as a receive is posted, without waiting for the timer.
     pub rnr_retry: u8,
-    /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices limit
-    /// it, too.
+    /// Outstanding READs and atomics, in either direction. In an endpoint this is a maximum,
+    /// because devices also limit the number.
     pub max_rd_atomic: u8,
-    /// Place of the partition key in the port's table; the software NIC has only 0.
+    /// Index of the partition key in the port's table; the software NIC has only 0.
     pub pkey_index: u16,
-    /// Service level, 0 to 15: on InfiniBand it chooses the virtual lane, on RoCE the priority.
+    /// Service level, 0 to 15, which selects the virtual lane on InfiniBand and the priority on
+    /// RoCE.
     pub service_level: u8,
-    /// Traffic class of the packets; on RoCE v2 the IP header's, which is the DSCP times 4, plus two bits for
-    /// congestion marks. Within an InfiniBand subnet packets do not carry it, nor what follows.
+    /// Traffic class of the packets. On RoCE v2 it is in the IP header: the DSCP times 4, plus two
+    /// bits for congestion marks. Packets within an InfiniBand subnet contain neither it nor the
+    /// following options.
     pub traffic_class: u8,
     /// Flow label, 20 bits, by which routers may keep packets of one connection on one path.
     pub flow_label: u32,
-    /// Routers that a packet may pass, from 1 on. On RoCE v2 Linux takes what its own route to the peer says
-    /// instead.
+    /// Hop limit of packets, at least 1. On RoCE v2, Linux uses the hop limit of its route to the
+    /// peer instead.
     pub hop_limit: u8,
 }
 
 impl Default for ConnectOptions {
-    /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
-    /// 1.07 s, sooner than a rail without progress is taken for dead; a missing receive is waited
-    /// for, in steps of 0.64 ms. The default partition, nothing that tells packets from others, and 64
-    /// routers.
+    /// All operations are permitted. Packets have 4096 bytes. An unanswered request fails after 8
+    /// times 1.07 s, which is sooner than the stall timeout of rails. A missing receive is retried
+    /// without limit, every 0.64 ms. The default partition, service level and traffic class, and a
+    /// hop limit of 64.
     fn default() -> Self {
         Self {
             access: AccessFlags::LOCAL_WRITE
@@ -103,7 +106,7 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The same with packets of exactly so many bytes, and no ports that take only smaller ones.
+    /// Sets the exact path MTU: ports with a smaller MTU are refused.
     ///
     /// ```
     /// use polyrail_software_nic::{ConnectOptions, Mtu};
@@ -116,8 +119,8 @@ impl ConnectOptions {
         Self { path_mtu, exact_mtu: true, ..self }
     }
 
-    /// Refuses what does not fit the fields of a packet. Drivers would cut it off, or refuse with EINVAL, and the
-    /// software NIC would ignore it.
+    /// Refuses values that do not fit the fields of a packet. Drivers would truncate them or refuse
+    /// with EINVAL, and the software NIC would ignore them.
     ///
     /// # Errors
     ///
@@ -152,37 +155,37 @@ impl ConnectOptions {
 pub struct ConnectOptionError {
     /// The option.
     pub option: &'static str,
-    /// What it was to be.
+    /// Its value.
     pub value: u32,
-    /// The least that is allowed.
+    /// The minimum.
     pub least: u32,
-    /// The most that is allowed.
+    /// The maximum.
     pub most: u32,
 }
 
-/// What a device can do (`struct ibv_device_attr`).
+/// Limits of a device (`struct ibv_device_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Requests of one queue of a queue pair.
+    /// Maximum number of requests in each queue of a queue pair.
     pub max_qp_wr: u32,
-    /// Completions in one completion queue.
+    /// Maximum number of completions in a completion queue.
     pub max_cqe: u32,
-    /// Receives in one shared receive queue.
+    /// Maximum number of receives in a shared receive queue.
     pub max_srq_wr: u32,
-    /// Bytes of an inline request.
+    /// Maximum length of an inline request in bytes.
     pub max_inline_data: u32,
-    /// Buffers of a request.
+    /// Maximum number of scatter/gather entries of a request.
     pub max_sge: u32,
-    /// Bytes of a message; at most 2^31.
+    /// Maximum length of a message in bytes; at most 2^31.
     pub max_msg_size: u32,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Bytes of a memory region.
+    /// Maximum length of a memory region in bytes.
     pub max_mr_size: u64,
-    /// Whether it takes [`ON_DEMAND`](AccessFlags::ON_DEMAND). Nothing else depends on it: the device pins no
-    /// memory, so the system brings pages in when it touches them.
+    /// Whether it accepts [`ON_DEMAND`](AccessFlags::ON_DEMAND). The flag has no other effect,
+    /// because the device never pins memory, and the system loads pages on access.
     pub on_demand_paging: bool,
-    /// READs and atomics outstanding on one queue pair, as initiator or as target.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as initiator or as target.
     pub max_qp_rd_atom: u8,
 }
 
@@ -206,21 +209,22 @@ impl Default for DeviceLimits {
 /// The options of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Its name, for people.
+    /// Its name, for users.
     pub name: String,
     /// Number of ports, at least 1 (0 counts as 1); all come up active.
     pub ports: u8,
-    /// What it can do.
+    /// Its limits.
     pub limits: DeviceLimits,
-    /// Line rate: payload bytes a second that its queue pairs may move, all together, READs included;
-    /// `None`: as fast as memory is. The peer's rate does not count.
+    /// Line rate: payload bytes per second for all its queue pairs together, READs included;
+    /// `None`: unlimited. The peer's rate does not matter.
     pub bytes_per_second: Option<NonZeroU64>,
-    /// Payload bytes of the longest packet that its ports take (`active_mtu`).
+    /// The largest MTU that its ports support (`active_mtu`).
     pub mtu: Mtu,
 }
 
 impl DeviceConfig {
-    /// One port, the default limits, no line rate, and packets of up to 4096 bytes.
+    /// Returns the options of a device with one port, the default limits, no line rate, and packets
+    /// of up to 4096 bytes.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

@@ -1,31 +1,31 @@
-//! Pages of memory that devices may access: page aligned, zeroed, and never a dangling address.
+//! Pages of memory for devices: page aligned and zeroed, with addresses that never dangle.
 
 use crate::dma::Span;
 use polyrail_core::verbs::LocalBuffer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Alignment and granularity of buffers, bytes.
+/// Alignment and granularity of buffers in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// The operating system gave no memory.
+/// The operating system has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no memory for {bytes} bytes")]
+#[error("cannot allocate {bytes} bytes")]
 pub struct OutOfMemory {
-    /// How much was asked for.
+    /// Number of requested bytes.
     pub bytes: usize,
 }
 
-/// Owned pages, to be [registered](crate::ProtectionDomain::register_pages) with devices. Devices may
-/// write the bytes at any time, so nobody ever gets a reference to them: a [`Span`] copies them in and
-/// out.
+/// Owned pages, to be [registered](crate::ProtectionDomain::register_pages) with devices. Devices
+/// may write the bytes at any time, so there are never references to them; a [`Span`] copies bytes
+/// in and out.
 ///
 /// # Why a retired address stays reserved
 ///
-/// Safe code can keep a `LocalBuffer` beyond its buffer's life. A key protects most uses of it, the
-/// region being gone; but an INLINE request carries no key, its bytes are read by address alone. So
-/// once an address has been exposed, dropping the pages returns the memory to the
-/// system and keeps the address range reserved, reading as zeros. That costs address space only,
-/// of which there are 2^47 bytes.
+/// Safe code can keep a `LocalBuffer` longer than its buffer lives. Most uses then fail because the
+/// key is invalid. But an INLINE request has no key: its bytes are read by address alone.
+/// Therefore, once an address has been exposed, dropping the pages returns the memory to the system
+/// but keeps the address range reserved, and reads of it return zeros. This costs only address
+/// space, of which there are 2^47 bytes.
 #[derive(Debug)]
 pub struct Pages {
     addr: usize,
@@ -35,11 +35,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// `length` bytes of zeros, on pages of their own.
+    /// Allocates `length` zero bytes on separate pages.
     ///
     /// # Errors
     ///
-    /// The operating system gives no memory.
+    /// The operating system has no memory left.
     pub fn new(length: usize) -> Result<Self, OutOfMemory> {
         let mapped = length.max(1).checked_next_multiple_of(PAGE_BYTES);
         let mapped = mapped.ok_or(OutOfMemory { bytes: usize::MAX })?;
@@ -48,37 +48,38 @@ impl Pages {
         Ok(Self { addr: start.expose_provenance(), length, mapped, exposed })
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub const fn addr(&self) -> u64 {
         self.addr as u64
     }
 
-    /// Usable bytes: what may be given to a device. The rest of the last page is unused.
+    /// Returns the number of usable bytes. The rest of the last page is unused.
     #[allow(clippy::len_without_is_empty, reason = "devices refuse empty regions")]
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Describes `length` bytes from `offset` on, for requests; `None` if there are fewer. It may
-    /// outlive the pages.
+    /// Describes `length` bytes from `offset`, for requests; `None` if there are fewer. The
+    /// description may outlive the pages.
     pub fn local(&self, offset: usize, length: u32) -> Option<LocalBuffer> {
         let end = offset.checked_add(length as usize)?;
         if end > self.length {
             return None;
         }
-        // From now on the address may be known without holding the pages.
+        // From now on, the address may be used without holding the pages.
         self.exposed.store(true, Ordering::Relaxed);
-        // SAFETY: devices reach the bytes through the keys of regions that keep the pages alive, or
-        // by an address that stays readable (see the type's documentation); nobody holds references to
-        // them, and every access goes through the `dma` module, whose users may race.
+        // SAFETY: devices access the bytes through the keys of regions that keep the pages alive,
+        // or by an address that stays readable (see the type's documentation). There are no
+        // references to the bytes, and every access goes through the `dma` module, whose users may
+        // race.
         Some(unsafe { LocalBuffer::new(self.addr() + offset as u64, length) })
     }
 
-    /// All of them as words, for rings that devices write while this process reads them. Words that are not
-    /// whole at the end are left out.
+    /// Returns all bytes as words, for rings that devices write while this process reads them. A
+    /// partial word at the end is left out.
     ///
-    /// The copies of the software NIC are byte by byte, in no order that counts: a word may be seen half written.
-    /// What is in the words must show whether they are all there.
+    /// The software NIC copies byte by byte in any order, so a word may be read half written. Its
+    /// contents must show whether it is complete.
     pub fn words(&self) -> &[AtomicU64] {
         let start = std::ptr::with_exposed_provenance::<AtomicU64>(self.addr);
         // SAFETY: the pages are mapped, zeroed and aligned as long as `self` lives; they are accessed as atomics
@@ -86,7 +87,7 @@ impl Pages {
         unsafe { std::slice::from_raw_parts(start, self.length / size_of::<AtomicU64>()) }
     }
 
-    /// `length` bytes from `offset` on, or as many of them as there are.
+    /// Returns `length` bytes from `offset`, or fewer if the pages end before.
     pub fn span(&self, offset: usize, length: usize) -> Span<'_> {
         let offset = offset.min(self.mapped);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr + offset);
@@ -102,7 +103,7 @@ impl Drop for Pages {
             // SAFETY: these pages were mapped by `new` and nothing writes them.
             unsafe { system::retire(start, self.mapped) }
         } else {
-            // SAFETY: these pages were mapped by `new`, and nobody knows of them any more.
+            // SAFETY: these pages were mapped by `new`, and their address was never exposed.
             unsafe { system::unmap(start, self.mapped) }
         }
     }
@@ -125,8 +126,8 @@ mod system {
         Some(start.cast())
     }
 
-    /// Asks for huge pages under large buffers: copies over hundreds of megabytes miss the TLB
-    /// otherwise, and run at two thirds of the speed. Whether it is granted does not matter.
+    /// Requests huge pages for large buffers. Without them, copies over hundreds of megabytes miss
+    /// the TLB, and run at two thirds of the speed. A refusal does not matter.
     fn advise_huge(start: *mut u8, length: usize) {
         const HUGE_PAGE_BYTES: usize = 2 << 20;
         #[cfg(target_os = "linux")]
@@ -140,9 +141,9 @@ mod system {
 
     /// # Safety
     ///
-    /// `start` and `length` are those of a mapping that nobody uses any more.
+    /// `start` and `length` are those of a mapping that is not used any more.
     pub(crate) unsafe fn unmap(start: *mut u8, length: usize) {
-        // SAFETY: the caller's promise. A failure would leak the mapping, which is harmless.
+        // SAFETY: guaranteed by the caller. A failure would leak the mapping, which is harmless.
         unsafe { munmap(start.cast(), length) };
     }
 
@@ -150,7 +151,7 @@ mod system {
     ///
     /// # Safety
     ///
-    /// `start` and `length` are those of a mapping that nobody writes any more.
+    /// `start` and `length` are those of a mapping that is not written any more.
     pub(crate) unsafe fn retire(start: *mut u8, length: usize) {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
         // SAFETY: replaces a mapping of our own by one that reads as zeros. A failure would leave
@@ -175,7 +176,7 @@ mod system {
 
     /// # Safety
     ///
-    /// `start` and `length` are those of a mapping that nobody uses any more.
+    /// `start` and `length` are those of a mapping that is not used any more.
     pub(crate) unsafe fn unmap(start: *mut u8, length: usize) {
         if let Some(layout) = layout(length) {
             // SAFETY: allocated by `map` with this layout.
@@ -183,7 +184,7 @@ mod system {
         }
     }
 
-    /// Without virtual memory at hand, an exposed buffer is leaked.
+    /// Without system calls for virtual memory, an exposed buffer is leaked.
     ///
     /// # Safety
     ///
@@ -219,7 +220,7 @@ mod tests {
         assert!(pages.local(0, 3).is_some());
         let addr = pages.addr() as usize;
         drop(pages);
-        // SAFETY: a retired range stays mapped, which is what this test is about.
+        // SAFETY: a retired range stays mapped, which this test checks.
         let span = unsafe { Span::new(std::ptr::with_exposed_provenance_mut(addr), 3) };
         let mut bytes = [1; 3];
         span.read(&mut bytes);

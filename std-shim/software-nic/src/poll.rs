@@ -1,5 +1,5 @@
-//! Completion queues as their owners see them: polling, which also drives the queue pairs that complete
-//! here, and notifications.
+//! The owner's side of completion queues: polling, which also executes requests of the queue pairs
+//! that complete there, and notifications.
 
 use crate::channel::CompletionChannel;
 use crate::completions::Notify;
@@ -15,16 +15,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Device {
-    /// A new completion queue that holds exactly `capacity` completions.
+    /// Creates a completion queue that holds exactly `capacity` completions.
     ///
     /// # Errors
     ///
-    /// A capacity of 0 or over the device's limit; a device that is gone.
+    /// The capacity is 0 or over the device's limit; the device is gone.
     pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
         self.create_cq_with(capacity, None)
     }
 
-    /// A new completion queue that tells a channel when it has something, once it is
+    /// Creates a completion queue that notifies a channel of completions when it is
     /// [armed](CompletionQueue::req_notify).
     ///
     /// # Errors
@@ -50,11 +50,11 @@ impl Device {
         Ok(CompletionQueue { shared: cq })
     }
 
-    /// A new completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     ///
-    /// The device is gone, or the system gives no file descriptor.
+    /// The device is gone, or the system has no file descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, NicError> {
         self.0.check_alive()?;
         CompletionChannel::new()
@@ -69,8 +69,8 @@ impl CqShared {
         next
     }
 
-    /// Executes a share of what the listed queue pairs have to do. One round: a queue pair that has
-    /// more to do goes to the end of the list and waits for the next poll.
+    /// Executes a share of the work of the listed queue pairs, in one round: a queue pair with more
+    /// work goes to the end of the list and waits for the next poll.
     fn run_work(&self) {
         if self.is_idle.load(Ordering::Acquire) {
             return;
@@ -85,15 +85,16 @@ impl CqShared {
     }
 }
 
-/// A completion queue. Dropping it is fine at any time: its queue pairs keep it alive.
+/// A completion queue. It may be dropped at any time, because its queue pairs keep it alive.
 #[derive(Debug)]
 pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
 impl CompletionQueue {
-    /// Asks for a notification of the next completion that shows (`ibv_req_notify_cq`): of any, or
-    /// of the next that is solicited or failed. Asking for any outlasts asking for solicited ones.
+    /// Requests a notification of the next visible completion (`ibv_req_notify_cq`): of any
+    /// completion, or of the next solicited or failed one. A request for any completion takes
+    /// precedence over one for solicited completions.
     pub fn req_notify(&mut self, solicited_only: bool) {
         let mut inner = lock(&self.shared.inner);
         if !solicited_only {
@@ -104,17 +105,18 @@ impl CompletionQueue {
         self.shared.begin_to_tell_of_work(!inner.pending.is_empty());
     }
 
-    /// Where it tells that it has something.
+    /// Returns the channel that it notifies.
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.shared.channel.as_ref()
     }
 
-    /// Makes it hold exactly `capacity` completions (`ibv_resize_cq`), more or fewer than before. What it holds
-    /// stays.
+    /// Changes its capacity to exactly `capacity` completions (`ibv_resize_cq`). Its completions
+    /// stay.
     ///
     /// # Errors
     ///
-    /// A capacity of 0, over the device's limit, or less than it holds now; a device that is gone.
+    /// The capacity is 0, over the device's limit, or less than the number of its completions; the
+    /// device is gone.
     pub fn resize(&mut self, capacity: u32) -> Result<(), NicError> {
         let device = &self.shared.device;
         device.check_alive()?;
@@ -129,13 +131,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Whether the notification asked for has come; reports it once (`ibv_get_cq_event`, without
+    /// Returns whether the requested notification has occurred, once (`ibv_get_cq_event`, without
     /// waiting).
     pub fn take_event(&mut self) -> bool {
         std::mem::take(&mut lock(&self.shared.inner).notified)
     }
 
-    /// Completions so far that were solicited by the sender, or failed.
+    /// Returns the number of completions so far that were solicited or failed.
     pub fn solicited_completions(&self) -> u64 {
         lock(&self.shared.inner).solicited
     }
@@ -145,8 +147,8 @@ impl CompletionQueue {
     }
 }
 
-// SAFETY: a completion is shown once its request is executed, in the order of its queue, and is taken
-// out when it is polled.
+// SAFETY: a completion becomes visible after its request is executed, in the order of its queue,
+// and is removed when it is polled.
 unsafe impl hardware::CompletionQueue for CompletionQueue {
     fn id(&self) -> CqId {
         self.shared.id
@@ -196,14 +198,14 @@ mod tests {
     use crate::{DeviceConfig, Fabric};
     use hardware::CompletionQueue as _;
 
-    /// Who polls an empty queue would otherwise hold up those who complete requests there.
+    /// Otherwise, polling an empty queue would delay threads that complete requests there.
     #[test]
     fn a_poll_of_an_empty_queue_takes_no_lock() {
         let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
         let mut cq = device.create_cq(8).unwrap();
         let shared = Arc::clone(&cq.shared);
         let _held = (lock(&shared.inner), lock(&shared.work));
-        // It would wait for ever.
+        // With a lock, this would wait forever.
         assert_eq!(cq.poll(&mut [MaybeUninit::uninit()]), Ok(&[][..]));
     }
 }

@@ -1,5 +1,5 @@
-//! Queue pairs: creation, identity, destruction. Their states change in [`crate::modify`], requests
-//! enter in [`crate::batch`] and are carried out in [`crate::execute`].
+//! Queue pairs: creation, identity, destruction. [`crate::modify`] changes their states,
+//! [`crate::batch`] posts requests, and [`crate::execute`] executes them.
 
 use crate::address::Gid;
 use crate::batch::{Memory, RecvBatch, SendBatch};
@@ -26,18 +26,19 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct QpInit<'a> {
     /// Where send requests complete.
     pub send_cq: &'a CompletionQueue,
-    /// Where receives complete; may be the same.
+    /// Where receives complete; may be the same queue.
     pub recv_cq: &'a CompletionQueue,
     /// Where receives come from; `None`: the queue pair has its own.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// How large.
+    /// Its capacities.
     pub cap: QpCap,
-    /// Every send request completes visibly, SIGNALED or not.
+    /// Whether every send request has a completion, SIGNALED or not.
     pub sq_sig_all: bool,
 }
 
 impl<'a> QpInit<'a> {
-    /// One completion queue for everything, own receives, completions only where asked for.
+    /// Returns options with one completion queue, own receives, and completions only for signaled
+    /// requests.
     pub const fn new(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false }
     }
@@ -90,7 +91,7 @@ impl QpShared {
         })
     }
 
-    /// Drops everything that is outstanding, without a completion.
+    /// Drops all outstanding requests, without completions.
     pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
         send.clear();
         self.hand_over(recv);
@@ -103,8 +104,8 @@ impl QpShared {
     }
 }
 
-/// A reliable connected queue pair. Dropping it destroys it: what is outstanding is forgotten,
-/// completions that its queues hold stay, and peers get no answer any more.
+/// A reliable connected queue pair. Dropping it destroys it: outstanding requests are dropped,
+/// completions in its queues stay, and peers get no more answers.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
@@ -116,12 +117,12 @@ pub struct QueuePair {
 const MAX_QP_NUM: u32 = (1 << 24) - 1;
 
 impl ProtectionDomain {
-    /// A new reliable connected queue pair, in RESET.
+    /// Creates a reliable connected queue pair, in RESET.
     ///
     /// # Errors
     ///
-    /// Capacities of 0 or over the device's limits, objects of another device, a device that is
-    /// gone.
+    /// Capacities are 0 or over the device's limits; objects belong to another device; the device
+    /// is gone.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, NicError> {
         let device = &self.device().0;
         device.check_alive()?;
@@ -173,12 +174,12 @@ impl QueuePair {
         })
     }
 
-    /// The state it is in. Failures change it at any time.
+    /// Returns its state. Failures can change it at any time.
     pub fn state(&self) -> QpState {
         self.shared.state.get()
     }
 
-    /// Whether its device was unplugged: when this returns true, no data moves through it any more.
+    /// Returns whether its device was unplugged. If so, no data moves through it any more.
     pub fn device_is_gone(&self) -> bool {
         let device = &self.shared.device;
         let is_gone = device.is_gone();
@@ -188,28 +189,29 @@ impl QueuePair {
         is_gone
     }
 
-    /// The address of its port; of port 1 before INIT.
+    /// Returns the address of its port; of port 1 before INIT.
     pub fn gid(&self) -> Gid {
         let port = self.shared.port.load(Ordering::Relaxed).max(1);
         self.shared.device.gid(port).unwrap_or_default()
     }
 
-    /// Where its send requests complete.
+    /// Returns the completion queue of its send requests.
     pub fn send_cq(&self) -> CqId {
         self.shared.send_cq.id
     }
 
-    /// Where its receives complete.
+    /// Returns the completion queue of its receives.
     pub fn recv_cq(&self) -> CqId {
         self.shared.recv_cq.id
     }
 
-    /// Send requests that occupy a slot: posted, and neither they nor later signaled ones polled.
+    /// Returns the number of send requests that occupy a slot: posted requests of which neither
+    /// they nor a later signaled one were polled.
     pub fn outstanding_sends(&self) -> u32 {
         (lock(&self.shared.send).posted - self.shared.released.sends()) as u32
     }
 
-    /// Its number on its device.
+    /// Returns its number on its device.
     pub fn number(&self) -> u32 {
         self.shared.number
     }
@@ -241,9 +243,9 @@ impl hardware::ReceiveQueue for QueuePair {
     }
 }
 
-// SAFETY: requests of one queue are executed and completed in posting order; numbers of a device count
-// up and are not given twice; what `accept` refuses is in no queue; the responder listens to nobody once the
-// last receive was reached; a shared receive queue refuses marked names.
+// SAFETY: requests of one queue are executed and completed in posting order; a device never gives a
+// number twice; refused requests are in no queue; the responder accepts no requests after the last
+// receive was reached; a shared receive queue refuses marked `wr_id`s.
 unsafe impl hardware::QueuePair for QueuePair {
     type SendBatch<'q> = SendBatch<'q>;
 
@@ -255,7 +257,8 @@ unsafe impl hardware::QueuePair for QueuePair {
         self.shared.device.id
     }
 
-    /// The completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for the other.
+    /// Returns the completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for
+    /// receives.
     fn cq(&self) -> CqId {
         self.shared.send_cq.id
     }
@@ -272,7 +275,7 @@ unsafe impl hardware::QueuePair for QueuePair {
         self.to_error().map_err(|error| Refusal::Driver(error.errno()))
     }
 
-    /// Also `EINVAL` while send requests of it have not completed.
+    /// Also returns `EINVAL` while its send requests have not completed.
     fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
         ending::last_wqe_reached(&self.shared).map_err(Refusal::Driver)
     }
@@ -285,7 +288,8 @@ mod tests {
     use hardware::{ReceiveQueue as _, RecvBatch as _};
     use polyrail_core::verbs::Sge;
 
-    /// Who carries out a request of the peer would otherwise hold up the owner, and the other way round.
+    /// Otherwise, a thread that executes a request of the peer would delay the owner, and vice
+    /// versa.
     #[test]
     fn posting_a_receive_does_not_take_the_responders_lock() {
         let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
@@ -297,9 +301,9 @@ mod tests {
         let held = lock(&shared.recv);
         let mut batch = qp.start_recv();
         batch.add(&RecvRequest { wr_id: 1, sge: Sge::EMPTY });
-        // It would wait for ever.
+        // With a shared lock, this would wait forever.
         assert_eq!(batch.commit(), Ok(()));
-        // Destroying the queue pair takes it.
+        // Destroying the queue pair takes the lock.
         drop(held);
     }
 }

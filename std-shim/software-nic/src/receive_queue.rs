@@ -14,16 +14,16 @@ use polyrail_core::hardware;
 use polyrail_core::verbs::{RecvRequest, Sge};
 use std::sync::{Arc, Mutex};
 
-/// Buffers of a receive in a shared queue.
+/// Scatter/gather entries of a receive in a shared queue.
 const MAX_SGE: u32 = 1;
 
 impl ProtectionDomain {
-    /// A new shared receive queue of at least `max_wr` receives. Falling below `limit` raises
+    /// Creates a shared receive queue of at least `max_wr` receives. Falling below `limit` raises
     /// [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once; 0 means never.
     ///
     /// # Errors
     ///
-    /// A size of 0 or over the device's limit; a device that is gone.
+    /// The size is 0 or over the device's limit; the device is gone.
     pub fn create_srq(&self, max_wr: u32, limit: u32) -> Result<SharedReceiveQueue, NicError> {
         let device = &self.device().0;
         device.check_alive()?;
@@ -67,10 +67,10 @@ impl SrqShared {
     }
 }
 
-/// A shared receive queue: its receives serve all queue pairs created with it, in the order in which
-/// messages come. Receives in it are never flushed. Queue pairs keep it alive. Clones are handles of the
-/// same queue, for several who post to it. It refuses (EINVAL) a
-/// `wr_id` with the bit that the engine's tags are known by: see [`hardware::QueuePair`].
+/// A shared receive queue. Its receives serve all queue pairs created with it, in the order in
+/// which messages arrive, and are never flushed. Queue pairs keep it alive. Clones are handles of
+/// the same queue, for posting from several places. It refuses (EINVAL) a `wr_id` with the bit that
+/// marks the engine's tags: see [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,
@@ -83,17 +83,17 @@ impl SharedReceiveQueue {
         Self { shared, staged: Memory::new(capacity, MAX_SGE) }
     }
 
-    /// Receives that it can hold; what was asked for, rounded up.
+    /// Returns its capacity: the requested one, rounded up.
     pub fn capacity(&self) -> u32 {
         lock(&self.shared.inner).ring.capacity()
     }
 
-    /// Receives that wait in it.
+    /// Returns the number of receives in it.
     pub fn len(&self) -> u32 {
         lock(&self.shared.inner).ring.len()
     }
 
-    /// Whether no receive waits in it.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.shared.is_empty()
     }
@@ -106,13 +106,13 @@ impl SharedReceiveQueue {
         inner.limit_reached = false;
     }
 
-    /// Whether the limit event was raised since the limit was last armed.
+    /// Returns whether the limit event was raised since the limit was last armed.
     pub fn limit_reached(&self) -> bool {
         lock(&self.shared.inner).limit_reached
     }
 }
 
-/// Another handle of the same queue.
+/// Makes another handle of the same queue.
 impl Clone for SharedReceiveQueue {
     fn clone(&self) -> Self {
         Self::new(Arc::clone(&self.shared))

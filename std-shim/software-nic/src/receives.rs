@@ -1,4 +1,5 @@
-//! What the receiving end keeps: the ring of posted receives, and what a queue pair knows of its peer.
+//! The state of the receiving end: the ring of posted receives, and the responder side of a queue
+//! pair.
 
 use crate::address::{Gid, Mtu};
 use crate::completions::Entry;
@@ -14,12 +15,13 @@ pub(crate) struct RecvRing {
     lists: Lists,
     taken: u64,
     posted: u64,
-    /// Somebody wanted one when there was none.
+    /// A receive was needed while the ring was empty.
     was_missed: bool,
 }
 
 impl RecvRing {
-    /// A ring of at least `min` receives of up to `max_sge` buffers; none if `min` is 0.
+    /// Makes a ring of at least `min` receives of up to `max_sge` buffers; without slots if `min`
+    /// is 0.
     pub(crate) fn new(min: u32, max_sge: u32) -> Self {
         let size = if min == 0 { 0 } else { (min as usize).next_power_of_two() };
         let empty = Listed::recv(RecvRequest { wr_id: 0, sge: Sge::EMPTY });
@@ -40,12 +42,12 @@ impl RecvRing {
         (self.posted - self.taken) as u32
     }
 
-    /// Receives posted since the beginning.
+    /// Returns the number of receives posted since the beginning.
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Adds a receive with its list, unless slots up to `released` are all that is free.
+    /// Adds a receive with its list, if a slot is free. Slots up to `released` are free.
     pub(crate) fn push(
         &mut self,
         request: &Listed<RecvRequest>,
@@ -62,7 +64,7 @@ impl RecvRing {
         true
     }
 
-    /// Whether somebody wanted a receive when there was none, since the last call.
+    /// Returns whether a receive was needed while the ring was empty, since the last call.
     pub(crate) fn was_missed(&mut self) -> bool {
         std::mem::take(&mut self.was_missed)
     }
@@ -78,18 +80,18 @@ impl RecvRing {
         Some((request, self.taken))
     }
 
-    /// The oldest receive.
+    /// Returns the oldest receive.
     fn first(&self) -> Option<&Listed<RecvRequest>> {
         (self.taken < self.posted).then(|| &self.slots[self.index(self.taken)])
     }
 
-    /// The list of the receive that was taken last, if it has one.
+    /// Returns the list of the receive that was taken last, if it has one.
     fn list_of_taken(&self) -> &[Sge] {
         let index = self.index(self.taken.wrapping_sub(1));
         self.lists.get(index, self.slots[index].buffers)
     }
 
-    /// Forgets all receives.
+    /// Drops all receives.
     pub(crate) fn clear(&mut self) {
         self.taken = self.posted;
     }
@@ -98,25 +100,25 @@ impl RecvRing {
         position as usize & (self.slots.len() - 1)
     }
 
-    /// Receives taken since the beginning.
+    /// Returns the number of receives taken since the beginning.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 }
 
-/// Receives that a responder takes off its queue at a time.
+/// Number of receives that a responder takes from its queue at a time.
 const AT_HAND: usize = 16;
 
-/// Receives that the responder took off its queue and has not used. It takes several at a time, so that it and
-/// the thread that posts them seldom need the queue at once.
+/// Receives that the responder took from its queue and has not used. It takes several at a time, so
+/// that it and the thread that posts rarely contend for the queue.
 #[derive(Debug)]
 struct AtHand {
     slots: [Listed<RecvRequest>; AT_HAND],
-    /// Their lists, one behind the other, as many as fit; one does, however long.
+    /// Their lists, concatenated, as many as fit; a single list always fits.
     sges: Vec<Sge>,
-    /// Where the list of the receive that was taken last begins, and where it ends.
+    /// Begin and end of the list of the receive that was taken last.
     list: (usize, usize),
-    /// Positions, those of the queue.
+    /// Number of taken receives, as a position in the queue.
     taken: u64,
     end: u64,
 }
@@ -138,7 +140,7 @@ impl AtHand {
         self.taken == self.end
     }
 
-    /// Takes receives off the queue; at least one, or the queue knows that it was missed.
+    /// Takes receives from the queue. If it is empty, the queue records that a receive was needed.
     fn fill(&mut self, ring: &mut RecvRing) {
         (self.taken, self.end) = (ring.taken, ring.taken);
         self.sges.clear();
@@ -171,34 +173,34 @@ impl AtHand {
     }
 }
 
-/// What a shared receive queue holds.
+/// The contents of a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     pub(crate) ring: RecvRing,
-    /// Falling below raises the event; 0 is disarmed.
+    /// Falling below it raises the event; 0 is disarmed.
     pub(crate) limit: u32,
     pub(crate) limit_reached: bool,
 }
 
-/// How the receives of a queue pair with a shared receive queue come to an end.
+/// The end of the receives of a queue pair with a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The queue pair is not in ERR, or nobody has noticed yet.
+    /// The queue pair is not in ERR, or the transition was not noticed yet.
     NotBegun,
     /// In ERR, it still takes one receive until that time.
     OneMore { until: u64 },
-    /// It will take none any more.
+    /// It takes no more receives.
     LastWqeReached,
 }
 
-/// Completions that wait to be given to their queue at once.
+/// Number of completions that are collected and added to their queue together.
 const DONE: usize = 16;
 
 /// The responder side of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
     at_hand: AtHand,
-    /// Completions of receives that their queue was not given yet.
+    /// Completions of receives that are not in their queue yet.
     pub(crate) done: Vec<Entry>,
     /// The peer that requests may come from.
     pub(crate) gid: Gid,
@@ -228,8 +230,8 @@ impl Responder {
         }
     }
 
-    /// Takes the oldest receive, and returns it with how many were taken since the beginning. Asks the queue if
-    /// none is at hand.
+    /// Takes the oldest receive, and returns it with the number of receives taken since the
+    /// beginning. Takes more from the queue if none is at hand.
     pub(crate) fn pop(&mut self, posts: &Mutex<RecvRing>) -> Option<(Listed<RecvRequest>, u64)> {
         if self.at_hand.is_empty() {
             self.at_hand.fill(&mut lock(posts));
@@ -237,22 +239,22 @@ impl Responder {
         self.at_hand.pop()
     }
 
-    /// The list of the receive that was taken last, if it has one.
+    /// Returns the list of the receive that was taken last, if it has one.
     pub(crate) fn list_of_taken(&self) -> &[Sge] {
         self.at_hand.list_of_taken()
     }
 
-    /// Whether a receive is posted.
+    /// Returns whether a receive is posted.
     pub(crate) fn has_receives(&self, posts: &Mutex<RecvRing>) -> bool {
         !self.at_hand.is_empty() || lock(posts).len() > 0
     }
 
-    /// Forgets the receives that are at hand.
+    /// Drops the receives at hand.
     pub(crate) fn clear(&mut self) {
         self.at_hand.taken = self.at_hand.end;
     }
 
-    /// Whether [`done`](Self::done) takes no more.
+    /// Returns whether [`done`](Self::done) is full.
     pub(crate) fn is_full(&self) -> bool {
         self.done.len() == DONE
     }
@@ -301,7 +303,7 @@ mod tests {
         let ring = Mutex::new(RecvRing::new(64, MOST));
         let list = |at: usize| -> Vec<_> {
             let sge = |i| pages.local(at * 50 + i, 1).unwrap().sge(1);
-            // One alone is no list.
+            // A single buffer is not a list.
             (0..2 * (at * 7 % (MOST as usize / 2 + 1))).map(sge).collect()
         };
         for at in 0..64 {

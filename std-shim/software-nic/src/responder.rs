@@ -1,4 +1,4 @@
-//! The receiving end: what a queue pair does with a request that arrives for it.
+//! The receiving end: executes arriving requests on their queue pair.
 
 use crate::address::{Gid, Mtu};
 use crate::dma::Span;
@@ -19,7 +19,7 @@ use polyrail_core::verbs::{
 };
 use std::sync::MutexGuard;
 
-/// A request as it reaches its responder.
+/// A request as it arrives at its responder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
     pub(crate) request: &'a Listed<SendRequest>,
@@ -28,7 +28,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) psn: u32,
     pub(crate) packets: u32,
     pub(crate) mtu: Mtu,
-    /// The sender's bytes: what to write or send, or where what is fetched goes.
+    /// The sender's bytes: the data to write or send, or the target of fetched data.
     pub(crate) local: Local<'a>,
     /// The data of a WRITE_WITH_IMM is in place already.
     pub(crate) data_done: bool,
@@ -59,28 +59,28 @@ impl Responder {
 pub(crate) enum Answer {
     /// Carried out.
     Ack,
-    /// Refused: the sender's status and `vendor_err`.
+    /// Refused, with the sender's status and `vendor_err`.
     Nak(WcStatus, u32),
-    /// No receive is posted; try again after the time that the code stands for.
+    /// No receive is posted; the sender retries after the time of this code.
     NotReady(u8),
-    /// Nothing, for this reason.
+    /// No answer, for this reason.
     Silence(u32),
-    /// Nothing, and the sender does not even notice.
+    /// No answer, and no timeout at the sender.
     Never,
 }
 
-/// Bytes that move in less time than it takes to give the responder back and ask for it again.
+/// Length that is copied in less time than unlocking and locking the responder takes.
 pub(crate) const SHORT_BYTES: u32 = 4096;
 
 type Guard<'a> = MutexGuard<'a, Responder>;
 
-/// Whether such a request takes a receive.
+/// Returns whether requests of this kind take a receive.
 pub(crate) const fn takes_receive(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::RdmaWriteWithImm | Opcode::Send | Opcode::SendWithImm)
 }
 
-/// Carries out a request on its responder. A receive that it completes stays there until its queue is given it
-/// ([`QpShared::hand_over`]).
+/// Executes a request on its responder. A receive that it completes stays there until it is added
+/// to its queue ([`QpShared::hand_over`]).
 pub(crate) fn deliver(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Answer {
     let carry_out = match arrival.request.opcode {
         Opcode::RdmaWrite => write,
@@ -98,7 +98,7 @@ pub(crate) fn deliver(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTab
     }
 }
 
-/// Whether a message was carried out in ERR, where nobody gets an answer.
+/// Returns whether the message was received in ERR, where senders get no answers.
 fn was_the_last(peer: &QpShared, arrival: &Arrival<'_>) -> bool {
     peer.srq.is_some() && !arrival.admitted && peer.state.get() == QpState::Err
 }
@@ -146,7 +146,8 @@ pub(crate) fn deliver_part(
     }
 }
 
-/// Whether the request is one that this queue pair listens to. If not, it is dropped in silence.
+/// Checks whether the queue pair accepts the request. If not, the request is dropped without an
+/// answer.
 fn admit<'p>(peer: &'p QpShared, arrival: &Arrival<'_>) -> Result<Guard<'p>, Answer> {
     let mut recv = lock(&peer.recv);
     if arrival.admitted {
@@ -171,7 +172,7 @@ fn write(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result
     let recv = admit(peer, arrival)?;
     let (mut recv, remote) = open_remote(peer, recv, arrival, AccessFlags::REMOTE_WRITE, memory)?;
     recv.pass(arrival);
-    // The responder is not needed while bytes move: its owner can change its state meanwhile.
+    // The responder is unlocked during the copy, so that its owner can change its state meanwhile.
     drop(recv);
     Local::One(remote).copy_from(arrival.local);
     Ok(Answer::Ack)
@@ -267,7 +268,7 @@ fn check_read_resources<'p>(peer: &QpShared, recv: Guard<'p>) -> Result<Guard<'p
 }
 
 fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
-    // The lock is held while bytes move, so that a flush cannot overtake this receive.
+    // The lock is held during the copy, so that a flush cannot overtake this receive.
     let mut recv = admit(peer, arrival)?;
     let taken = take(peer, &mut recv)?;
     let length = arrival.length();
@@ -296,7 +297,8 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     Ok(Answer::Ack)
 }
 
-/// Opens the buffers of a receive for `length` bytes: of a list all, as hardware checks them.
+/// Opens the buffers of a receive for `length` bytes. All buffers of a list are checked, as in
+/// hardware.
 fn open_receive<'m>(
     recv: &'m Responder,
     taken: &Taken,
@@ -337,8 +339,8 @@ fn refuse_key(peer: &QpShared, recv: Guard<'_>, fault: KeyFault) -> Answer {
     refuse(peer, recv, WcStatus::REM_ACCESS_ERR, fault.vendor())
 }
 
-/// Refuses a request for good: the responder fails too, and its receives are flushed. Its send queue is
-/// flushed by its poller (see the lock order in [`crate::shared`]).
+/// Refuses a request for good. The responder also fails, and its receives are flushed. Its poller
+/// flushes its send queue (see the lock order in [`crate::shared`]).
 fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -> Answer {
     if peer.state.fail() {
         peer.device.push_event(AsyncEvent::QpAccessError { qp_num: peer.number });
@@ -351,7 +353,7 @@ fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -
 /// A receive that a request consumed.
 struct Taken {
     request: Listed<RecvRequest>,
-    /// The domain that its buffer must be registered in.
+    /// The domain in which its buffer must be registered.
     domain: DomainId,
     releases: u64,
 }

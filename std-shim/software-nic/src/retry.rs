@@ -1,4 +1,4 @@
-//! When a request is tried again, and when it is given up.
+//! Decides when a request is retried, and when it fails.
 
 use crate::error::vendor;
 use crate::responder::Answer;
@@ -8,23 +8,23 @@ use crate::state::{ack_timeout, rnr_delay};
 use crate::step::TurnOutcome;
 use polyrail_core::verbs::WcStatus;
 
-/// What becomes of a request.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Carried out and acknowledged.
+    /// Executed and acknowledged.
     Done,
     /// Failed, with this status and `vendor_err`.
     Failed(WcStatus, u32),
-    /// To be tried again.
+    /// Retried later.
     Later(TurnOutcome),
-    /// To be tried again, and nothing visible happened.
+    /// Retried later, and nothing visible happened.
     Unnoticed,
 }
 
-/// `rnr_retry` of a sender that never gives up.
+/// `rnr_retry` of a sender that retries forever.
 const FOR_EVER: u8 = 7;
 
-/// Whether the request at the front must not be tried yet.
+/// Returns whether the request at the front must wait.
 pub(crate) fn waits(front: &Front, fabric: &FabricShared) -> bool {
     let is_early = |until| fabric.clock.now() < until;
     let is_unchanged = |changes| fabric.changes() == changes;
@@ -34,7 +34,7 @@ pub(crate) fn waits(front: &Front, fabric: &FabricShared) -> bool {
     }
 }
 
-/// Judges an answer. `changes` is the fabric's count from before the attempt.
+/// Evaluates an answer. `changes` is the fabric's count from before the attempt.
 pub(crate) fn judge(
     answer: Answer,
     front: &mut Front,
@@ -55,7 +55,7 @@ pub(crate) fn judge(
     }
 }
 
-/// No receive was posted: the responder is alive, so the count of timeouts starts again.
+/// Handles "receiver not ready". The responder is alive, so the count of timeouts starts again.
 fn not_ready(
     code: u8,
     front: &mut Front,
@@ -65,8 +65,8 @@ fn not_ready(
 ) -> Verdict {
     front.timeouts = 0;
     if timers.rnr_retry == FOR_EVER {
-        // In virtual time, waiting forever means waiting for a change; trying again and again would
-        // keep an idle fabric busy.
+        // In virtual time, the request waits for a change, because endless retries would keep an
+        // idle fabric busy.
         front.blocked = Some(changes);
         if fabric.threaded {
             front.until = Some(fabric.clock.now() + rnr_delay(code));
@@ -81,8 +81,7 @@ fn not_ready(
     Verdict::Later(TurnOutcome::NotReady)
 }
 
-/// No answer came within the acknowledgement timeout, which passes after every attempt, the last
-/// included.
+/// Handles an acknowledgement timeout, which passes after every attempt, including the last.
 fn unanswered(
     vendor: u32,
     front: &mut Front,

@@ -1,4 +1,4 @@
-//! The deterministic way to run: one step, one thing, chosen by a seeded generator.
+//! The deterministic mode: each step performs one action, chosen by a seeded generator.
 
 use crate::execute;
 use crate::shared::{CqShared, DeviceShared, FabricShared, QpShared, Scheduler};
@@ -7,10 +7,10 @@ use crate::sync::{SplitMix64, lock};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Virtual time that a step takes, nanoseconds.
+/// Virtual time of a step in nanoseconds.
 const STEP_NANOS: u64 = 1000;
 
-/// Something that could happen next.
+/// A possible next action.
 enum Choice {
     Execute(Arc<QpShared>),
     Show(Arc<CqShared>),
@@ -42,7 +42,7 @@ impl FabricShared {
                 Choice::Execute(qp) => execute(&qp, &mut scheduler.rng),
                 Choice::Show(cq) => show(&cq, &mut scheduler.rng, self.clock.now()),
             };
-            // A request that has to wait after all is not a choice any more; choose again.
+            // A request that turned out to have to wait is no longer a choice; choose again.
             if happened.is_some() {
                 return happened;
             }
@@ -68,7 +68,7 @@ impl FabricShared {
         lock(&self.registry).devices.get(place).map(Weak::upgrade)
     }
 
-    /// Everything that could happen next, in an order that repeats from run to run.
+    /// Returns all possible next actions, in an order that is the same in every run.
     fn choices(&self) -> impl Iterator<Item = Choice> + '_ {
         let now = self.clock.now();
         let runnable = self.qps().filter(|qp| execute::is_runnable(qp)).map(Choice::Execute);
@@ -76,8 +76,8 @@ impl FabricShared {
         runnable.chain(due)
     }
 
-    /// All queue pairs. The registry is locked for each step only, so that its leaf lock is never
-    /// held while others are taken.
+    /// Returns all queue pairs. The registry is locked for each step of the iteration only, so that
+    /// its leaf lock is never held while others are taken.
     fn qps(&self) -> impl Iterator<Item = Arc<QpShared>> + '_ {
         let mut after = None;
         std::iter::from_fn(move || {
@@ -107,7 +107,7 @@ impl FabricShared {
         })
     }
 
-    /// Lets time pass until something can happen, or goes on to the step of the next fault.
+    /// Advances the time until something can happen, or the steps to the next fault.
     fn wait(&self, scheduler: &mut Scheduler) -> Option<Step> {
         let now = self.clock.now();
         let timers = self.qps().filter_map(|qp| execute::wakes_at(&qp));

@@ -1,5 +1,5 @@
-//! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come. `P`
-//! is the queue pair that its requests go to.
+//! The send queue of one queue pair: its ring, its inline bytes, and the progress of its front. `P`
+//! is the queue pair to which its requests go.
 
 use crate::address::{Gid, Mtu};
 use crate::dma::Span;
@@ -14,9 +14,10 @@ use std::sync::atomic::AtomicU8;
 /// released <= settled <= next <= posted
 /// ```
 ///
-/// Slots below `released` (kept in [`crate::completions::ReleasedSlots`]) are free: their completion, or
-/// a later one, was polled. Requests below `settled` are complete; those up to `next` have been
-/// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
+/// Slots below `released` (stored in [`crate::completions::ReleasedSlots`]) are free: their
+/// completion, or a later one, was polled. Requests below `settled` are complete. Requests from
+/// `settled` to `next` were executed, or started, behind a deferred READ or atomic. The request at
+/// `next` is the front.
 #[derive(Debug)]
 pub(crate) struct SendQueue<P> {
     slots: Box<[Listed<SendRequest>]>,
@@ -25,37 +26,37 @@ pub(crate) struct SendQueue<P> {
     inline_bytes: usize,
     pub(crate) posted: u64,
     pub(crate) next: u64,
-    /// A READ or atomic that the peer has accepted, and whose data has not come back.
+    /// A READ or atomic that the peer has accepted, and whose data is not here yet.
     pub(crate) deferred: Option<Deferred>,
     pub(crate) front: Front,
     pub(crate) path: Path<P>,
     pub(crate) timers: Timers,
     pub(crate) psn: u32,
     pub(crate) own_qp_num: u32,
-    /// Requests may have completed receives of the peer that their queue was not given yet.
+    /// Requests may have completed receives of the peer that are not in their queue yet.
     pub(crate) completes_receives: bool,
 }
 
-/// What has happened to the request at the front so far.
+/// The progress of the request at the front.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Front {
     pub(crate) rnr_tries: u8,
     pub(crate) timeouts: u8,
-    /// Not to be tried again before this time.
+    /// Do not retry before this time.
     pub(crate) until: Option<u64>,
-    /// Not to be tried again before the fabric has seen more changes than this.
+    /// Do not retry before the fabric's count of changes exceeds this.
     pub(crate) blocked: Option<u64>,
     /// The data of a WRITE_WITH_IMM arrived; only its receive is missing.
     pub(crate) data_done: bool,
-    /// The peer carried the request out; only its acknowledgement is missing.
+    /// The peer executed the request; only its acknowledgement is missing.
     pub(crate) delivered: bool,
     /// An attempt was made.
     pub(crate) started: bool,
-    /// The device's line was given it to send.
+    /// The device's line is sending it.
     pub(crate) on_line: bool,
 }
 
-/// A READ or atomic that the peer has accepted, and whose data has not come back.
+/// A READ or atomic that the peer has accepted, and whose data is not here yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deferred {
     pub(crate) position: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Path<P> {
     pub(crate) gid: Gid,
     pub(crate) dest_qp_num: u32,
     pub(crate) mtu: Mtu,
-    /// The peer as it was last found.
+    /// The peer that was found last.
     pub(crate) peer: Weak<P>,
 }
 
@@ -100,7 +101,7 @@ pub(crate) struct Timers {
 /// Packet sequence numbers have 24 bits.
 pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
 
-/// What an unused slot holds.
+/// The contents of an unused slot.
 const EMPTY: SendRequest = SendRequest {
     wr_id: 0,
     opcode: Opcode::RdmaWrite,
@@ -114,7 +115,8 @@ const EMPTY: SendRequest = SendRequest {
 };
 
 impl<P> SendQueue<P> {
-    /// A ring of at least `min` requests with `inline_bytes` each, and up to `max_sge` buffers.
+    /// Makes a ring of at least `min` requests with `inline_bytes` each, and up to `max_sge`
+    /// buffers.
     pub(crate) fn new(min: u32, inline_bytes: u32, max_sge: u32) -> Self {
         let size = (min as usize).next_power_of_two();
         let inline_bytes = inline_bytes as usize;
@@ -139,7 +141,7 @@ impl<P> SendQueue<P> {
         self.slots.len() as u32
     }
 
-    /// Whether every slot is taken, if those below `released` are free.
+    /// Returns whether every slot is taken. Slots below `released` are free.
     pub(crate) fn is_full(&self, released: u64) -> bool {
         self.posted - released >= self.slots.len() as u64
     }
@@ -152,13 +154,13 @@ impl<P> SendQueue<P> {
         self.posted += 1;
     }
 
-    /// The list of the request at `position`, if it has one.
+    /// Returns the list of the request at `position`, if it has one.
     pub(crate) fn list(&self, position: u64) -> &[Sge] {
         let index = self.index(position);
         self.lists.get(index, self.slots[index].buffers)
     }
 
-    /// Where the inline bytes of the request at `position` are kept.
+    /// Returns the memory of the inline bytes of the request at `position`.
     pub(crate) fn inline_span(&self, position: u64) -> Span<'_> {
         let start = self.index(position) * self.inline_bytes;
         Span::of(&self.inline[start..start + self.inline_bytes])
@@ -168,29 +170,29 @@ impl<P> SendQueue<P> {
         &self.slots[self.index(position)]
     }
 
-    /// The first request that has not completed.
+    /// Returns the position of the first request that has not completed.
     pub(crate) fn settled(&self) -> u64 {
         self.deferred.map_or(self.next, |deferred| deferred.position)
     }
 
-    /// Whether a request waits to be carried out or to complete.
+    /// Returns whether a request waits to be executed or to complete.
     pub(crate) fn has_work(&self) -> bool {
         self.settled() < self.posted
     }
 
-    /// Whether something has begun that SQD lets end.
+    /// Returns whether a started request has not ended, which SQD waits for.
     pub(crate) fn is_underway(&self) -> bool {
         self.deferred.is_some() || (self.next < self.posted && self.front.started)
     }
 
-    /// The front was carried out, or started for good: the next request is the front.
+    /// Makes the next request the front, after the front was executed or deferred.
     pub(crate) fn step_past(&mut self, packets: u32) {
         self.psn = self.psn.wrapping_add(packets) & PSN_MASK;
         self.next += 1;
         self.front = Front::default();
     }
 
-    /// Forgets all requests.
+    /// Drops all requests.
     pub(crate) fn clear(&mut self) {
         self.next = self.posted;
         self.deferred = None;

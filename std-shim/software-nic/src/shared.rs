@@ -1,9 +1,9 @@
-//! What a fabric, its devices and their queues know of each other. They refer to each other in circles,
-//! so they are declared in one place; what they do is in the files of their names.
+//! The shared state of a fabric, its devices and their queues. These types refer to each other, so
+//! they are declared in one file. Their methods are in the files with their names.
 //!
 //! # Locks
 //!
-//! Taken in this order, and never against it:
+//! Locks are always taken in this order:
 //!
 //! 1. the scheduler (deterministic fabrics);
 //! 2. a queue pair's send queue, one at a time;
@@ -13,9 +13,10 @@
 //! 6. a completion queue;
 //! 7. leaves: lists of work, events, planned faults, the registry.
 //!
-//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward each
-//! other hold their own 2 and ask for the other's 4, which no thread keeps while asking for a 2. That is
-//! why a responder that fails only marks its send queue as failed: the poller of that queue flushes it.
+//! Execution takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward
+//! each other hold their own 2 and take the other's 4, which no thread holds while taking a 2. That
+//! is why a failing responder only marks its send queue as failed, and the poller of that queue
+//! flushes it.
 
 use crate::address::{Gid, Mtu};
 use crate::channel::CompletionChannel;
@@ -48,18 +49,18 @@ pub(crate) struct FabricShared {
     pub(crate) memory: Apart<RwLock<MemoryTable>>,
     pub(crate) registry: Mutex<Registry>,
     pub(crate) scheduler: Mutex<Scheduler>,
-    /// Counts changes that may let a blocked request go on.
+    /// Counts changes that may unblock a request.
     pub(crate) changes: Apart<AtomicU64>,
     pub(crate) next_domain: AtomicU32,
 }
 
-/// What exists. Weak, since handles own what they name.
+/// All existing objects. Weak references, because handles own the objects.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) devices: Vec<Weak<DeviceShared>>,
     pub(crate) devices_made: u32,
-    /// By the device's index and the queue pair's number, so that iteration repeats from run to
-    /// run.
+    /// By the device's index and the queue pair's number, so that the order of iteration is the
+    /// same in every run.
     pub(crate) qps: BTreeMap<(u32, u32), Weak<QpShared>>,
     pub(crate) cqs: Vec<Weak<CqShared>>,
     pub(crate) cqs_made: u32,
@@ -83,22 +84,22 @@ impl FabricShared {
         DomainId(self.next_domain.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Number of changes so far.
+    /// Returns the number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Something changed that blocked requests may have waited for.
+    /// Counts a change that may unblock requests.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until every data movement that began before the call has ended. Call without locks.
+    /// Waits until every copy that began before the call has ended. Must be called without locks.
     pub(crate) fn quiesce(&self) {
         drop(write(&self.memory));
     }
 
-    /// Place of the next completion queue among the fabric's.
+    /// Returns the index of the next completion queue on the fabric.
     pub(crate) fn next_cq_index(&self) -> u32 {
         let mut registry = lock(&self.registry);
         registry.cqs_made += 1;
@@ -119,7 +120,7 @@ impl FabricShared {
         lock(&self.registry).qps.remove(&(device.index, number));
     }
 
-    /// The queue pair with this number on the device with this address.
+    /// Returns the queue pair with this number on the device with this address.
     pub(crate) fn find_qp(&self, gid: Gid, number: u32) -> Option<Arc<QpShared>> {
         let registry = lock(&self.registry);
         let device = registry.devices.iter().filter_map(Weak::upgrade).find(|d| d.has_gid(gid))?;
@@ -127,7 +128,7 @@ impl FabricShared {
     }
 }
 
-/// What decides what happens next, on a deterministic fabric.
+/// The scheduler of a deterministic fabric.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub(crate) rng: SplitMix64,
@@ -144,11 +145,11 @@ impl Scheduler {
     }
 }
 
-/// A device as its queues see it.
+/// A device, shared with its queues.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(crate) id: DeviceId,
-    /// Place among its fabric's devices: the same in every run, unlike `id`.
+    /// Index among its fabric's devices, which is the same in every run, unlike `id`.
     pub(crate) index: u32,
     pub(crate) name: String,
     pub(crate) guid: u64,
@@ -158,40 +159,40 @@ pub(crate) struct DeviceShared {
     pub(crate) ports_up: Box<[AtomicBool]>,
     pub(crate) gone: AtomicBool,
     pub(crate) faults: Faults,
-    /// What it sends on, if that takes time.
+    /// Its line, if its rate is limited.
     pub(crate) line: Option<Line>,
     pub(crate) next_qp_num: AtomicU32,
-    /// Memory regions.
+    /// Number of memory regions.
     pub(crate) regions: AtomicU32,
     pub(crate) events: EventLog<AsyncEvent>,
-    /// How far those have read who have no cursor of their own. Locked before the events.
+    /// The cursor of readers without a separate one. Locked before the events.
     pub(crate) events_read: Mutex<EventCursor>,
 }
 
-/// A completion queue as queue pairs see it.
+/// A completion queue, shared with its queue pairs.
 #[derive(Debug)]
 pub(crate) struct CqShared {
     pub(crate) id: CqId,
-    /// Place among its fabric's queues: the same in every run, unlike `id`.
+    /// Index among its fabric's queues, which is the same in every run, unlike `id`.
     pub(crate) index: u32,
     pub(crate) device: Arc<DeviceShared>,
     /// Changed under the lock of `inner`.
     pub(crate) capacity: AtomicU32,
     pub(crate) inner: Apart<Mutex<Completions<QpShared>>>,
-    /// Whether there is nothing in `inner` for a poll, changed under its lock: whoever polls an empty queue stays
-    /// out of the way of those who complete requests there.
+    /// Whether a poll would find nothing in `inner`, changed under its lock. Polls of an empty
+    /// queue therefore do not contend with threads that complete requests there.
     pub(crate) is_empty: Apart<AtomicBool>,
-    /// Where it tells that it has something.
+    /// The channel that it notifies.
     pub(crate) channel: Option<CompletionChannel>,
-    /// It is to tell of work, too: it was armed, and has a channel.
+    /// Whether it also notifies of work: it was armed, and has a channel.
     pub(crate) tells_of_work: AtomicBool,
-    /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
+    /// Queue pairs with send requests to execute. A leaf: no other lock is taken while it is held.
     pub(crate) work: Apart<Mutex<VecDeque<Weak<QpShared>>>>,
     /// Whether the list of work is empty, changed under its lock.
     pub(crate) is_idle: AtomicBool,
 }
 
-/// A shared receive queue as queue pairs see it.
+/// A shared receive queue, shared with its queue pairs.
 #[derive(Debug)]
 pub(crate) struct SrqShared {
     pub(crate) device: Arc<DeviceShared>,
@@ -199,7 +200,7 @@ pub(crate) struct SrqShared {
     pub(crate) inner: Mutex<SrqInner>,
 }
 
-/// A queue pair as devices see it.
+/// A queue pair, shared with its device.
 #[derive(Debug)]
 pub(crate) struct QpShared {
     pub(crate) me: Weak<Self>,
@@ -212,7 +213,7 @@ pub(crate) struct QpShared {
     pub(crate) sq_sig_all: bool,
     pub(crate) limits: QpLimits,
     pub(crate) state: StateCell,
-    /// The port in use, from 1 on; 0 before INIT.
+    /// The port in use, counted from 1; 0 before INIT.
     pub(crate) port: AtomicU8,
     pub(crate) send: Apart<Mutex<SendQueue>>,
     pub(crate) recv: Apart<Mutex<Responder>>,
@@ -221,6 +222,6 @@ pub(crate) struct QpShared {
     pub(crate) released: Arc<ReleasedSlots>,
     pub(crate) send_owner: u32,
     pub(crate) recv_owner: u32,
-    /// On the list of work of `send_cq`.
+    /// Whether it is on the list of work of `send_cq`.
     pub(crate) listed: Apart<AtomicBool>,
 }

@@ -1,4 +1,4 @@
-//! Queue pair states, and which attributes each transition needs or allows.
+//! Queue pair states, and the attributes that each transition requires or allows.
 //!
 //! ```text
 //! RESET --> INIT --> RTR --> RTS <--> SQD      every state but RESET --> ERR
@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpState {
-    /// As created: nothing can be posted.
+    /// Initial state: nothing can be posted.
     Reset,
     /// Receives can be posted.
     Init,
-    /// Ready to receive: requests of the peer are carried out.
+    /// Ready to receive: requests of the peer are executed.
     Rtr,
-    /// Ready to send: own requests are carried out too.
+    /// Ready to send: own requests are executed, too.
     Rts,
     /// Send queue drain: requests are accepted but not started.
     Sqd,
@@ -38,7 +38,7 @@ impl QpState {
     pub const ALL: [Self; 6] =
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Err];
 
-    /// Whether requests of the peer are carried out.
+    /// Returns whether requests of the peer are executed.
     pub(crate) const fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
     }
@@ -57,10 +57,10 @@ impl fmt::Display for QpState {
     }
 }
 
-/// The state as both queues' executors see it.
+/// The state, which both queues read during execution.
 ///
-/// ERR may be entered by a holder of the lock of the send or of the receive queue; every other
-/// change is made under both.
+/// ERR may be entered with the lock of either the send or the receive queue; every other change
+/// requires both.
 #[derive(Debug)]
 pub(crate) struct StateCell(AtomicU8);
 
@@ -78,7 +78,7 @@ impl StateCell {
         self.0.store(state as u8, Ordering::Release);
     }
 
-    /// Enters ERR from any state but RESET; returns whether that changed anything.
+    /// Enters ERR from any state but RESET. Returns whether that changed the state.
     pub(crate) fn fail(&self) -> bool {
         let reset_or_failed = |state| {
             (state != QpState::Reset as u8 && state != QpState::Err as u8)
@@ -96,7 +96,7 @@ macro_rules! attributes {
             $($(#[$doc])* $variant,)*
         }
 
-        /// Attributes given with a transition; those that are `None` are not given.
+        /// Attributes of a transition; `None` means not given.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct QpAttributes {
             $($(#[$doc])* pub $field: Option<$type>,)*
@@ -106,7 +106,7 @@ macro_rules! attributes {
             /// Every attribute.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Its name in verbs, without `IBV_QP_`.
+            /// Returns its name in verbs, without `IBV_QP_`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -115,14 +115,14 @@ macro_rules! attributes {
         }
 
         impl QpAttributes {
-            /// Whether `attribute` is given.
+            /// Returns whether `attribute` is given.
             pub const fn has(&self, attribute: Attribute) -> bool {
                 match attribute {
                     $(Attribute::$variant => self.$field.is_some(),)*
                 }
             }
 
-            /// The same attributes without `attribute`.
+            /// Returns the attributes without `attribute`.
             #[must_use]
             pub const fn without(mut self, attribute: Attribute) -> Self {
                 match attribute {
@@ -139,7 +139,7 @@ attributes! {
     PkeyIndex, pkey_index: u16, "PKEY_INDEX";
     /// The port to use, from 1 on.
     Port, port_num: u8, "PORT";
-    /// What peers may do through this queue pair.
+    /// Operations that peers may perform through this queue pair.
     AccessFlags, access: AccessFlags, "ACCESS_FLAGS";
     /// The address vector: the GID of the peer's port.
     AddressVector, gid: Gid, "AV";
@@ -172,10 +172,10 @@ impl fmt::Display for Attribute {
     }
 }
 
-/// A transition that was refused; nothing changed.
+/// Why a transition was refused. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// There is no such transition.
+    /// The transition does not exist.
     #[error("a queue pair cannot go from {from} to {to}")]
     Transition {
         /// The state that the queue pair is in.
@@ -217,7 +217,7 @@ pub enum ModifyError {
 }
 
 impl ModifyError {
-    /// What a driver would return.
+    /// Returns the errno of a driver for it.
     pub(crate) const fn errno(self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
@@ -229,7 +229,7 @@ impl ModifyError {
     }
 }
 
-/// The attributes that a transition must and may come with.
+/// The required and allowed attributes of a transition.
 #[derive(Debug)]
 pub(crate) struct Rule {
     required: &'static [Attribute],
@@ -240,7 +240,7 @@ impl Rule {
     const PLAIN: Self = Self { required: &[], optional: &[] };
 }
 
-/// The rule of a transition, or `None` if there is no such transition.
+/// Returns the rule of a transition, or `None` if the transition does not exist.
 pub(crate) const fn rule(from: QpState, to: QpState) -> Option<Rule> {
     use Attribute::{
         AccessFlags, AddressVector, DestQpNum, MaxDestRdAtomic, MaxRdAtomic, MinRnrTimer, PathMtu,
@@ -299,7 +299,7 @@ pub(crate) fn check(
     check_values(attributes)
 }
 
-/// Checks what can be checked without knowing the device.
+/// Checks the values that do not depend on the device.
 fn check_values(a: &QpAttributes) -> Result<(), ModifyError> {
     const BITS_24: u64 = (1 << 24) - 1;
     let limits = [
@@ -320,8 +320,9 @@ fn check_values(a: &QpAttributes) -> Result<(), ModifyError> {
     Ok(())
 }
 
-/// Nanoseconds that a peer waits after "receiver not ready" with this `min_rnr_timer` code
-/// (InfiniBand specification, volume 1, table 45). Codes over 31 do not exist; they count as 31.
+/// Returns the nanoseconds that a peer waits after "receiver not ready" with this `min_rnr_timer`
+/// code (InfiniBand specification, volume 1, table 45). Codes over 31 are invalid, and are treated
+/// as 31.
 pub const fn rnr_delay(code: u8) -> u64 {
     const UNITS_OF_10_US: [u64; 32] = [
         65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -331,7 +332,8 @@ pub const fn rnr_delay(code: u8) -> u64 {
     UNITS_OF_10_US[index] * 10_000
 }
 
-/// Nanoseconds that an acknowledgement may take with this `timeout` code; `None` means forever.
+/// Returns the nanoseconds that an acknowledgement may take with this `timeout` code; `None` means
+/// forever.
 pub const fn ack_timeout(code: u8) -> Option<u64> {
     match code {
         0 => None,

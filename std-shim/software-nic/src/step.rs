@@ -1,4 +1,4 @@
-//! What can happen on a fabric, as plain data.
+//! The actions of a fabric, as plain data.
 
 use crate::fault::Fault;
 use polyrail_core::verbs::{Opcode, WcStatus};
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How a turn of a queue pair ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TurnOutcome {
-    /// The request was carried out and acknowledged.
+    /// The request was executed and acknowledged.
     Done,
     /// The request failed; its queue pair is in ERR, and the rest was flushed.
     Failed(WcStatus),
@@ -15,15 +15,15 @@ pub enum TurnOutcome {
     NotReady,
     /// The peer did not answer; the request is tried again later.
     NoAnswer,
-    /// The peer has taken a READ or atomic, but its data comes later. Meanwhile requests without
-    /// FENCE may overtake it.
+    /// The peer has accepted a READ or atomic, whose data arrives later. Requests without FENCE may
+    /// overtake it meanwhile.
     Deferred,
     /// The queue pair is in ERR: this request and all behind it were flushed.
     Flushed,
 }
 
-/// What happened in a step. Devices and completion queues are named by their place on the fabric,
-/// counted from 0, so that equal histories are equal.
+/// The action of a step. Devices and completion queues are identified by their index on the fabric,
+/// so that equal histories compare equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
@@ -35,9 +35,9 @@ pub enum Step {
         qp_num: u32,
         /// The request.
         wr_id: u64,
-        /// What it asked for.
+        /// Its opcode.
         opcode: Opcode,
-        /// What came of it.
+        /// The result.
         outcome: TurnOutcome,
     },
     /// A completion can be polled from now on.
@@ -48,7 +48,7 @@ pub enum Step {
         qp_num: u32,
         /// The request that completed.
         wr_id: u64,
-        /// How.
+        /// Its status.
         status: WcStatus,
         /// Whether it was a receive.
         is_recv: bool,
@@ -67,7 +67,7 @@ pub enum Step {
         /// Its number.
         qp_num: u32,
     },
-    /// Nothing else could happen, so time passed, until then.
+    /// Nothing else could happen, so time advanced to `until`.
     Waited {
         /// Time since the fabric's creation.
         until: Duration,
@@ -81,7 +81,7 @@ pub enum Step {
     },
 }
 
-/// Which fault struck, without its parameters.
+/// The kind of a fault, without its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {

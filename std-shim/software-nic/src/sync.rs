@@ -1,11 +1,11 @@
-//! Locks, random numbers and clocks: the small tools that every other file uses.
+//! Locks, random numbers and clocks for all other files.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// Locks, whatever happened to an earlier holder: a device goes on when a user's thread panics.
+/// Locks a mutex, poisoned or not: a device continues after a thread of the user panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -20,8 +20,8 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value with cache lines of its own: what one thread writes does not take its neighbours from another
-/// thread's cache. Two lines of 64 bytes, since processors fetch them in pairs.
+/// A value on separate cache lines, so that writes to it do not evict its neighbours from another
+/// thread's cache. Two lines of 64 bytes, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(T);
@@ -40,7 +40,8 @@ impl<T> Deref for Apart<T> {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, good enough to pick what comes next.
+/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, and good enough to choose the next
+/// action.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitMix64(u64);
 
@@ -57,19 +58,19 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         // Multiply and shift: the bias is below 2^-32 for the small bounds used here.
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 }
 
-/// What time it is on a fabric, in nanoseconds since its creation.
+/// The clock of a fabric, in nanoseconds since its creation.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// Real time, for the threaded way to run.
+    /// Real time, for the threaded mode.
     Wall(Instant),
-    /// Time that only steps move, for the deterministic way.
+    /// Virtual time, for the deterministic mode.
     Virtual(AtomicU64),
 }
 
@@ -81,7 +82,7 @@ impl Clock {
         }
     }
 
-    /// Moves virtual time forward to `to`; real time moves by itself.
+    /// Advances virtual time to `to`. Does nothing in real time.
     pub(crate) fn advance_to(&self, to: u64) {
         if let Self::Virtual(now) = self {
             now.fetch_max(to, Ordering::Relaxed);

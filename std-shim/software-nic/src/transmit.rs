@@ -1,5 +1,5 @@
-//! The steps of a request at its sending end: to its peer, and to its completion. `execute` and
-//! `deferred` put them together.
+//! The steps of a request at its sending end, to its peer and to its completion, which `execute`
+//! and `deferred` combine.
 
 use crate::completions::Entry;
 use crate::error::vendor;
@@ -14,7 +14,7 @@ use crate::step::TurnOutcome;
 use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use std::sync::{Arc, Weak};
 
-/// What one turn of a queue pair did.
+/// The result of a queue pair's turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) wr_id: u64,
@@ -23,7 +23,8 @@ pub(crate) struct Turn {
     pub(crate) bytes: u32,
 }
 
-/// An acknowledgement on its way back, which may get lost, or be none after all.
+/// Returns the answer of a successful responder, unless a fault loses it or replaces it by a
+/// failure.
 pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
     if qp.device.faults.fails_requests() {
         return Answer::Nak(WcStatus::GENERAL_ERR, vendor::INTERNAL);
@@ -37,7 +38,7 @@ pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
     Answer::Ack
 }
 
-/// The responder fails with the request. Its queues are flushed by their poller.
+/// Fails the request and its responder, whose queues are flushed by their poller.
 fn refuse_for_internal_error(peer: &QpShared) -> Answer {
     if peer.state.fail() {
         peer.list_work();
@@ -70,7 +71,8 @@ pub(crate) fn arrival<'a>(
     }
 }
 
-/// Sequence numbers that the request takes. A READ takes those of its response.
+/// Returns the number of packet sequence numbers that the request takes. For a READ, these are the
+/// packets of its response.
 pub(crate) fn packets(send: &SendQueue, request: &Listed<SendRequest>) -> u32 {
     match request.opcode {
         Opcode::CompareSwap | Opcode::FetchAdd => 1,
@@ -78,7 +80,7 @@ pub(crate) fn packets(send: &SendQueue, request: &Listed<SendRequest>) -> u32 {
     }
 }
 
-/// The peer, remembered from the last time if it is still there.
+/// Returns the peer, cached while it exists.
 pub(crate) fn find_peer(qp: &QpShared, send: &mut SendQueue) -> Option<Arc<QpShared>> {
     if let Some(peer) = send.path.peer.upgrade() {
         return Some(peer);
@@ -88,8 +90,8 @@ pub(crate) fn find_peer(qp: &QpShared, send: &mut SendQueue) -> Option<Arc<QpSha
     Some(peer)
 }
 
-/// Both ends of the request at `position`, if they can be used: its local bytes and the peer. The local end is
-/// checked first, as hardware does before anything is sent.
+/// Returns the local bytes and the peer of the request at `position`, if both are usable. The local
+/// end is checked first, as in hardware, which checks it before sending.
 pub(crate) fn ends<'m>(
     qp: &QpShared,
     send: &'m SendQueue,
@@ -101,7 +103,7 @@ pub(crate) fn ends<'m>(
     Ok((local, reach(qp, send, peer)?))
 }
 
-/// The peer, if its requests get through to it.
+/// Returns the peer, if requests reach it.
 pub(crate) fn reach(
     qp: &QpShared,
     send: &SendQueue,
@@ -125,7 +127,7 @@ pub(crate) fn reach(
     Ok(peer)
 }
 
-/// The request's own bytes, checked as the sending device checks them.
+/// Returns the request's local bytes, with the checks of the sending device.
 fn local_bytes<'m>(
     qp: &QpShared,
     send: &'m SendQueue,
@@ -210,12 +212,12 @@ pub(crate) fn complete(qp: &QpShared, position: u64, completion: Completion) {
     });
 }
 
-/// Tells the owner of a draining queue pair that the last request that had begun has ended.
+/// Reports to the owner of a draining queue pair that the last started request has ended.
 pub(crate) fn drained(qp: &QpShared, send: &SendQueue) {
     if qp.state.get() == QpState::Sqd && !send.is_underway() {
         qp.device.push_event(AsyncEvent::SqDrained { qp_num: qp.number });
     }
 }
 
-/// A queue pair that forgets its peer looks for it again.
+/// Resets the cached peer, which is then looked up again.
 pub(crate) const NO_PEER: Weak<QpShared> = Weak::new();

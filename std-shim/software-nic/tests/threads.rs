@@ -206,7 +206,7 @@ fn brawl(mut side: Side, mut other: polyrail_software_nic::QueuePair, far: Far, 
     }
 }
 
-/// The other device's port, on a fabric of two.
+/// Returns the other device's port, on a fabric of two.
 fn far_guid(side: &Side) -> u64 {
     (side.device.guid() ^ 0x100) | 1
 }
