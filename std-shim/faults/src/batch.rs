@@ -1,4 +1,5 @@
-//! Batches: requests are kept until the commit, when it is known how many of them the driver gets.
+//! Batches: requests are collected until the commit, which decides how many of them reach the
+//! driver.
 
 use crate::fault::WorkQueue;
 use crate::faults::Faults;
@@ -6,26 +7,27 @@ use crate::plan::Cut;
 use polyrail_core::hardware::{self, CommitError, QueuePair, ReceiveQueue, Refusal};
 use polyrail_core::verbs::{RecvRequest, SendRequest, Sge};
 
-/// Where requests are kept.
+/// Memory for collected requests.
 #[derive(Debug)]
 pub(crate) struct Memory<R> {
     requests: Vec<Kept<R>>,
-    /// The lists of those that have one, one behind the other.
+    /// The lists of requests that have one, concatenated.
     sges: Vec<Sge>,
 }
 
 impl<R> Memory<R> {
-    /// Of what has no batches.
+    /// The memory of objects without batches.
     pub(crate) const NONE: Self = Self { requests: Vec::new(), sges: Vec::new() };
 
-    /// As much for another handle of the same queue.
+    /// Allocates the same amount for another handle of the queue.
     pub(crate) fn another(&self) -> Self {
         let requests = Vec::with_capacity(self.requests.capacity());
         Self { requests, sges: Vec::with_capacity(self.sges.capacity()) }
     }
 
-    /// For a batch that fills a queue of `max_wr` requests, of up to `max_sge` buffers. One request of a queue
-    /// that takes none is kept too, so that its driver refuses it in its own way.
+    /// Allocates memory for a batch that fills a queue of `max_wr` requests, of up to `max_sge`
+    /// buffers. One request is also kept for a queue of size 0, so that the driver itself refuses
+    /// it.
     pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
         let requests = max_wr.max(1) as usize;
         let lists = if max_sge > 1 { requests * max_sge as usize } else { 0 };
@@ -33,10 +35,10 @@ impl<R> Memory<R> {
     }
 }
 
-/// A request, and how many buffers its list has if it has one.
+/// A request, and the length of its list if it has one.
 type Kept<R> = (R, Option<usize>);
 
-/// Requests gathered so far; more than the queue was granted are only remembered as too many.
+/// The collected requests. Requests beyond the queue's size are only counted as too many.
 #[derive(Debug)]
 struct Staged<'q, R> {
     memory: &'q mut Memory<R>,
@@ -60,7 +62,7 @@ impl<'q, R: Copy> Staged<'q, R> {
         }
     }
 
-    /// Posts what the driver gets, and reports what it would.
+    /// Posts the requests that reach the driver, and returns the result of the faulty driver.
     fn commit(
         &self,
         cut: Option<Cut>,
@@ -73,9 +75,10 @@ impl<'q, R: Copy> Staged<'q, R> {
             Some(cut) if cut.requests < staged => (cut.requests, Some(cut.refusal)),
             _ => (staged, full),
         };
-        // An empty batch is passed on: what its driver does with it is not known here.
+        // An empty batch is also passed on, because drivers differ in what they do with it.
         if accepted > 0 || staged == 0 {
-            // What a driver did not get, it cannot have taken, whatever it claims.
+            // A driver cannot have accepted requests that did not reach it, even if it reports
+            // that.
             let at_most = |error: CommitError| CommitError {
                 accepted: error.accepted.min(accepted),
                 ..error
@@ -86,14 +89,14 @@ impl<'q, R: Copy> Staged<'q, R> {
     }
 }
 
-/// What a driver gets.
+/// The requests that reach the driver.
 struct Requests<'m, R> {
     requests: &'m [Kept<R>],
     sges: &'m [Sge],
 }
 
 impl<'m, R> Requests<'m, R> {
-    /// Hands each request out, with its list if it has one.
+    /// Calls `each` for every request, with its list if it has one.
     fn for_each(self, mut each: impl FnMut(&'m R, Option<&'m [Sge]>)) {
         let mut sges = self.sges;
         for (request, buffers) in self.requests {
@@ -104,7 +107,7 @@ impl<'m, R> Requests<'m, R> {
     }
 }
 
-/// Send requests on their way to a queue pair.
+/// A batch of send requests for a queue pair.
 #[derive(Debug)]
 pub struct SendBatch<'q, Q> {
     qp: &'q mut Q,
@@ -143,7 +146,7 @@ impl<Q: QueuePair> hardware::SendBatch for SendBatch<'_, Q> {
     }
 }
 
-/// Receives on their way to a queue pair's own or a shared receive queue.
+/// A batch of receives for a queue pair's own or a shared receive queue.
 #[derive(Debug)]
 pub struct RecvBatch<'q, R> {
     queue: &'q mut R,
@@ -188,7 +191,8 @@ mod tests {
 
     const EIO: Refusal = Refusal::Driver(5);
 
-    /// Commits a batch of `requests` to a queue of four. Returns what the driver got, and the result.
+    /// Commits a batch of `requests` to a queue of four. Returns the requests that reached the
+    /// driver, and the result.
     fn commit(
         requests: u64,
         cut: Option<(u32, Refusal)>,

@@ -1,4 +1,4 @@
-//! Completion queues whose driver has faults.
+//! Completion queues of a faulty driver.
 
 use crate::faults::Faults;
 use crate::faulty::Faulty;
@@ -9,20 +9,20 @@ use polyrail_core::verbs::{Completion, DeviceId};
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
-/// Completions taken from the queue inside at a time.
+/// Maximum number of completions per poll of the inner queue.
 const BATCH: usize = 32;
 
 impl Faults {
-    /// Wraps a completion queue. Completions of queue pairs that were [wrapped](Self::queue_pair) by the
-    /// same faults can be delayed; those of others pass.
+    /// Wraps a completion queue. Only completions of queue pairs that were
+    /// [wrapped](Self::queue_pair) by the same `Faults` are delayed.
     pub fn completion_queue<C: CompletionQueue>(&self, inner: C) -> Faulty<C> {
         let late = Late::new(inner.capacity());
         Faulty { late, ..Faulty::new(inner, self) }
     }
 }
 
-/// Takes completions from the queue inside: as many as there are, and as there is room for both here
-/// and, in case they cannot be held back, in the caller's memory.
+/// Polls the inner queue for as many completions as there is room for, both here and, in case they
+/// cannot be held back, in the caller's memory.
 fn take(
     cq: &mut impl CompletionQueue,
     due: Instant,
@@ -53,9 +53,9 @@ fn take(
     }
 }
 
-// SAFETY: completions are those of the queue inside, each once; those of one queue pair are either all
-// held back, and shown in their order, or none. No queue pair gets those of an earlier one with its
-// number: see `roster`.
+// SAFETY: each completion of the inner queue is returned once. The completions of a queue pair are
+// either all held back, and returned in order, or none are. No queue pair gets completions of an
+// earlier one with the same number: see `roster`.
 unsafe impl<C: CompletionQueue> CompletionQueue for Faulty<C> {
     fn id(&self) -> CqId {
         self.inner.id()
@@ -82,16 +82,17 @@ unsafe impl<C: CompletionQueue> CompletionQueue for Faulty<C> {
             return inner.poll(out);
         }
         let now = Instant::now();
-        // Nobody leaves the roster between a completion and its entry in `late`.
+        // Locked, so that no queue pair leaves the roster between a completion and its entry in
+        // `late`.
         let mut roster = faults.roster();
         let mut shown = Shown::new(out);
         late.show_due(now, &mut roster, &mut shown);
         match take(inner, now + delay, &mut roster, late, &mut shown) {
-            // What was taken is handed over; the error comes again at the next poll.
+            // Polled completions are returned first; the next poll returns the error again.
             Err(error) if shown.is_empty() => return Err(error),
             _ => {}
         }
-        // With the delay over, what was just taken is due.
+        // If the delay is over, the completions just polled are due.
         late.show_due(now, &mut roster, &mut shown);
         Ok(shown.into_slice())
     }
@@ -113,7 +114,7 @@ mod tests {
     const DELAY: Duration = Duration::from_secs(3600);
     const NOTHING: [u64; 0] = [];
 
-    /// A queue that holds what a test puts into it.
+    /// A queue with the completions that a test puts into it.
     #[derive(Debug, Default)]
     struct Scripted {
         completions: VecDeque<Completion>,
@@ -151,7 +152,7 @@ mod tests {
         }
     }
 
-    /// A queue with these completions, late ones of a queue pair on the roster.
+    /// Makes a queue with these completions, which are delayed, of a queue pair on the roster.
     fn delayed(wr_ids: std::ops::Range<u64>) -> Faulty<Scripted> {
         delayed_of(wr_ids).0
     }

@@ -1,4 +1,4 @@
-//! Devices whose driver has faults, for endpoints.
+//! Devices with a faulty driver, for endpoints.
 
 use crate::faults::Faults;
 use crate::faulty::Faulty;
@@ -105,7 +105,7 @@ impl<D: Domain> Domain for Faulty<D> {
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.inner.register_memory(start, length, access, owner) }
     }
 
@@ -114,13 +114,13 @@ impl<D: Domain> Domain for Faulty<D> {
         dma_buf: &DmaBuf<'_>,
         access: AccessFlags,
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.inner.register_dma_buf(dma_buf, access) }
     }
 }
 
-/// Completions that are held back are told of when they come to the queue inside, too early: who waits for them
-/// has to look again from time to time.
+/// Notifications of held back completions come too early, when the completion reaches the inner
+/// queue. A waiting program has to poll again from time to time.
 impl<C: Notify> Notify for Faulty<C> {
     fn req_notify(&mut self) -> Result<(), DeviceError> {
         self.inner.req_notify()

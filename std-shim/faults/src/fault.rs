@@ -1,4 +1,4 @@
-//! What a driver can do wrong, as plain data.
+//! Faults of drivers, as plain data.
 
 use polyrail_core::hardware::Refusal;
 use std::time::Duration;
@@ -12,41 +12,42 @@ pub enum WorkQueue {
     Recv,
 }
 
-/// What a driver does.
+/// A fault of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverFault {
-    /// Takes only some requests of one batch. A batch that has no more than these passes, and the fault
-    /// is over.
+    /// Accepts only some requests of one batch. A batch with at most this many requests passes, and
+    /// the fault is over.
     AcceptOnly {
         /// The queues whose batches are affected.
         queue: WorkQueue,
-        /// Batches that pass before; 0 is the next one.
+        /// Number of batches that pass before; 0 is the next one.
         nth_batch: u32,
-        /// Requests that are taken.
+        /// Number of requests that are accepted.
         requests: u32,
-        /// The driver's error for the next one.
+        /// The driver's error for the next request.
         refusal: Refusal,
     },
     /// Reports that its queue is full, even if there is room.
     QueueFull {
         /// The queues whose batches are affected.
         queue: WorkQueue,
-        /// For how many batches.
+        /// Number of batches.
         commits: u32,
     },
-    /// Shows completions only this time after the poll that finds them; zero ends it. What is held back
-    /// then keeps its time, and what comes after it waits behind it.
+    /// Returns completions only this long after the poll that finds them; zero ends it. Completions
+    /// that are held back then keep their delay, and later completions wait behind them.
     DelayCompletions(Duration),
     /// Fails to poll.
     FailPolls {
         /// The driver's code.
         errno: i32,
-        /// For how many polls; 0 ends it.
+        /// Number of polls; 0 ends it.
         polls: u32,
     },
-    /// Does not know yet whether a queue pair in ERR took its last receive from a shared receive queue.
+    /// Does not report yet that a queue pair in ERR took its last receive from a shared receive
+    /// queue.
     DelayLastWqe {
-        /// For how many times that it is asked; 0 ends it.
+        /// Number of queries; 0 ends it.
         asks: u32,
     },
 }

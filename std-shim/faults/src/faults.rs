@@ -1,4 +1,4 @@
-//! The handle by which tests inject faults.
+//! The handle with which tests inject faults.
 
 use crate::fault::{DriverFault, WorkQueue};
 use crate::plan::{BatchFault, Cut, Plan};
@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The faults of one device's driver. A cheap handle: clones mean the same driver.
+/// The faults of one device's driver. A cheap handle: clones refer to the same driver.
 ///
-/// What it wraps ([`queue_pair`](Self::queue_pair), [`receive_queue`](Self::receive_queue),
-/// [`completion_queue`](Self::completion_queue), [`domain`](Self::domain)) suffers what is
-/// [injected](Self::inject) into it, from then on and from any thread.
+/// [Injected](Self::inject) faults affect every object that it has wrapped
+/// ([`queue_pair`](Self::queue_pair), [`receive_queue`](Self::receive_queue),
+/// [`completion_queue`](Self::completion_queue), [`domain`](Self::domain)). They may be injected
+/// from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Shared>);
 
-/// The atomics spare batches and polls the lock as long as nothing is planned.
+/// The atomics let batches and polls skip the lock as long as no fault is planned.
 #[derive(Debug, Default)]
 struct Shared {
     has_plan: AtomicBool,
@@ -25,18 +26,18 @@ struct Shared {
     roster: Mutex<Roster>,
 }
 
-/// Locks, whatever happened to an earlier holder: a driver goes on when a test's thread panics.
+/// Locks a mutex, poisoned or not: a driver continues after a thread of a test panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Faults {
-    /// A driver that does nothing wrong yet.
+    /// Makes a driver without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes the driver do this.
+    /// Injects a fault.
     pub fn inject(&self, fault: DriverFault) {
         match fault {
             DriverFault::AcceptOnly { queue, nth_batch, requests, refusal } => {
@@ -55,14 +56,14 @@ impl Faults {
         }
     }
 
-    /// Ends every fault, those that still wait for their batch included. Completions that are held back
-    /// keep their time.
+    /// Ends all faults, including those that still wait for their batch. Completions that are held
+    /// back keep their delay.
     pub fn lift(&self) {
         self.change(|plan| *plan = Plan::default());
         self.set_delay(Duration::ZERO);
     }
 
-    /// Whether a fault still waits for its batch, poll or question.
+    /// Returns whether a fault still waits for its batch, poll or query.
     pub fn is_waiting(&self) -> bool {
         self.0.has_plan.load(Relaxed)
     }
@@ -83,27 +84,27 @@ impl Faults {
         if self.is_waiting() { self.change(ask) } else { None }
     }
 
-    /// What happens to the batch at hand.
+    /// Returns what happens to the present batch.
     pub(crate) fn on_commit(&self, queue: WorkQueue) -> Option<Cut> {
         self.consult(|plan| plan.on_commit(queue))
     }
 
-    /// The code that the poll at hand fails with.
+    /// Returns the code with which the present poll fails.
     pub(crate) fn on_poll(&self) -> Option<i32> {
         self.consult(Plan::on_poll)
     }
 
-    /// Whether it is not known yet if the queue pair at hand took its last receive.
+    /// Counts a query for the last receive, and returns whether it comes too early.
     pub(crate) fn delays_last_wqe(&self) -> bool {
         self.consult(Plan::on_last_wqe).is_some()
     }
 
-    /// How long completions are held back.
+    /// Returns how long completions are held back.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_nanos(self.0.delay_nanos.load(Relaxed))
     }
 
-    /// The queue pairs whose completions may be held back.
+    /// Returns the queue pairs whose completions may be held back.
     pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
         lock(&self.0.roster)
     }

@@ -7,21 +7,21 @@ use crate::roster::Serial;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{RecvRequest, SendRequest};
 
-/// A queue pair, shared receive queue, completion queue or [`Domain`](polyrail::backend::Domain) with
-/// a driver that does what its [`Faults`] say; made by them.
+/// A queue pair, shared receive queue, completion queue or [`Domain`](polyrail::backend::Domain)
+/// with a faulty driver, made by [`Faults`].
 ///
-/// It is what `T` is, and without faults it behaves as `T` does, except that a batch of more requests
-/// than the queue was granted never posts more than these. Nothing allocates once it is made.
+/// Without faults it behaves as `T` does, except that a batch never posts more requests than the
+/// queue's size. Nothing allocates after it was made.
 #[derive(Debug)]
 pub struct Faulty<T> {
     /// First, so that a queue pair has left the roster before it is destroyed.
     pub(crate) enrolment: Option<Enrolment>,
     pub(crate) inner: T,
     pub(crate) faults: Faults,
-    /// Memory for batches, of queues that have them.
+    /// Memory for batches, in queues that have them.
     pub(crate) sends: Memory<SendRequest>,
     pub(crate) receives: Memory<RecvRequest>,
-    /// Of a completion queue.
+    /// Delayed completions of a completion queue.
     pub(crate) late: Late,
 }
 
@@ -37,18 +37,18 @@ impl<T> Faulty<T> {
         }
     }
 
-    /// What is wrapped, for what the wrapper does not offer.
+    /// Returns the wrapped object, for functions that the wrapper does not have.
     pub fn inner(&self) -> &T {
         &self.inner
     }
 
-    /// The faults that it suffers.
+    /// Returns its faults.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 }
 
-/// The same device, or another handle of the same shared receive queue, with the same faults.
+/// Makes another handle of the same device or shared receive queue, with the same faults.
 impl<T: Clone> Clone for Faulty<T> {
     fn clone(&self) -> Self {
         let receives = self.receives.another();
@@ -69,7 +69,8 @@ impl Enrolment {
         Self { faults: faults.clone(), serial }
     }
 
-    /// The queue pair takes no receive any more; returns whether nothing of it is held back.
+    /// Records that the queue pair takes no more receives. Returns whether none of its completions
+    /// are held back.
     pub(crate) fn end(&self) -> bool {
         self.faults.roster().end(self.serial)
     }

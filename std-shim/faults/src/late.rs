@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
-/// A completion, and when it shows.
+/// A completion, and when it becomes visible.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) due: Instant,
@@ -40,21 +40,22 @@ impl Late {
         self.held.push_back(held);
     }
 
-    /// Lets the time of everything come.
+    /// Makes all completions due.
     #[cfg(test)]
     pub(crate) fn make_due(&mut self) {
         let now = Instant::now();
         self.held.iter_mut().for_each(|held| held.due = now);
     }
 
-    /// Shows what is due, as far as there is room for it.
+    /// Returns due completions, as far as there is room for them.
     pub(crate) fn show_due(&mut self, now: Instant, roster: &mut Roster, shown: &mut Shown<'_>) {
         while self.held.front().is_some_and(|held| held.due <= now) && shown.room() > 0 {
             self.show_first(roster, shown);
         }
     }
 
-    /// Shows the oldest, due or not. There must be room. What its queue pair has left behind is forgotten.
+    /// Returns the oldest completion, due or not. There must be room. Completions of a destroyed
+    /// queue pair are dropped.
     pub(crate) fn show_first(&mut self, roster: &mut Roster, shown: &mut Shown<'_>) {
         if let Some(held) = self.held.pop_front()
             && roster.release(held.owner)

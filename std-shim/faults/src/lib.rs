@@ -1,16 +1,16 @@
-//! Faults of drivers on request, around any backend: for tests.
+//! Faults of drivers on request, around any backend, for tests.
 //!
-//! A driver takes part of a batch, reports a full queue, refuses for good, shows completions late, or
-//! fails to poll. [`Faults`] makes one do so: it wraps queue pairs, completion queues, shared receive
-//! queues, or whole devices as endpoints use them, as [`Faulty`] ones, and what is injected into it
-//! happens to them. What is inside may be real verbs as well as the software NIC.
+//! Such a driver accepts part of a batch, reports a full queue, refuses for good, returns
+//! completions late, or fails to poll. [`Faults`] wraps queue pairs, completion queues, shared
+//! receive queues, or whole devices of endpoints into [`Faulty`] ones, which are affected by
+//! injected faults. The wrapped objects may be real verbs or the software NIC.
 //!
-//! What a device or a link does (lost links, silence, lost acknowledgements, receivers that are not
-//! ready, a device that goes away) takes a device: see [`polyrail::nic::Fault`].
+//! Faults of devices and links (lost links, silence, lost acknowledgements, receivers that are not
+//! ready, a device that goes away) are in the software NIC: see [`polyrail::nic::Fault`].
 //!
 //! # Example
 //!
-//! A driver that is full, and then takes one request of a batch, costs nothing but time:
+//! A driver whose queue is full, and which then accepts one request of a batch, only costs time:
 //!
 //! ```
 //! use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
@@ -59,12 +59,12 @@
 //!
 //! # Reading order
 //!
-//! `fault` is what can be injected, [`Faults`] (`faults`) where; `plan` decides which batch or poll a
-//! fault strikes. [`Faulty`] (`faulty`) is the wrapper; `batch` and `queues` make it a queue that takes
-//! requests, `completion_queue` one that is polled, with completions that are held back in `late` for
-//! queue pairs on the `roster`; `domain` makes it a device of endpoints.
+//! `fault` lists the faults, and [`Faults`] (`faults`) injects them; `plan` decides which batch or
+//! poll a fault affects. [`Faulty`] (`faulty`) is the wrapper. `batch` and `queues` implement
+//! queues for it, and `completion_queue` completion queues, whose completions are held back in
+//! `late` for queue pairs on the `roster`. `domain` implements a device of endpoints.
 //!
-//! Besides, [`Relay`] (`relay`) breaks the control connection of two processes.
+//! [`Relay`] (`relay`) breaks the control connection of two processes.
 
 mod batch;
 mod completion_queue;

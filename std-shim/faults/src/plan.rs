@@ -1,4 +1,4 @@
-//! What a driver is about to do wrong: faults that wait for their batch, poll or question.
+//! Planned faults, which wait for their batch, poll or query.
 
 use crate::fault::WorkQueue;
 use polyrail_core::hardware::Refusal;
@@ -7,9 +7,9 @@ use polyrail_core::hardware::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchFault {
     pub(crate) queue: WorkQueue,
-    /// Batches that pass before.
+    /// Number of batches that pass before.
     pub(crate) skip: u32,
-    /// Batches that are affected then.
+    /// Number of batches that are affected then.
     pub(crate) repeat: u32,
     /// What happens to each of them.
     pub(crate) cut: Cut,
@@ -18,9 +18,9 @@ pub(crate) struct BatchFault {
 /// Where a batch ends for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Requests that are taken.
+    /// Number of requests that are accepted.
     pub(crate) requests: u32,
-    /// The answer to the next one, if there is one.
+    /// The error for the next request, if there is one.
     pub(crate) refusal: Refusal,
 }
 
@@ -52,8 +52,8 @@ impl Plan {
         self.batches.is_empty() && self.failing_polls == 0 && self.unknown_last_wqes == 0
     }
 
-    /// What happens to the batch at hand. Faults that wait let it pass; of those whose turn it is, the
-    /// oldest strikes, and the others stay for the next.
+    /// Returns what happens to the present batch. Waiting faults count it and let it pass. If
+    /// several are due, the oldest affects it, and the others stay for the next batch.
     pub(crate) fn on_commit(&mut self, queue: WorkQueue) -> Option<Cut> {
         let mut hit = None;
         for fault in self.batches.iter_mut().filter(|fault| fault.queue == queue) {
@@ -68,13 +68,13 @@ impl Plan {
         hit
     }
 
-    /// The code that the poll at hand fails with.
+    /// Returns the code with which the present poll fails.
     pub(crate) fn on_poll(&mut self) -> Option<i32> {
         self.failing_polls = self.failing_polls.checked_sub(1)?;
         Some(self.errno)
     }
 
-    /// Whether the question at hand is too early.
+    /// Returns whether the present query comes too early.
     pub(crate) fn on_last_wqe(&mut self) -> Option<()> {
         self.unknown_last_wqes = self.unknown_last_wqes.checked_sub(1)?;
         Some(())

@@ -1,4 +1,4 @@
-//! Queue pairs and receive queues whose driver has faults.
+//! Queue pairs and receive queues of a faulty driver.
 
 use crate::batch::{Memory, RecvBatch, SendBatch};
 use crate::faults::Faults;
@@ -36,9 +36,10 @@ impl<R: ReceiveQueue> ReceiveQueue for Faulty<R> {
     }
 }
 
-// SAFETY: everything is handed on to the one inside, which keeps the promises. A batch posts at its
-// commit, and only what the commit says was taken. No completion that was held back is polled once the
-// queue pair is destroyed, and none is held back once it took its last receive: see `roster`.
+// SAFETY: every call goes to the inner queue pair, which meets the requirements. A batch posts at
+// its commit, and only the requests that the commit reports as accepted. No held back completion is
+// returned after the queue pair is destroyed, and none is held back after it took its last receive:
+// see `roster`.
 unsafe impl<Q: QueuePair> QueuePair for Faulty<Q> {
     type SendBatch<'q>
         = SendBatch<'q, Q>

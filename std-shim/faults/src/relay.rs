@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Time between two looks at all connections.
+/// Interval at which all connections are checked.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A relay in front of a TCP server: what connects to it is connected with the server, until it is cut.
+/// A relay in front of a TCP server. It connects its clients with the server until it is cut.
 ///
 /// ```
 /// use polyrail_faults::Relay;
@@ -54,11 +54,11 @@ struct Shared {
 struct Pair([TcpStream; 2]);
 
 impl Relay {
-    /// A relay in front of the server at this address.
+    /// Makes a relay in front of the server at this address.
     ///
     /// # Errors
     ///
-    /// The system gives it no port.
+    /// The system has no port for it.
     pub fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
@@ -77,7 +77,7 @@ impl Relay {
         Ok(Self { address, shared, worker: Some(worker) })
     }
 
-    /// Where to connect to.
+    /// Returns the address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -87,12 +87,12 @@ impl Relay {
         self.shared.relayed.load(Ordering::Relaxed)
     }
 
-    /// Resets all connections, towards both sides. What is on its way is lost.
+    /// Resets all connections, towards both sides. Data in flight is lost.
     pub fn cut(&self) {
         self.shared.lock().drain(..).for_each(Pair::reset);
     }
 
-    /// New connections get no answer until this is taken back.
+    /// Sets whether new connections get no answer.
     pub fn close(&self, is_closed: bool) {
         self.shared.is_closed.store(is_closed, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        // A worker that panicked has said so.
+        // A worker that panicked has printed its message.
         self.worker.take().map(JoinHandle::join);
     }
 }
@@ -120,7 +120,7 @@ impl Shared {
                 self.lock().push(pair);
                 self.relayed.fetch_add(1, Ordering::Relaxed);
             }
-            // Either side's end is the other's.
+            // When one side closes, the other is closed, too.
             self.lock().retain_mut(|pair| pair.pump().is_ok());
             thread::sleep(LOOK);
         }
@@ -137,7 +137,7 @@ impl Pair {
         Ok(Self([near, far]))
     }
 
-    /// Carries what came from either side to the other.
+    /// Copies received data from each side to the other.
     fn pump(&mut self) -> io::Result<()> {
         let Self([near, far]) = self;
         carry(near, far)?;
@@ -145,7 +145,7 @@ impl Pair {
     }
 
     fn reset(self) {
-        // Closed without waiting: the system resets the connection.
+        // Without lingering, closing resets the connection.
         for stream in self.0 {
             _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
         }

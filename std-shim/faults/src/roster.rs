@@ -1,15 +1,16 @@
 //! Queue pairs whose completions may be held back.
 //!
-//! A device may give the number of a destroyed queue pair to a new one, and takes the old one's
-//! completions away before. What is held back here is out of its reach. So only completions of queue
-//! pairs on the roster are held back, under a serial number that is never given twice, and what a
-//! queue pair has left behind is forgotten. Once a queue pair said that its [last receive was
-//! taken](polyrail_core::hardware::QueuePair::last_wqe_reached), nothing of it is held back: an empty poll
-//! must mean what it says.
+//! A device may give the number of a destroyed queue pair to a new one, after it has removed the
+//! old one's completions. It cannot remove completions that are held back here. Therefore only
+//! completions of queue pairs on the roster are held back, under a serial number that is never
+//! reused, and completions of a queue pair that left the roster are dropped. After a queue pair has
+//! reported that its [last receive was
+//! taken](polyrail_core::hardware::QueuePair::last_wqe_reached), none of its completions are held
+//! back, because an empty poll then means that all were returned.
 
 use polyrail_core::verbs::DeviceId;
 
-/// A queue pair, among all that were ever on a roster.
+/// The serial number of a queue pair, unique among all that were ever on a roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Serial(u64);
 
@@ -18,9 +19,9 @@ struct Member {
     device: DeviceId,
     qp_num: u32,
     serial: Serial,
-    /// Completions that are held back.
+    /// Number of its completions that are held back.
     held: u32,
-    /// It said that its last receive was taken.
+    /// It reported that its last receive was taken.
     has_ended: bool,
 }
 
@@ -42,7 +43,7 @@ impl Roster {
         self.members.retain(|member| member.serial != serial);
     }
 
-    /// Whose completion is to be held back; `None`: it is to pass.
+    /// Returns the queue pair whose completion is to be held back; `None`: the completion passes.
     pub(crate) fn hold(&mut self, device: DeviceId, qp_num: u32) -> Option<Serial> {
         let is_it = |member: &&mut Member| (member.device, member.qp_num) == (device, qp_num);
         let member = self.members.iter_mut().find(is_it).filter(|member| !member.has_ended)?;
@@ -50,7 +51,7 @@ impl Roster {
         Some(member.serial)
     }
 
-    /// A completion is not held back any more; returns whether its queue pair still is there.
+    /// Removes a held back completion. Returns whether its queue pair still exists.
     pub(crate) fn release(&mut self, serial: Serial) -> bool {
         let member = self.member(serial);
         let is_there = member.is_some();
@@ -58,8 +59,8 @@ impl Roster {
         is_there
     }
 
-    /// A queue pair that takes no receive any more ends, unless something of it is held back; returns
-    /// whether it did.
+    /// Records the end of a queue pair that takes no more receives, unless completions of it are
+    /// held back. Returns whether it ended.
     pub(crate) fn end(&mut self, serial: Serial) -> bool {
         self.member(serial).is_some_and(|member| {
             member.has_ended |= member.held == 0;
@@ -67,7 +68,7 @@ impl Roster {
         })
     }
 
-    /// Whether something that comes must not be held back.
+    /// Returns whether completions of a queue pair must not be held back any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.members.iter().any(|member| member.has_ended)
     }
