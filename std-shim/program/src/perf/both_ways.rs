@@ -1,4 +1,5 @@
-//! Both directions at once, within one process: either end posts requests, and takes those of the other.
+//! Measurements in both directions at once, within one process: each end posts requests, and
+//! receives the other end's.
 
 use super::config::{Limit, Threads};
 use super::drive::{Eager, LATE, Sender, fill, rail_names, send};
@@ -9,7 +10,7 @@ use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Rounds of the loop that posts requests without end, from one check of their progress to the next.
+/// Rounds between two progress checks in the loop that posts requests until it is stopped.
 const ROUNDS_PER_CHECK: u32 = 4096;
 
 /// Two ends that send to each other.
@@ -21,7 +22,7 @@ pub(super) struct BothWays<S> {
     pub(super) noticed: bool,
 }
 
-/// Posts requests without end.
+/// Posts requests until it is stopped.
 #[derive(Debug, Default)]
 pub(super) struct Endless {
     rounds: u32,
@@ -29,20 +30,21 @@ pub(super) struct Endless {
 }
 
 impl Endless {
-    /// One round of the loop; returns whether anything completed.
+    /// Runs one round of the loop; returns whether anything completed.
     pub(super) fn round(&mut self, sender: &mut impl Sender) -> Result<bool, PerfError> {
         fill(sender, u64::MAX)?;
         let busy = sender.poll()?;
         self.rounds += 1;
         if self.rounds.is_multiple_of(ROUNDS_PER_CHECK) {
-            sender.check_headway()?;
+            sender.check_progress()?;
         }
         Ok(busy)
     }
 }
 
 impl<S: Sender + Send> BothWays<S> {
-    /// Runs a round, and returns it with what the far end completed meanwhile.
+    /// Runs a round, and returns it with the number of requests that the far end completed
+    /// meanwhile.
     fn round(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let Self { near, far, threads, .. } = self;
         let before = far.completed();
@@ -62,7 +64,7 @@ impl<S: Sender + Send> BothWays<S> {
                     Ok::<_, PerfError>(far.completed() - before)
                 };
                 let posted = posts();
-                // The near end waits for it no more.
+                // The near end has stopped, and waits for nothing more.
                 stop.store(true, Ordering::Release);
                 posted
             });
@@ -72,19 +74,19 @@ impl<S: Sender + Send> BothWays<S> {
             });
             stop.store(true, Ordering::Release);
             let back = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // The far end knows better why it has stopped.
+            // If both fail, the far end's error is the cause.
             let back = Some(back?);
             Ok(Round { back, ..round? })
         })
     }
 
-    /// Polls until all that was posted is complete and has arrived.
+    /// Polls until all posted requests are complete and have arrived.
     fn settle(&mut self) -> Result<(), PerfError> {
         let mut done_since = None;
         loop {
             let busy = self.near.poll()? | self.far.poll()?;
-            self.near.check_headway()?;
-            self.far.check_headway()?;
+            self.near.check_progress()?;
+            self.far.check_progress()?;
             let is_done = |end: &S| end.completed() == end.posted();
             if !is_done(&self.near) || !is_done(&self.far) || busy {
                 continue;
@@ -114,8 +116,8 @@ impl<S: Sender + Send> Ends for BothWays<S> {
         self.near.sampler()
     }
 
-    /// Runs until the near end's requests are complete, and then until the other end's are, which are not counted
-    /// any more.
+    /// Runs until the near end's requests are complete, then waits for the far end's, which no
+    /// longer count.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let round = self.round(limit)?;
         self.settle()?;

@@ -1,4 +1,4 @@
-//! What to measure, and how.
+//! The configuration of a measurement.
 
 use super::ends;
 use super::error::PerfError;
@@ -25,7 +25,8 @@ pub enum Threads {
 pub enum Limit {
     /// After this many requests in all, rounded up to the same number in each round.
     Count(u64),
-    /// After about this time; memcpy takes the same time again, up to a second for each round.
+    /// After about this time. memcpy takes the same time again, but at most one second in each
+    /// round.
     Time(Duration),
 }
 
@@ -36,37 +37,39 @@ pub struct PerfConfig {
     pub operation: Operation,
     /// How receivers are notified; see [`Operation::has_scheme`].
     pub scheme: Scheme,
-    /// Rails of the virtual queue pair.
+    /// Number of rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices on either side, within one process. Between two hosts, the caller gives the devices.
+    /// Number of devices on each side, within one process. Between two hosts, the caller passes the
+    /// devices.
     pub devices: usize,
-    /// Bytes that a device sends a second, within one process; `None`: as fast as memory is.
+    /// Rate of each device in bytes per second, within one process. `None`: unlimited.
     pub line_rate: Option<NonZeroU64>,
-    /// Size of the longest fragment in bytes.
+    /// Maximum length of a fragment in bytes.
     pub max_msg_size: u32,
     /// Size of one request in bytes.
     pub message_size: u32,
-    /// Requests in flight, each way.
+    /// Requests in flight, in each direction.
     pub window: u32,
     /// Whether both ends send at the same time.
     pub bidirectional: bool,
-    /// Requests of at most so many bytes carry them inline, if [they can](Operation::has_inline); 0: none.
+    /// Maximum length of an inline request in bytes, for operations that [support
+    /// it](Operation::has_inline); 0: no request is inline.
     pub inline: u32,
-    /// Bytes of payload in a packet; `None`: as many as both ports take.
+    /// Path MTU. `None`: the largest that both ports support.
     pub mtu: Option<Mtu>,
-    /// Which threads drive the two ends within one process. Two hosts have a thread each.
+    /// Which threads drive the two ends within one process. Between two hosts, each has one thread.
     pub threads: Threads,
     /// When the measurement ends.
     pub limit: Limit,
-    /// Code of the time to wait for an acknowledgement before packets are sent again; see
+    /// Code of the time after which unacknowledged packets are sent again; see
     /// [`ConnectOptions::timeout`](polyrail::backend::ConnectOptions::timeout).
     pub qp_timeout: u8,
     /// How the network treats the packets of the end that posts.
     pub quality: QualityOfService,
-    /// What becomes of rails that fail.
+    /// What happens to rails that fail.
     pub care: RailCare,
-    /// How long to wait for the far end on another host to connect, and for each answer while the two ends
-    /// meet and part.
+    /// How long to wait for a far end on another host to connect, and for each of its messages
+    /// while the two ends set up and end the measurement.
     pub answer_timeout: Duration,
 }
 
@@ -127,7 +130,7 @@ impl PerfConfig {
         Ok(workload)
     }
 
-    /// Returns the workload of a measurement that both directions at once are not made for.
+    /// Returns the workload of a measurement that does not support both directions at once.
     pub(super) fn workload_of_one_direction(&self) -> Result<Workload, PerfError> {
         match self.workload()? {
             Workload { bidirectional: true, .. } => Err(WorkloadError::OneDirection.into()),
@@ -135,8 +138,8 @@ impl PerfConfig {
         }
     }
 
-    /// Returns the workload of a measurement of round trips: of requests that are answered, or are round trips by
-    /// themselves.
+    /// Returns the workload of a latency measurement: requests that are answered, or that are round
+    /// trips by themselves.
     pub(super) fn workload_of_round_trips(&self) -> Result<Workload, PerfError> {
         let workload = self.workload_of_one_direction()?;
         let Self { operation, message_size: size, rails, max_msg_size, .. } = *self;
@@ -156,7 +159,7 @@ impl PerfConfig {
         ends::p2p_builder(workload, self.rails, self.connect_options())
     }
 
-    /// Of the end that posts; unless requests are answered, the far end posts none.
+    /// Returns the options of the end that posts. The far end posts only if requests are answered.
     fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
         let options = self.mtu.map_or(options, |mtu| options.with_path_mtu(mtu));

@@ -1,5 +1,6 @@
-//! The loops: one end keeps a window of requests in flight, the other takes what comes. They work the same
-//! from any thread or process, and whatever the requests are.
+//! The loops of a measurement: one end keeps a window of requests in flight, the other receives
+//! them. The two ends may be in one thread, two threads or two processes, and the requests may be
+//! of any kind.
 
 use super::config::Limit;
 use super::error::PerfError;
@@ -10,21 +11,21 @@ use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between checks for silent rails. A time and not a count, since over slow paths a round of the loop
-/// can take a second.
+/// Time between checks for silent rails. A time and not a count, because a round of the loop can
+/// take a second over slow paths.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
-/// How long requests that the end which posted them saw acknowledged may be missing at the other: their completions are
-/// there already, or will never come.
+/// How long requests may be missing at the receiver after the sender saw them acknowledged. By then
+/// their completions are either in the receiver's queue or lost.
 pub(super) const LATE: Duration = Duration::from_secs(2);
 
-/// Idle rounds before others may run: more than a request is on its way over an emulated processor, some tens of
-/// microseconds on a real one. A yield in the middle of a half round trip of 60 us made it a quarter longer there;
-/// perftest never yields.
+/// Idle rounds before the thread yields the processor: longer than a request takes on an emulated
+/// processor, and some tens of microseconds on a real one. There, a yield during a half round trip
+/// of 60 us made it a quarter longer. perftest never yields.
 const ROUNDS_PER_YIELD: u32 = 1024;
 
-/// Lets others run when there was nothing to do for some time: on a single processor, the other end. Never sleeps, so
-/// that measured requests do not wait.
+/// Yields the processor after some idle rounds, so that the other end can run on the same one.
+/// Never sleeps, because measured requests would wait.
 #[derive(Debug, Default)]
 pub(super) struct Eager {
     idle_rounds: u32,
@@ -41,9 +42,9 @@ impl Eager {
     }
 }
 
-/// An end of a measurement, whatever its requests are.
+/// An end of a measurement, for any kind of request.
 pub(super) trait Flush {
-    /// Takes every request back from the devices, for `timeout` at most.
+    /// Flushes all requests from the devices, for at most `timeout`.
     fn flush(&mut self, timeout: Duration);
 }
 
@@ -52,11 +53,12 @@ pub(super) trait Sender: Flush {
     /// Posts the next request; returns `false` if there is no room until something completes.
     fn post(&mut self) -> Result<bool, PerfError>;
 
-    /// Takes completions, and returns whether there were any. If both ends send, takes what the other one sent, too,
-    /// and makes room for more.
+    /// Polls completions, and returns whether there were any. If both ends send, also receives the
+    /// other end's requests, and makes room for more.
     fn poll(&mut self) -> Result<bool, PerfError>;
 
-    /// Returns how many requests of the other end have arrived, as far as this one notices them.
+    /// Returns how many requests of the other end have arrived, for operations that the receiver
+    /// notices.
     fn arrived(&self) -> u64;
 
     /// Returns how many requests were posted.
@@ -65,37 +67,38 @@ pub(super) trait Sender: Flush {
     /// Returns how many requests are complete.
     fn completed(&self) -> u64;
 
-    /// Returns how many requests are in flight at most.
+    /// Returns the maximum number of requests in flight.
     fn window(&self) -> u64;
 
     /// Returns the size of a request in bytes.
     fn message_size(&self) -> u64;
 
     /// Checks that requests make progress.
-    fn check_headway(&mut self) -> Result<(), PerfError>;
+    fn check_progress(&mut self) -> Result<(), PerfError>;
 
-    /// Returns what each rail that carries payload did so far.
+    /// Returns the counters of each rail that carries payload.
     fn rails(&self) -> impl Iterator<Item = RailCounters>;
 
-    /// Returns the sum of what all rails did so far.
+    /// Returns the sum of the counters of all rails.
     fn counters(&self) -> RailCounters;
 
     /// Returns the name of the device of a rail that carries payload.
     fn device_of(&self, rail: usize) -> String;
 
-    /// Returns what samples this end.
+    /// Returns the sampler of this end.
     fn sampler(&mut self) -> &mut Sampler;
 }
 
-/// The other end.
+/// The end that receives requests.
 pub(super) trait Receiver: Flush {
-    /// Takes what arrived, and returns whether anything did.
+    /// Polls arrived requests, and returns whether there were any.
     fn poll(&mut self) -> Result<bool, PerfError>;
 
     /// Returns how many requests arrived.
     fn received(&self) -> u64;
 
-    /// Returns whether this many requests have arrived, as far as this end notices them.
+    /// Returns whether this many requests have arrived; true for operations that the receiver does
+    /// not notice.
     fn has_all(&self, requests: u64) -> bool;
 }
 
@@ -105,7 +108,7 @@ pub(super) fn rail_names(sender: &impl Sender) -> Vec<String> {
     rails.map(|rail| format!("rail {rail} ({})", sender.device_of(rail))).collect()
 }
 
-/// Returns the sum of what rails did.
+/// Returns the sum of the counters of rails.
 pub(super) fn sum(rails: impl Iterator<Item = RailCounters>) -> RailCounters {
     rails.fold(RailCounters::default(), |sum, rail| RailCounters {
         bytes: sum.bytes + rail.bytes,
@@ -116,8 +119,8 @@ pub(super) fn sum(rails: impl Iterator<Item = RailCounters>) -> RailCounters {
     })
 }
 
-/// Posts requests up to the limit, and polls until all are complete. `other` is called in every round
-/// of the loop, for the other end, and returns whether that has received everything posted.
+/// Posts requests up to the limit, and polls until all are complete. Every round of the loop calls
+/// `other`, which runs the other end and returns whether that end has received everything posted.
 pub(super) fn send(
     sender: &mut impl Sender,
     limit: Limit,
@@ -152,20 +155,20 @@ pub(super) fn send(
         }
         if elapsed >= next_watch {
             next_watch = elapsed + WATCH_EVERY;
-            sender.check_headway()?;
+            sender.check_progress()?;
             watch(sender, elapsed);
         }
     }
 }
 
-/// Posts requests, before the `last` one, until the window is full or there is no room.
+/// Posts requests with numbers below `last`, until the window is full or the queue has no room.
 pub(super) fn fill(sender: &mut impl Sender, last: u64) -> Result<(), PerfError> {
     let last = last.min(sender.completed() + sender.window());
     while sender.posted() < last && sender.post()? {}
     Ok(())
 }
 
-/// Takes a sample if it is due; unless nobody wants to know.
+/// Takes a sample if the sampler is on and a sample is due.
 fn watch(sender: &mut impl Sender, at: Duration) {
     if sender.sampler().is_due(at) {
         sample(sender, at);

@@ -11,7 +11,7 @@ use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{Config, Scheme};
 use std::time::Duration;
 
-/// An end that does not know the other one yet.
+/// An end without the other end's ring.
 pub(super) struct Half<D: Domain> {
     pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
     pub(super) ring: RegisteredBuffer<D::Region>,
@@ -19,7 +19,8 @@ pub(super) struct Half<D: Domain> {
 }
 
 impl<D: Domain> Half<D> {
-    /// Makes an end and fills its ring with `byte`: untouched memory would all be the same page.
+    /// Makes an end and fills its ring with `byte`, because untouched pages would all map to the
+    /// same zero page.
     pub(super) fn new(
         workload: Workload,
         builder: &EndpointBuilder,
@@ -35,8 +36,8 @@ impl<D: Domain> Half<D> {
         Ok(Self { endpoint: builder.build(domains)?, ring, workload })
     }
 
-    /// Returns the end, which now knows where the other one's ring is. Its requests may make no
-    /// progress for `stall_timeout`, and it tells `reporter` of its rails.
+    /// Returns the end, with the address of the other end's ring. Its requests may make no progress
+    /// for at most `stall_timeout`. Events of its rails go to `reporter`.
     pub(super) fn toward(
         self,
         peer: RemoteBuffer,
@@ -57,7 +58,7 @@ pub(super) struct End<D: Domain> {
     pub(super) slots: Slots<D::Region>,
 }
 
-/// The ring here, and the other end's.
+/// The local ring, and the other end's.
 pub(super) struct Slots<R> {
     ring: RegisteredBuffer<R>,
     pub(super) workload: Workload,
@@ -83,14 +84,14 @@ impl<R> Slots<R> {
         self.ring.local(self.workload.far_slot(request), self.workload.message_size)
     }
 
-    /// Marks the last byte of a request that is to be posted.
+    /// Writes the number of a request into its last byte before it is posted.
     pub(super) fn stamp(&self, request: u64) -> Result<(), OutOfRange> {
         let last = self.workload.slot(request) + self.workload.message_size as usize - 1;
         self.ring.write_at(last, &[self.workload.stamp(request)])
     }
 
-    /// Returns whether the last byte of a request of the other end is there. Those before it are as well, unless it
-    /// was split.
+    /// Returns whether the last byte of a request of the other end has arrived. The bytes before it
+    /// have also arrived, unless the request was split.
     pub(super) fn has_arrived(&self, request: u64) -> Result<bool, OutOfRange> {
         let last = self.workload.far_slot(request) + self.workload.message_size as usize - 1;
         let mut byte = [0];
@@ -99,14 +100,14 @@ impl<R> Slots<R> {
     }
 }
 
-/// Makes endpoints that requests are measured over.
+/// Returns the builder of endpoints for measurements of requests.
 pub(super) fn builder(
     workload: &Workload,
     rails: usize,
     scheme: Scheme,
     max_msg_size: u32,
 ) -> EndpointBuilder {
-    // A SEND consumes a receive, but DQPLB posts receives for its notifications.
+    // With DQPLB, all receives are for notifications, so SENDs are measured with SPRAY.
     let scheme = if workload.operation == Operation::Send { Scheme::Spray } else { scheme };
     let config = Config { scheme, max_msg_size, max_msgs_per_qp: u32::MAX, ..Config::default() };
     let builder = EndpointBuilder::new().rails(rails).config(config);
@@ -121,20 +122,21 @@ pub(super) fn builder(
     builder.connect_options(connect_options())
 }
 
-/// Returns the builder of endpoints that messages are measured over. A rail that fails ends the measurement.
+/// Returns the builder of endpoints for measurements of messages. A failed rail ends the
+/// measurement.
 pub(super) fn p2p_builder(
     workload: &Workload,
     rails: usize,
     options: ConnectOptions,
 ) -> P2pBuilder {
-    // A sender waits for the receives of a pool as long as it takes.
+    // Retried without limit, because a sender waits for the receives of a shared pool.
     let options = ConnectOptions { rnr_retry: 7, ..options };
     let builder = P2pBuilder::new().rails(rails).connect_options(options);
     if workload.is_inline() { builder.max_inline_data(workload.inline) } else { builder }
 }
 
-/// Returns the options for connecting either.
+/// Returns the connect options of both kinds of endpoints.
 pub(super) fn connect_options() -> ConnectOptions {
-    // A late receiver must not cost a millisecond: 10 us.
+    // 10 us, because the default would make a late receiver cost a millisecond.
     ConnectOptions { min_rnr_timer: 1, ..ConnectOptions::default() }
 }

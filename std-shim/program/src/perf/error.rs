@@ -1,31 +1,31 @@
-//! What can go wrong with a measurement.
+//! Errors of measurements.
 
 use crate::fault::UnknownRail;
 use crate::job::{JobOutcome, WorkloadError};
 use crate::session::{Failure, SessionError};
 
-/// Why nothing could be measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PerfError {
     /// Numbers out of range.
     #[error(transparent)]
     Workload(WorkloadError),
-    /// A fault was requested on a rail that does not exist.
+    /// A fault was requested for an unknown rail.
     #[error(transparent)]
     Fault(UnknownRail),
-    /// The system gave no memory to compare with.
-    #[error("no memory to compare with: {0}")]
+    /// The system has no memory for the comparison with memcpy.
+    #[error("no memory for the comparison with memcpy: {0}")]
     Memory(String),
-    /// What arrived differs from what was sent.
+    /// The number of requests that arrived differs from the number sent.
     #[error("{sent} requests were sent, but {received} arrived at the other end")]
     Lost {
-        /// Requests that the end which posted them saw complete.
+        /// Requests that completed at the end that posted them.
         sent: u64,
-        /// Requests that the other end saw arrive.
+        /// Requests that arrived at the other end.
         received: u64,
     },
-    /// The two ends could not work together.
+    /// The session between the two ends failed.
     #[error(transparent)]
     Session(SessionError),
 }
@@ -48,7 +48,7 @@ impl Failure for PerfError {
     }
 }
 
-/// Returns how many requests the other side counted at the end, if it measured.
+/// Returns how many requests the other side counted.
 pub(super) fn requests_of(outcome: JobOutcome) -> Result<u64, SessionError> {
     outcome.requests().ok_or_else(SessionError::other_outcome)
 }

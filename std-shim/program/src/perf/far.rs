@@ -1,5 +1,5 @@
-//! The far end of a measurement between two hosts: it is asked, takes or answers what comes, and reports how much
-//! that was.
+//! The far end of a measurement between two hosts: it accepts a measurement, receives or answers
+//! requests, and reports their number.
 
 use super::both_ways::Endless;
 use super::drive::{Eager, Flush, LATE, Receiver, Sender};
@@ -20,31 +20,31 @@ use polyrail::p2p::P2pBuilder;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Longest time between polls while requests pass by unnoticed. Polling more often would take processor time
-/// from the measurement.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// Longest time between polls during operations that the receiver does not notice. Polling more
+/// often would take processor time from the measurement.
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 
 /// A measurement that was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// What was measured.
+    /// The measured operation.
     pub operation: Operation,
-    /// How requests were sent.
+    /// The scheme and rails of the endpoints.
     pub shape: Shape,
-    /// Requests that the near end counted, its warm-up included. As many arrived here, if the operation is
-    /// [received](super::Operation::is_received).
+    /// Requests that the near end counted, including its warm-up. The same number arrived here, if
+    /// the operation is [received](super::Operation::is_received).
     pub requests: u64,
     /// Time from the hello to the end, in seconds.
     pub seconds: f64,
 }
 
-/// What the near end asks for.
+/// The kind of measurement that the near end requested.
 enum Kind {
     Requests(EndpointBuilder),
     Messages(P2pBuilder),
 }
 
-/// What an end is made with.
+/// Everything that an end is made from.
 struct Stage<'a, D> {
     workload: Workload,
     domains: Vec<&'a D>,
@@ -53,11 +53,11 @@ struct Stage<'a, D> {
     reporter: Reporter,
 }
 
-/// Serves the measurement that a visitor has asked for, as its far end.
+/// Serves a measurement that a visitor requested, as its far end.
 ///
 /// # Errors
 ///
-/// See [`PerfError`]; the near end learns of it.
+/// See [`PerfError`]. The near end receives the error.
 pub(crate) fn answer<D: Domain>(
     visit: Visit<'_, D>,
     workload: Workload,
@@ -108,7 +108,8 @@ fn asked<D: Domain>(
 }
 
 impl<D: Domain> Stage<'_, D> {
-    /// Meets the near end, and follows it to the end. Returns how many requests that counted.
+    /// Connects with the near end, and runs the measurement. Returns how many requests the near end
+    /// counted.
     fn serve(&self, kind: Kind, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
         match kind {
             Kind::Requests(builder) if self.workload.answered => {
@@ -185,7 +186,7 @@ fn introduce(
     peer.tell(&Message::Hello(Hello { reach, buffer, purpose: None, session }))
 }
 
-/// Follows the near end to the end, and parts.
+/// Runs the measurement, and closes the session.
 fn attend<'a, F: Flush>(
     met: Result<F, PerfError>,
     peer: &mut Counterpart<'a>,
@@ -201,7 +202,7 @@ fn attend<'a, F: Flush>(
     result
 }
 
-/// Receives until the near end is done, and returns how many requests that counted.
+/// Receives until the near end is done. Returns how many requests the near end counted.
 fn follow(
     receiver: &mut impl Receiver,
     peer: &mut Counterpart<'_>,
@@ -214,9 +215,9 @@ fn follow(
             if let Some(outcome) = peer.outcome() {
                 break requests_of(outcome)?;
             }
-            // Of what it does not notice, the rails may fail all the same.
+            // Rails may also fail during operations that the receiver does not notice.
             receiver.poll()?;
-            peer.listen(PATIENCE)?;
+            peer.listen(MAX_PAUSE)?;
         }
     };
     let requests = receiver.received();
@@ -224,7 +225,7 @@ fn follow(
     Ok(sent)
 }
 
-/// Answers until the near end is done, which has then seen every answer.
+/// Answers until the near end is done, which by then has received every answer.
 fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
     let mut idle = Eager::default();
     peer.poll_seldom();
@@ -247,7 +248,7 @@ fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u
     Ok(sent)
 }
 
-/// Sends and receives until the near end is done, and returns how many requests that counted.
+/// Sends and receives until the near end is done. Returns how many requests the near end counted.
 fn send_back(
     sender: &mut impl Sender,
     peer: &mut Counterpart<'_>,
@@ -273,8 +274,8 @@ fn send_back(
         if sender.poll()? {
             peer.moved();
         }
-        sender.check_headway()?;
-        // Rails that fail now heal by what the near end still says.
+        sender.check_progress()?;
+        // Rails that fail now need the repair messages of the near end.
         peer.poll_control_sparsely()?;
         if sender.completed() < sender.posted() {
             continue;

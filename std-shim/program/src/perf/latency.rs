@@ -14,14 +14,14 @@ use crate::session::{RailNews, ServerAddress};
 use polyrail::backend::Domain;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Measures how long a request and its answer take, or how long one takes that is a [round trip by
-/// itself](Operation::fetches), with both ends in this process, on the software NIC. [`PerfConfig::window`] is how many
-/// requests an end has room for; one is in flight.
+/// Measures the latency of a request and its answer, or of a request that is a [round trip by
+/// itself](Operation::fetches), with both ends in this process, on the software NIC. One request is
+/// in flight; [`PerfConfig::window`] is the number of requests for which each end has room.
 ///
 /// # Errors
 ///
-/// The configuration is not valid, among other things because nobody could see when a WRITE is there that is split
-/// over rails; or a rail failed.
+/// The configuration is not valid, or a rail failed. For example, a WRITE that is split over rails
+/// has no latency that the receiver could notice.
 pub fn measure_latency(config: &PerfConfig, news: &RailNews) -> Result<Latency, PerfError> {
     config.workload_of_round_trips()?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
@@ -32,8 +32,8 @@ pub fn measure_latency(config: &PerfConfig, news: &RailNews) -> Result<Latency, 
     }
 }
 
-/// Measures how long a request and its answer take, with this process at the near end and
-/// this [server](crate::serve) at the far one; see [`measure_to`](super::measure_to).
+/// Like [`measure_latency`], with this process as the near end and a [server](crate::serve) as the
+/// far end; see [`measure_to`](super::measure_to).
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let answered = answer_until(far, &stop);
-                // Nobody answers any more.
+                // The near end is done, or has failed: stop answering.
                 stop.store(true, Ordering::Release);
                 answered
             });

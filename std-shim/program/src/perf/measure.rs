@@ -17,10 +17,11 @@ use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Rounds of one measurement. Odd, so that there is a median.
+/// Rounds of one measurement. Odd, so that the median is one of them.
 pub const ROUNDS: usize = 5;
 
-/// Limits of time and bytes for memcpy in each round: its speed is steady, and a far end waits meanwhile.
+/// Limits of time and bytes for memcpy in each round. Its speed is steady, and the far end waits
+/// meanwhile.
 const MEMCPY_TIME: Duration = Duration::from_secs(1);
 const MEMCPY_BYTES: u64 = 4 << 30;
 
@@ -31,12 +32,12 @@ pub struct Rate {
     pub requests_per_second: f64,
     /// Payload, in GB/s (10^9 bytes a second).
     pub gigabytes_per_second: f64,
-    /// The same in Gbit/s (10^9 bits a second), as the rate of a link is given.
+    /// Payload in Gbit/s (10^9 bits a second), the unit of link rates.
     pub gigabits_per_second: f64,
 }
 
 impl Rate {
-    /// Of so many requests a second, of so many bytes each.
+    /// Computes the rates from requests per second and bytes per request.
     fn new(requests_per_second: f64, bytes: f64) -> Self {
         let gigabytes_per_second = bytes * requests_per_second / 1e9;
         let gigabits_per_second = 8.0 * gigabytes_per_second;
@@ -44,34 +45,35 @@ impl Rate {
     }
 }
 
-/// What was measured. Figures are medians of the rounds.
+/// The result of a measurement. Figures are medians of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Requests measured in all rounds together; if both ends send, those of the near end.
+    /// Requests measured in all rounds together; if both ends send, only the near end's.
     pub requests: u64,
     /// How fast they were; if both ends send, the sum of both directions.
     #[serde(flatten)]
     pub all: Rate,
     /// Time of a request in nanoseconds: a second divided by requests a second.
     pub nanoseconds_per_request: f64,
-    /// Doorbells that the sender rang for a request.
+    /// Doorbells of the sender per request.
     pub doorbells_per_request: f64,
-    /// Completions that the sender saw for a request.
+    /// Completions of the sender per request.
     pub completions_per_request: f64,
-    /// Throughput of memcpy for the same bytes, in GB/s.
+    /// Throughput of memcpy for the same number of bytes, in GB/s.
     pub memcpy_gigabytes_per_second: f64,
     /// Throughput relative to memcpy.
     pub relative_to_memcpy: f64,
-    /// If both ends send, what the near end did.
+    /// If both ends send, the rates of the near end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub there: Option<Rate>,
-    /// If both ends send, what the far end did meanwhile. On another host it is not in rounds, and no median.
+    /// If both ends send, the rates of the far end. If it is on another host, its rates are over
+    /// the whole time, and not medians of rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back: Option<Rate>,
 }
 
-/// Measures one configuration, with both ends in this process, on the software NIC. `news` tells what
-/// happens to rails.
+/// Measures one configuration, with both ends in this process, on the software NIC. Events of rails
+/// go to `news`.
 ///
 /// # Errors
 ///
@@ -81,14 +83,14 @@ pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, Perf
     measure_ends(config, &mut *ends_between(config, &here.domains(), &there.domains(), news)?)
 }
 
-/// Measures one configuration, with this process at the near end and this [server](crate::serve),
-/// such as `10.0.0.2:7471`, at the far one. Devices beyond the number of rails are not used.
-/// Setting `interrupted` ends it.
+/// Measures one configuration, with this process as the near end and a [server](crate::serve), such
+/// as `10.0.0.2:7471`, as the far end. Devices beyond the number of rails are not used. Setting
+/// `interrupted` ends the measurement.
 ///
 /// # Errors
 ///
-/// The configuration is not valid; there is no such server, or it refuses; a rail failed; not everything
-/// arrived; the user wants to stop.
+/// The configuration is not valid; the server cannot be reached, or refuses; a rail failed;
+/// requests are missing at the far end; `interrupted` was set.
 pub fn measure_to<D: Domain>(
     config: &PerfConfig,
     server: impl Into<ServerAddress>,
@@ -121,7 +123,7 @@ fn measure_near<S: Sender>(
     let mut copies = Copies::new(config)?;
     let moved = Moved::measure(config, &mut near, || ());
     let (moved, back) = near.finish_both_ways(moved)?;
-    // The far end would have gone on without this one.
+    // memcpy runs afterwards, because the far end sends all the time.
     (0..ROUNDS).for_each(|_| copies.round());
     Ok(moved.with(config, copies, Some(back.per_second())))
 }
@@ -133,7 +135,7 @@ fn measure_ends(config: &PerfConfig, ends: &mut dyn Ends) -> Result<Measurement,
     Ok(moved.with(config, copies, back))
 }
 
-/// The limit of one round.
+/// Returns the limit of one round.
 fn limit_of_round(config: &PerfConfig) -> Limit {
     match config.limit {
         Limit::Count(count) => Limit::Count(count.div_ceil(ROUNDS as u64).max(1)),
@@ -141,14 +143,14 @@ fn limit_of_round(config: &PerfConfig) -> Limit {
     }
 }
 
-/// The rounds of requests.
+/// Results of the rounds of requests.
 struct Moved {
     requests: u64,
-    /// Seconds of a request in each round.
+    /// Seconds per request in each round.
     seconds: Vec<f64>,
     /// Requests of the other end a second, in each round.
     back: Vec<f64>,
-    /// What the sender's rails did in all rounds together.
+    /// Doorbells of the sender in all rounds together.
     doorbells: u64,
     completions: u64,
 }
@@ -161,7 +163,7 @@ impl Moved {
         mut between: impl FnMut(),
     ) -> Result<Self, PerfError> {
         let slots = config.workload()?.slots();
-        // Everything runs once before it is measured.
+        // Warm-up: every slot is used before the measurement.
         ends.run(Limit::Count(2 * slots as u64 + 16))?;
         let before = ends.counters();
         let mut requests = 0;
@@ -184,7 +186,7 @@ impl Moved {
         (!self.back.is_empty()).then(|| median(&mut self.back))
     }
 
-    /// The whole, with what memcpy took, and how many requests a second the other end posted.
+    /// Returns the measurement, with the results of memcpy and the far end's requests per second.
     fn with(self, config: &PerfConfig, copies: Copies, back: Option<f64>) -> Measurement {
         let Self { requests, mut seconds, doorbells, completions, .. } = self;
         let bytes = f64::from(config.message_size);
@@ -208,11 +210,11 @@ impl Moved {
     }
 }
 
-/// The rounds of memcpy.
+/// Results of the rounds of memcpy.
 struct Copies {
     memcpy: Memcpy,
     limit: Limit,
-    /// Seconds of a request in each round.
+    /// Seconds per request in each round.
     seconds: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The comparison: plain memcpy, slot by slot, over as much memory.
+//! The comparison: plain memcpy, slot by slot, over the same amount of memory.
 
 use super::config::Limit;
 use super::round::Round;
@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-/// Size of a huge page in bytes. Rings begin at one, and consist of them if the system permits, like the
-/// software NIC's buffers: otherwise page tables would be compared.
+/// Size of a huge page in bytes. Rings are aligned to it, and consist of huge pages if the system
+/// permits, like the software NIC's buffers. Otherwise the comparison would measure page tables.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A ring of slots in ordinary memory.
@@ -24,12 +24,13 @@ impl PlainRing {
         let memory = MmapMut::map_anon(length + HUGE_PAGE)?;
         #[cfg(target_os = "linux")]
         {
-            // Kernels without huge pages refuse, for the software NIC's buffers too.
+            // Kernels without huge pages refuse this, and also refuse it for the software NIC's
+            // buffers.
             _ = memory.advise(memmap2::Advice::HugePage);
         }
         let start = memory.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE);
         let mut ring = Self { memory, start, length };
-        // Not zero: untouched pages would all be the same page.
+        // Not zero: untouched pages would all map to the same zero page.
         ring.bytes_mut().fill(byte);
         Ok(ring)
     }

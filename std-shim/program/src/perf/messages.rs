@@ -1,4 +1,5 @@
-//! An end of a measurement over an endpoint for messages: it sends, or offers buffers, or both.
+//! The ends of a measurement over endpoints for messages: an end sends, offers buffers, or does
+//! both.
 
 use super::drive::{Flush, Receiver, Sender, sum};
 use super::error::PerfError;
@@ -16,37 +17,37 @@ use polyrail::virtual_qp::RailCounters;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Buffers that stay offered: all that there may be, so that a sender never waits for a receiver that is a
-/// little late.
+/// Number of buffers that stay offered: the maximum, so that a sender never waits for a receiver
+/// that is slightly late.
 const OFFERS: u64 = SLOTS as u64;
 
-/// Most completions that one poll takes.
+/// Maximum number of completions per poll.
 const POLL_BUDGET: usize = 64;
 
 /// The tag of all messages.
 const TAG: u32 = 0;
 
-/// One end. Messages are numbered from 0, each way.
+/// One end. Messages are numbered from 0 in each direction.
 pub(super) struct MessageEnd<D: Domain> {
     /// Dropped before its memory.
     pub(super) endpoint: P2pEndpoint<D>,
     pub(super) ring: RegisteredBuffer<D::Region>,
     keys: Vec<DeviceKeys>,
     workload: Workload,
-    /// Messages that were sent, and are not known to have arrived.
+    /// Messages that were sent, and whose arrival is not confirmed.
     sends: VecDeque<SendHandle>,
-    /// Buffers that are offered, and have no message.
+    /// Buffers that are offered, and have not received a message.
     offers: VecDeque<RecvHandle>,
     sent: u64,
     completed: u64,
     arrived: u64,
-    headway: Headway,
+    progress: ProgressWatch,
     sampler: Sampler,
 }
 
 impl<D: Domain> MessageEnd<D> {
-    /// Makes an end and fills its ring with `byte`: untouched memory would all be the same page. Its messages may
-    /// make no progress for `stall_timeout`.
+    /// Makes an end and fills its ring with `byte`, because untouched pages would all map to the
+    /// same zero page. Its messages may make no progress for at most `stall_timeout`.
     pub(super) fn new(
         workload: Workload,
         builder: &P2pBuilder,
@@ -67,12 +68,12 @@ impl<D: Domain> MessageEnd<D> {
             sent: 0,
             completed: 0,
             arrived: 0,
-            headway: Headway::new(stall_timeout),
+            progress: ProgressWatch::new(stall_timeout),
             sampler: Sampler::off(),
         })
     }
 
-    /// Connects with the other end, in another process.
+    /// Connects with an end in another process.
     pub(super) fn bring_up(
         &mut self,
         peer: &mut Counterpart<'_>,
@@ -81,7 +82,7 @@ impl<D: Domain> MessageEnd<D> {
         Ok(peer.bring_up_p2p(&mut self.endpoint, hello)?)
     }
 
-    /// Offers buffers up to the number that stays offered, as far as there is room.
+    /// Offers buffers up to the number that stays offered, or until there is no room.
     pub(super) fn offer(&mut self) -> Result<(), PerfError> {
         while (self.offers.len() as u64) < OFFERS {
             let offered = self.arrived + self.offers.len() as u64;
@@ -96,7 +97,7 @@ impl<D: Domain> MessageEnd<D> {
         Ok(())
     }
 
-    /// Sends the next message; returns `false` if it is not the time.
+    /// Sends the next message; returns `false` if that is not possible now.
     fn send(&mut self) -> Result<bool, PerfError> {
         let slot = self.workload.slot(self.sent);
         let local = self.ring.local(slot, self.workload.message_size)?;
@@ -112,7 +113,7 @@ impl<D: Domain> MessageEnd<D> {
         Ok(true)
     }
 
-    /// Takes what is done, each way. Returns whether anything was.
+    /// Removes completed messages in both directions. Returns whether there were any.
     fn take(&mut self) -> Result<bool, PerfError> {
         self.endpoint.poll(POLL_BUDGET)?;
         let before = self.completed + self.arrived;
@@ -132,7 +133,7 @@ impl<D: Domain> MessageEnd<D> {
     }
 
     fn check(&mut self) -> Result<(), PerfError> {
-        Ok(self.headway.check(self.sent, self.completed)?)
+        Ok(self.progress.check(self.sent, self.completed)?)
     }
 }
 
@@ -175,7 +176,7 @@ impl<D: Domain> Sender for MessageEnd<D> {
         self.workload.message_size.into()
     }
 
-    fn check_headway(&mut self) -> Result<(), PerfError> {
+    fn check_progress(&mut self) -> Result<(), PerfError> {
         self.check()
     }
 
@@ -213,8 +214,8 @@ impl<D: Domain> Receiver for MessageEnd<D> {
 }
 
 impl<D: Domain> Player for MessageEnd<D> {
-    /// Half of the offers at a time: with each goes a WRITE to the other end, which is at work then, and every other
-    /// request goes without.
+    /// Offers half of the buffers at a time. Each call of `offer` writes to the other end, which is
+    /// busy then, so every other message goes without one.
     fn make_room(&mut self) -> Result<(), PerfError> {
         if self.offers.len() <= SLOTS / 2 { self.offer() } else { Ok(()) }
     }
@@ -228,12 +229,12 @@ impl<D: Domain> Player for MessageEnd<D> {
         Ok(self.arrived)
     }
 
-    fn check_headway(&mut self) -> Result<(), PerfError> {
+    fn check_progress(&mut self) -> Result<(), PerfError> {
         self.check()
     }
 }
 
-/// What a call returned, or `None` if it is to be made again.
+/// Returns the result of a call, or `None` if the call has to be repeated.
 fn now<T>(called: Result<T, CallError>) -> Result<Option<T>, SessionError> {
     match called {
         Ok(done) => Ok(Some(done)),
@@ -242,15 +243,16 @@ fn now<T>(called: Result<T, CallError>) -> Result<Option<T>, SessionError> {
     }
 }
 
-/// Whether messages make progress.
+/// Detects messages without progress.
 #[derive(Debug)]
-struct Headway {
+struct ProgressWatch {
     timeout: Duration,
-    /// How many were complete, and since when, while some were not.
+    /// The number of completed messages, and the time since which it is unchanged while others are
+    /// pending.
     since: Option<(u64, Instant)>,
 }
 
-impl Headway {
+impl ProgressWatch {
     const fn new(timeout: Duration) -> Self {
         Self { timeout, since: None }
     }

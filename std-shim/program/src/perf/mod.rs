@@ -1,37 +1,42 @@
-//! Measures how fast requests move through a virtual queue pair, beside plain memcpy of the same bytes.
+//! Measures the speed of requests through a virtual queue pair, compared with plain memcpy of the
+//! same bytes.
 //!
-//! [`measure`] has both ends in this process, on the software NIC; [`measure_to`] has its far end in
-//! another one, a [server](crate::serve), over any [backend](polyrail::backend). Compare the
-//! figures only with each other and with memcpy in the same run: a machine's time means little by itself.
-//! Requests and copies are measured in turn, in [`ROUNDS`] rounds, and the medians are
-//! reported.
+//! [`measure`] has both ends in this process, on the software NIC. [`measure_to`] has the far end
+//! in another process, a [server](crate::serve), over any [backend](polyrail::backend). Compare the
+//! figures only with each other and with memcpy in the same run, because absolute times depend on
+//! the machine. Requests and copies are measured alternately, in [`ROUNDS`] rounds, and the medians
+//! are reported.
 //!
-//! [`measure_over_time`] and [`measure_over_time_to`] measure one run from moment to moment instead, to show
-//! what faults do to it.
+//! [`measure_over_time`] and [`measure_over_time_to`] instead sample one run at short intervals,
+//! which shows the effect of faults.
 //!
-//! [`measure_latency`] and [`measure_latency_to`] have one request on the way at a time, which the other end answers.
-//! It notices a WRITE by its last byte in memory, which it looks at again and again, as perftest's `ib_write_lat` does.
-//! READs and atomics are round trips by themselves, and nobody answers them.
+//! [`measure_latency`] and [`measure_latency_to`] have one request in flight at a time, which the
+//! other end answers. The other end detects a WRITE by polling its last byte in memory, as
+//! perftest's `ib_write_lat` does. READs and atomics are round trips by themselves and are not
+//! answered.
 //!
 //! # Between two hosts
 //!
-//! One connection is one measurement. The near end asks for a [`Workload`] and states the shape of its
-//! endpoint; the far end makes the same, posts receives if the operation consumes any, and takes what
-//! comes. The near end counts what is acknowledged, so a round ends with the last acknowledgement. When
-//! done, it reports how many requests it saw complete. If the operation is
-//! [received](Operation::is_received), the far end waits until as many have arrived, and a difference is
-//! an error on both sides. It does not notice a WRITE, a READ or an atomic, so there is nothing to compare.
+//! Each connection serves one measurement. The near end requests a [`Workload`] and states the
+//! shape of its endpoint. The far end makes an endpoint of the same shape, posts receives if the
+//! operation consumes any, and receives the requests. The near end counts acknowledged requests, so
+//! a round ends with the last acknowledgement. When it is done, it reports how many requests
+//! completed. If the operation is [received](Operation::is_received), the far end waits until the
+//! same number has arrived, and a difference is an error on both sides. The far end does not notice
+//! a WRITE, a READ or an atomic, so these are not compared.
 //!
-//! With [`bidirectional`](PerfConfig::bidirectional) both ends do the same at once: the far end posts requests from
-//! when the two are connected until the near end is done, and reports how many were complete in which time.
+//! With [`bidirectional`](PerfConfig::bidirectional) both ends post requests at the same time. The
+//! far end starts when the two are connected and stops when the near end is done, and reports how
+//! many requests completed in what time.
 //!
 //! # Files
 //!
-//! `config` is what to measure, `measure` does it in rounds (`round`), `latency` in round trips (`ping_pong`); `drive` has the loops
-//! that keep a window of requests in flight, for ends of two kinds: `requests` over a virtual queue pair (`ends` is an
-//! endpoint with its ring), `messages` over an endpoint for messages. There are two arrangements:
-//! `rig` has two ends in one process (`both_ways` if both send), `near` and `far` one each. `memcpy` is the comparison. `over_time`
-//! measures in one run that is watched by a `sampler`, while faults happen; `timeline` is what comes of it.
+//! `config` describes a measurement. `measure` runs it in rounds (`round`), `latency` in round
+//! trips (`ping_pong`). `drive` has the loops that keep a window of requests in flight, for two
+//! kinds of ends: `requests` over a virtual queue pair (`ends` is an endpoint with its ring), and
+//! `messages` over an endpoint for messages. `rig` has both ends in one process (`both_ways` if
+//! both send); `near` and `far` are the ends in two processes. `memcpy` is the comparison.
+//! `over_time` samples one run with a `sampler` while faults happen; `timeline` is its result.
 
 mod both_ways;
 mod config;

@@ -1,4 +1,5 @@
-//! The near end of a measurement between two hosts: it asks, posts the requests, and counts.
+//! The near end of a measurement between two hosts: it requests the measurement, posts the
+//! requests, and counts them.
 
 use super::config::{Limit, PerfConfig};
 use super::drive::{Eager, Flush, LATE, Sender, rail_names, send};
@@ -19,8 +20,8 @@ use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How often a busy near end tells the far end that it is alive: the far end does not notice a READ or a
-/// WRITE.
+/// Interval at which a busy near end reports to the far end that it is alive, because the far end
+/// does not notice READs and WRITEs.
 const ALIVE_EVERY: Duration = Duration::from_millis(200);
 
 /// The near end, connected with the far one.
@@ -28,15 +29,15 @@ pub(super) struct Near<'a, S> {
     peer: Counterpart<'a>,
     sender: S,
     workload: Workload,
-    /// How long the far end's last word may take.
+    /// Timeout for the far end's last message.
     answer_timeout: Duration,
-    /// When the far end was last told.
+    /// When the near end last reported that it is alive.
     told: Instant,
 }
 
-/// An end that finds the other one on another host.
+/// An end that connects with an end on another host.
 pub(super) trait Reaches<D>: Flush + Sized {
-    /// Asks the far end for a measurement, and connects with it.
+    /// Requests a measurement from the far end, and connects with it.
     fn meet(
         config: &PerfConfig,
         workload: Workload,
@@ -62,7 +63,8 @@ impl<'a, S: Flush> Near<'a, S> {
         let domains: Vec<&D> = domains.iter().take(config.rails).collect();
         let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
         let control = server.connect(&patience)?;
-        // During the measurement the far end sends no messages; silence is detected on the rails.
+        // No timeout: the far end sends no messages during the measurement, so silence is detected
+        // on the rails.
         let mut peer = Counterpart::new(control, None, interrupted);
         let met = S::meet(config, workload, &mut peer, &domains, news);
         let sender = met.inspect_err(|error| peer.tell_failure(error))?;
@@ -70,7 +72,8 @@ impl<'a, S: Flush> Near<'a, S> {
         Ok(Self { peer, sender, workload, answer_timeout, told: Instant::now() })
     }
 
-    /// Compares with the far end, and parts. This end counted so many requests.
+    /// Compares the number of requests with the far end's, and closes the session. `requests` is
+    /// this end's count.
     pub(super) fn finish<T>(
         mut self,
         requests: impl FnOnce(&S) -> u64,
@@ -83,7 +86,7 @@ impl<'a, S: Flush> Near<'a, S> {
         result
     }
 
-    /// Checks that as many requests arrived as were sent, if the far end notices the operation.
+    /// Checks that all sent requests arrived, if the far end notices the operation.
     fn compare(&mut self, requests: u64) -> Result<(), PerfError> {
         self.tell_done(requests)?;
         let outcome = self.peer.expect_outcome()?;
@@ -101,7 +104,8 @@ impl<'a, S: Flush> Near<'a, S> {
         if received == sent { Ok(()) } else { Err(PerfError::Lost { sent, received }) }
     }
 
-    /// Looks after the far end in a round of a loop.
+    /// Polls the control connection in a round of a loop, and reports that this end is alive if
+    /// that is due.
     fn attend(peer: &mut Counterpart<'_>, told: &mut Instant) -> Result<(), PerfError> {
         if peer.poll_control_sparsely()? && told.elapsed() >= ALIVE_EVERY {
             *told = Instant::now();
@@ -110,7 +114,8 @@ impl<'a, S: Flush> Near<'a, S> {
         Ok(())
     }
 
-    /// If the far end is gone, a rail may fail before its message is read.
+    /// Prefers the far end's own error: if the far end gave up, a rail may fail before the message
+    /// with its reason is read.
     fn blame<T>(&mut self, result: &Result<T, PerfError>) -> Result<(), PerfError> {
         match result {
             Err(PerfError::Session(error)) if error.is_of_rails() => {
@@ -122,7 +127,8 @@ impl<'a, S: Flush> Near<'a, S> {
 }
 
 impl<S: Sender> Near<'_, S> {
-    /// Compares with the far end, which has sent as well, and parts. Returns what the far end has posted.
+    /// Compares the numbers of requests in both directions, and closes the session. Returns what
+    /// the far end posted.
     pub(super) fn finish_both_ways<T>(
         mut self,
         measured: Result<T, PerfError>,
@@ -144,7 +150,7 @@ impl<S: Sender> Near<'_, S> {
         self.check(requests, outcome)?;
         let back = outcome.back().ok_or_else(SessionError::other_outcome)?;
         let begin = Instant::now();
-        // All are acknowledged, so their completions are here already, or will never come.
+        // All requests are acknowledged, so their completions are in the queue already or lost.
         while self.workload.is_noticed() && self.sender.arrived() != back.posted {
             self.sender.poll()?;
             if begin.elapsed() >= LATE {
@@ -155,7 +161,7 @@ impl<S: Sender> Near<'_, S> {
         Ok(back)
     }
 
-    /// Takes what the far end still sends, until its last word.
+    /// Receives the far end's remaining requests until its outcome arrives.
     fn receive_until_outcome(&mut self) -> Result<JobOutcome, PerfError> {
         let begin = Instant::now();
         let mut idle = Eager::default();
@@ -167,7 +173,7 @@ impl<S: Sender> Near<'_, S> {
                 return Ok(outcome);
             }
         }
-        // Which says what is missing.
+        // This returns the error for the missing message.
         Ok(self.peer.expect_outcome()?)
     }
 }
@@ -195,7 +201,7 @@ impl<S: Sender> Ends for Near<'_, S> {
 }
 
 impl<P: Player> Near<'_, P> {
-    /// Measures how long answers take, and parts.
+    /// Measures the latency, and closes the session.
     pub(super) fn play(self, config: &PerfConfig) -> Result<Latency, PerfError> {
         let Self { peer, sender, workload, answer_timeout, told } = self;
         let sender = Pinger::new(sender);
@@ -270,7 +276,7 @@ fn meet_for_requests<D: Domain>(
     Ok((end, hello))
 }
 
-/// Asks the far end for a measurement, and returns its hello.
+/// Requests a measurement from the far end, and returns its hello.
 fn introduce(
     peer: &mut Counterpart<'_>,
     workload: Workload,

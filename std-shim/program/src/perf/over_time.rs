@@ -1,4 +1,4 @@
-//! Measuring over time: one run, without rounds and without memcpy, that is watched as it goes.
+//! Measurements over time: one run without rounds and memcpy, which is sampled.
 
 use super::config::{Limit, PerfConfig};
 use super::drive::Sender;
@@ -22,22 +22,22 @@ use std::mem;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Samples of a measurement that ends after a time: about as many as a picture has room for.
+/// Number of samples of a measurement with a time limit: about as many as fit in a plot.
 const SAMPLES: u32 = 300;
 
-/// Shortest time between two samples: many requests of usual sizes.
+/// Minimum time between two samples, in which many requests of usual sizes complete.
 const MIN_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Time between samples of a measurement that takes as long as it takes.
+/// Time between samples of a measurement without a time limit.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Measures one configuration over time, with both ends in this process, on the software NIC, while these
-/// faults happen; `log` tells when, and `news` what happens to rails. `watch` is called ten times a second, on this thread, while another one
-/// measures.
+/// Measures one configuration over time, with both ends in this process, on the software NIC, while
+/// these faults happen; `log` receives the faults with their times, and `news` the events of rails.
+/// `watch` is called ten times a second on this thread, while another thread measures.
 ///
 /// # Errors
 ///
-/// The configuration is not valid; a fault is on a rail that does not exist; a rail failed.
+/// The configuration is not valid; a fault is for an unknown rail; a rail failed.
 pub fn measure_over_time(
     config: &PerfConfig,
     faults: &[RailFault],
@@ -53,8 +53,7 @@ pub fn measure_over_time(
     watched(|| watch_ends(config, &mut *rig, news, begin), watch)
 }
 
-/// Measures one configuration over time to this [server](crate::serve); see
-/// [`measure_to`](super::measure_to).
+/// Like [`measure_over_time`], to a [server](crate::serve); see [`measure_to`](super::measure_to).
 ///
 /// # Errors
 ///
@@ -96,7 +95,7 @@ fn watch_ends(
     news: &RailNews,
     begin: impl FnOnce() -> Weather,
 ) -> Result<Timeline, PerfError> {
-    // Everything runs once before it is measured.
+    // Warm-up: every slot is used before the measurement.
     ends.run(Limit::Count(2 * config.workload()?.slots() as u64 + 16))?;
     let every = match config.limit {
         Limit::Count(_) => INTERVAL,
@@ -116,7 +115,7 @@ fn watch_ends(
 }
 
 impl Mark {
-    /// A rail of the sender failed, or is back.
+    /// Returns the mark of a rail of the sender that failed or is back.
     fn of_rail(RailNewsItem { side, event }: &RailNewsItem, start: Instant) -> Option<Self> {
         let begins = match event.event.kind {
             RailEventKind::Failed { .. } => true,

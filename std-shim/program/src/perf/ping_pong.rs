@@ -1,4 +1,4 @@
-//! Ping-pong: one request at a time, there and back, and how long half of that takes.
+//! Ping-pong: one request at a time, there and back, and half of its time.
 
 use super::config::{Limit, PerfConfig};
 use super::drive::{Eager, Flush};
@@ -7,23 +7,23 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Round trips before those that are measured.
+/// Round trips of the warm-up.
 const WARM_UP: u64 = 200;
 
-/// Rounds without an answer from one look at the clock to the next.
+/// Rounds without an answer between two looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 4096;
 
-/// Significant digits of a histogram: values are off by at most 1 in 1000.
+/// Significant digits of a histogram: its values are exact to 1 in 1000.
 const DIGITS: u8 = 3;
 
-/// Times in nanoseconds: from the post of a request until its answer is there, halved; of a request that [is a round
-/// trip by itself](crate::perf::Operation::fetches), until it is complete, whole. Percentiles are those of
-/// [`Histogram`], off by at most 1 in 1000.
+/// Latencies in nanoseconds: half the time from the post of a request until its answer arrives. For
+/// a request that [is a round trip by itself](crate::perf::Operation::fetches), the whole time
+/// until it is complete. Percentiles come from a [`Histogram`], exact to 1 in 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Round trips that were measured.
     pub round_trips: u64,
-    /// Whether the times are halves of round trips, and not whole ones.
+    /// Whether the times are halves of round trips, not whole round trips.
     pub halved: bool,
     /// The shortest.
     pub min_ns: f64,
@@ -63,18 +63,18 @@ impl Latency {
 
 /// Either end of a ping-pong.
 pub(super) trait Player: Flush {
-    /// Makes room for more requests of the other end. Called while one is on its way.
+    /// Makes room for more requests of the other end. Called while a request is in flight.
     fn make_room(&mut self) -> Result<(), PerfError>;
 
     /// Posts a request; returns `false` if there is no room.
     fn hit(&mut self) -> Result<bool, PerfError>;
 
-    /// Takes what came, and returns how many requests of the other end have arrived so far; of requests that are round
-    /// trips by themselves, how many of this end are complete.
+    /// Polls, and returns how many requests of the other end have arrived so far. For requests that
+    /// are round trips by themselves, returns how many requests of this end are complete.
     fn arrivals(&mut self) -> Result<u64, PerfError>;
 
     /// Checks that requests make progress.
-    fn check_headway(&mut self) -> Result<(), PerfError>;
+    fn check_progress(&mut self) -> Result<(), PerfError>;
 }
 
 /// The end that begins.
@@ -89,8 +89,8 @@ impl<P: Player> Pinger<P> {
         Self { player, round_trips: 0 }
     }
 
-    /// Plays up to the limit, and records each round trip in nanoseconds. `other` is called in every round of the
-    /// loop, for the other end.
+    /// Plays up to the limit, and records each round trip in nanoseconds. Every round of the loop
+    /// calls `other`, which runs the other end.
     fn play(
         &mut self,
         limit: Limit,
@@ -103,7 +103,7 @@ impl<P: Player> Pinger<P> {
             self.round_trip(&mut other)?;
             let now = Instant::now();
             let time = now.duration_since(last).as_nanos();
-            // Fails for times that no clock measures: the histogram grows.
+            // The histogram grows, so this only fails for times that no clock measures.
             _ = times.record(u64::try_from(time).unwrap_or(u64::MAX));
             last = now;
             let is_over = match limit {
@@ -128,7 +128,7 @@ impl<P: Player> Pinger<P> {
             other()?;
             idle.note(false);
             rounds += 1;
-            if rounds % ROUNDS_PER_LOOK == 0 { player.check_headway() } else { Ok(()) }
+            if rounds % ROUNDS_PER_LOOK == 0 { player.check_progress() } else { Ok(()) }
         };
         while !player.hit()? {
             player.arrivals()?;
@@ -167,7 +167,7 @@ impl<P: Player> Ponger<P> {
         Self { player, answered: 0 }
     }
 
-    /// Answers what has come, and returns whether anything had.
+    /// Answers the requests that have arrived, and returns whether there were any.
     pub(super) fn answer(&mut self) -> Result<bool, PerfError> {
         let Self { player, answered } = self;
         let asked = player.arrivals()?;
@@ -198,10 +198,11 @@ pub(super) fn play<P: Player>(
 mod tests {
     use super::*;
 
-    /// The other end takes this long.
+    /// The time that the other end takes.
     const PAUSE: Duration = Duration::from_millis(2);
 
-    /// A player whose every third request finds no room at first, and whose other end answers in the second round.
+    /// A player for which every third request finds no room at first. Its other end answers in the
+    /// second round.
     #[derive(Default)]
     struct Slow {
         asked: u64,
@@ -231,7 +232,7 @@ mod tests {
             Ok(before)
         }
 
-        fn check_headway(&mut self) -> Result<(), PerfError> {
+        fn check_progress(&mut self) -> Result<(), PerfError> {
             Ok(())
         }
     }

@@ -1,4 +1,5 @@
-//! The ends of a measurement over a virtual queue pair: requests, and the receives that they consume.
+//! The ends of a measurement over a virtual queue pair: they post requests, and the receives that
+//! requests consume.
 
 use super::drive::{Flush, Receiver, Sender, sum};
 use super::ends::{End, Slots};
@@ -13,17 +14,17 @@ use polyrail::verbs::{RecvWr, SendFlags, SendWr, WcOpcode};
 use polyrail::virtual_qp::{RailCounters, RailId};
 use std::time::Duration;
 
-/// Requests that are answered, of which one is signaled: the answer tells that the others are done. Far fewer than a
-/// queue pair holds.
+/// One of this many answered requests is signaled, because their answers show that the others are
+/// done. Far fewer than a queue pair holds.
 const SIGNALED_OF_ANSWERED: u64 = 64;
 
-/// Looks at memory that tell of nothing, from one poll to the next: a rail may have failed.
+/// Reads of unchanged memory between two polls, which detect failed rails.
 const LOOKS_PER_POLL: u32 = 1024;
 
-/// The end that posts requests; if both do, either end.
+/// The end that posts requests. If both ends post, both are of this type.
 pub(super) struct RequestSender<D: Domain> {
     pub(super) end: End<D>,
-    /// For the requests of the other end, if it posts some.
+    /// For the other end's requests, if it posts any.
     receives: Receives,
     sampler: Sampler,
 }
@@ -33,7 +34,7 @@ impl<D: Domain> RequestSender<D> {
         Self { end, receives: Receives::NONE, sampler: Sampler::off() }
     }
 
-    /// Posts receives for the requests of the other end, if it posts some.
+    /// Posts receives for the other end's requests, if it posts any.
     pub(super) fn make_room(&mut self) -> Result<(), PerfError> {
         if self.end.slots.workload.bidirectional {
             self.receives.post(&mut self.end)
@@ -98,8 +99,8 @@ impl<D: Domain> Sender for RequestSender<D> {
         self.end.slots.workload.message_size.into()
     }
 
-    fn check_headway(&mut self) -> Result<(), PerfError> {
-        Ok(self.end.traffic.check_headway()?)
+    fn check_progress(&mut self) -> Result<(), PerfError> {
+        Ok(self.end.traffic.check_progress()?)
     }
 
     fn rails(&self) -> impl Iterator<Item = RailCounters> {
@@ -121,7 +122,7 @@ impl<D: Domain> Sender for RequestSender<D> {
     }
 }
 
-/// The other end, which posts receives if the operation consumes any.
+/// The receiving end, which posts receives if the operation consumes any.
 pub(super) struct RequestReceiver<D: Domain> {
     pub(super) end: End<D>,
     receives: Receives,
@@ -171,19 +172,19 @@ impl<D: Domain> Receiver for RequestReceiver<D> {
     }
 }
 
-/// Whose request completed: this end's, which are told as `own`, or the other one's.
+/// Returns whose request completed: `own` for this end's requests, otherwise the other end's.
 fn whose(opcode: WcOpcode, own: About) -> About {
     if opcode.is_recv() { About::Arrival } else { own }
 }
 
-/// Either end of a ping-pong: it posts requests, and receives for those of the other end. Of requests that are round
-/// trips by themselves, the only end that plays.
+/// Either end of a ping-pong: it posts requests, and receives for the other end's requests. With
+/// requests that are round trips by themselves, only one end plays.
 pub(super) struct RequestPlayer<D: Domain> {
     end: End<D>,
     receives: Receives,
-    /// One of so many requests is signaled.
+    /// One of this many requests is signaled.
     signaled_of: u64,
-    /// Looks at memory that told of nothing since the last poll.
+    /// Reads of unchanged memory since the last poll.
     looks: u32,
 }
 
@@ -191,7 +192,7 @@ impl<D: Domain> RequestPlayer<D> {
     pub(super) fn new(end: End<D>) -> Self {
         let is_single = end.traffic.endpoint.virtual_qp().rails().count() == 1;
         let is_noticed = end.slots.workload.operation.is_received();
-        // Over several rails the engine would have them signaled all the same.
+        // Over several rails the engine signals every request anyway.
         let signaled_of = if is_single && is_noticed { SIGNALED_OF_ANSWERED } else { 1 };
         Self { end, receives: Receives::NONE, signaled_of, looks: 0 }
     }
@@ -236,14 +237,14 @@ impl<D: Domain> Player for RequestPlayer<D> {
         Ok(if operation.fetches() { *reported } else { *arrived })
     }
 
-    fn check_headway(&mut self) -> Result<(), PerfError> {
-        Ok(self.end.traffic.check_headway()?)
+    fn check_progress(&mut self) -> Result<(), PerfError> {
+        Ok(self.end.traffic.check_progress()?)
     }
 }
 
 impl<D: Domain> RequestPlayer<D> {
-    /// Takes the completions of this end's WRITEs; then looks at the last byte that the other end's next one
-    /// writes, as long as it takes: that is how it notices one. Returns how many have arrived.
+    /// Polls the completions of this end's WRITEs, then polls the last byte of the other end's next
+    /// WRITE, which is how a WRITE is detected. Returns how many have arrived.
     fn written(&mut self) -> Result<u64, PerfError> {
         let Self { end: End { traffic, slots }, looks, .. } = self;
         *looks += 1;
@@ -259,8 +260,8 @@ impl<D: Domain> RequestPlayer<D> {
 }
 
 impl<D: Domain> End<D> {
-    /// Posts the next request with these flags, and inline if it is to be; returns `false` if there is no room until
-    /// something completes.
+    /// Posts the next request with these flags, inline if it is short enough; returns `false` if
+    /// there is no room until something completes.
     fn post(&mut self, flags: SendFlags) -> Result<bool, PerfError> {
         let Self { traffic, slots } = self;
         let request = traffic.posted;
@@ -288,14 +289,14 @@ impl<D: Domain> End<D> {
 
 /// The receives of an end.
 struct Receives {
-    /// How many were posted.
+    /// Number of posted receives.
     posted: u64,
 }
 
 impl Receives {
     const NONE: Self = Self { posted: 0 };
 
-    /// Posts them, and connects with the other end, in another process.
+    /// Posts the receives, and connects with an end in another process.
     fn bring_up<D: Domain>(
         &mut self,
         End { traffic, slots }: &mut End<D>,
@@ -325,7 +326,8 @@ impl Receives {
         received: u64,
     ) -> Result<(), PerfError> {
         let operation = slots.workload.operation;
-        // All that a queue pair takes, so that a sender never waits for a receiver that is a little late.
+        // As many as the queue pair holds, so that a sender never waits for a receiver that is
+        // slightly late.
         let most = u64::from(slots.workload.queue_depth());
         let posted = &mut self.posted;
         while operation.is_received() && *posted < received + most {

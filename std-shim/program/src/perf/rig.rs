@@ -245,11 +245,11 @@ mod tests {
                 _ => None,
             })
             .collect::<Vec<_>>();
-        // Two rails and the notify queue pair at either end.
+        // Two rails and the notify queue pair at each end.
         assert_eq!(told, [(qp_timeout, 106, 3, 1024); 6]);
     }
 
-    /// Nobody needs a key of bytes that the device does not fetch.
+    /// The device reads inline bytes without a key.
     #[test]
     fn requests_carry_their_bytes_inline_if_they_are_short_enough() {
         for operation in [Operation::Write, Operation::WriteImm, Operation::Send] {

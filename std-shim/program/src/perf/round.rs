@@ -6,26 +6,27 @@ use super::sampler::Sampler;
 use polyrail::virtual_qp::RailCounters;
 use std::time::Duration;
 
-/// Two connected ends, wherever they are.
+/// Two connected ends, in one process or two.
 pub(super) trait Ends {
-    /// Returns the sum of what the sender's rails did so far.
+    /// Returns the sum of the counters of the sender's rails.
     fn counters(&self) -> RailCounters;
 
     /// Returns the names of the sender's rails that carry payload, with their devices.
     fn rail_names(&self) -> Vec<String>;
 
-    /// Returns what samples the sender.
+    /// Returns the sampler of the sender.
     fn sampler(&mut self) -> &mut Sampler;
 
     /// Runs one round: requests up to the limit, until all are complete.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;
 }
 
-/// One round's result.
+/// The result of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) requests: u64,
-    /// Requests of the other end that were complete meanwhile, if both are in this process and send.
+    /// Requests of the other end that completed meanwhile, if both ends are in this process and
+    /// send.
     pub(super) back: Option<u64>,
     pub(super) time: Duration,
 }
@@ -35,7 +36,7 @@ impl Round {
         self.seconds() / self.requests.max(1) as f64
     }
 
-    /// Requests of the other end a second, if there are any.
+    /// Returns the requests per second of the other end, if it sends.
     pub(super) fn back_per_second(self) -> Option<f64> {
         self.back.map(|requests| requests as f64 / self.seconds())
     }

@@ -1,4 +1,4 @@
-//! Samples of a sender's loop: what was complete when.
+//! Samples of a sender's loop: how much was complete at which time.
 
 use super::timeline::Sample;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Sampler {
     every: Duration,
-    /// When the next sample is due; it never is when the sampler is off.
+    /// When the next sample is due; never if the sampler is off.
     next: Duration,
     samples: Vec<Sample>,
 }
 
 impl Sampler {
-    /// Makes one that takes no samples.
+    /// Makes a sampler that takes no samples.
     pub(super) const fn off() -> Self {
         let never = Duration::MAX;
         Self { every: never, next: never, samples: Vec::new() }
     }
 
-    /// Makes one that takes a sample this often.
+    /// Makes a sampler that takes a sample at this interval.
     pub(super) const fn new(every: Duration) -> Self {
         Self { every, next: Duration::ZERO, samples: Vec::new() }
     }
 
-    /// Returns whether it takes samples at all.
+    /// Returns whether it takes samples.
     pub(super) fn is_on(&self) -> bool {
         self.next < Duration::MAX
     }

@@ -54,7 +54,7 @@ fn answers_are_measured_with_one_thread_and_with_two() {
             for (rails, message_size, inline) in [(1, 8, 0), (1, 8, 8), (3, 70_000, 0)] {
                 let limit = Limit::Count(300);
                 let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { message_size };
-                // Nobody sees when a WRITE is there that is split.
+                // The receiver cannot detect when a split WRITE is complete.
                 let max_msg_size = 128 << 10;
                 let shape = PerfConfig { rails, devices: rails, inline, ..PerfConfig::default() };
                 let shape = PerfConfig { max_msg_size, message_size, ..shape };
@@ -107,7 +107,7 @@ fn both_directions_are_measured_at_once() {
             assert!(there.gigabytes_per_second > 0.0 && back.gigabytes_per_second > 0.0);
             let sum = there.requests_per_second + back.requests_per_second;
             assert!((all.requests_per_second / sum - 1.0).abs() < 1e-9, "{all:?}");
-            // One thread serves both ends in turn: neither comes off badly.
+            // One thread serves both ends in turn, so neither may be much slower.
             let ratio = back.requests_per_second / there.requests_per_second;
             assert!(
                 threads == Threads::Two || (0.5..2.0).contains(&ratio),

@@ -1,72 +1,73 @@
-//! Goodput over time, as plain data, and what faults do to it.
+//! Goodput over time, as plain data, and the effect of faults on it.
 
 use polyrail::virtual_qp::RailId;
 use std::time::Duration;
 
-/// What was acknowledged when, in one measurement.
+/// How much was acknowledged at which time, in one measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Names of the rails that carry payload, with their devices.
     pub rails: Vec<String>,
-    /// Sums at growing times; the first is at 0.
+    /// Cumulative samples in the order of time; the first is at 0.
     pub samples: Vec<Sample>,
-    /// What happened meanwhile, in the order of time.
+    /// What happened, in the order of time.
     pub marks: Vec<Mark>,
     /// Requests measured.
     pub requests: u64,
 }
 
-/// Payload bytes moved until some time.
+/// Payload bytes moved up to a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When, since the measurement began.
+    /// Time since the measurement began.
     pub at: Duration,
     /// Bytes of the requests that were reported as complete. Each counts once.
     pub completed: u64,
-    /// Bytes that were posted to each rail. What a rail loses counts again on another one.
+    /// Bytes posted to each rail. Bytes that are posted again on another rail count again.
     pub rails: Vec<u64>,
 }
 
-/// Something happened.
+/// An event during a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When, since the measurement began.
+    /// Time since the measurement began.
     pub at: Duration,
-    /// What it happened to.
+    /// The fault or rail.
     pub cause: Cause,
-    /// Whether it is a trouble that begins, or one that ends.
+    /// Whether the problem begins or ends.
     pub begins: bool,
-    /// What happened, for people.
+    /// A description for users.
     pub text: String,
 }
 
-/// What goes wrong and right again.
+/// What begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// One of the faults asked for, counted from 0.
+    /// One of the requested faults, counted from 0.
     Fault(usize),
     /// A rail, which fails and returns.
     Rail(RailId),
 }
 
-/// Goodput in the three parts of a measurement with trouble in its middle, in GB/s (10^9 bytes a second).
+/// Goodput before, during and after a problem, in GB/s (10^9 bytes a second).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
-    /// Before the first trouble.
+    /// Goodput before the first problem.
     pub before: f64,
-    /// From its beginning until everything is well again, or else until the end.
+    /// Goodput from the first problem until all problems have ended, or until the end of the
+    /// measurement.
     pub during: f64,
-    /// From then on; `None` if it does not become well, or only at the end.
+    /// Goodput from then on; `None` if a problem does not end before the measurement does.
     pub after: Option<f64>,
 }
 
 impl Goodput {
-    /// Returns goodput during the trouble relative to before.
+    /// Returns the goodput during the problem relative to before.
     pub fn during_ratio(&self) -> f64 {
         self.during / self.before
     }
 
-    /// Returns goodput after the trouble relative to before.
+    /// Returns the goodput after the problem relative to before.
     pub fn after_ratio(&self) -> Option<f64> {
         self.after.map(|after| after / self.before)
     }
@@ -78,13 +79,13 @@ impl Timeline {
         self.samples.last().map_or(Duration::ZERO, |sample| sample.at)
     }
 
-    /// Returns goodput over all of it, in GB/s.
+    /// Returns the goodput of the whole measurement, in GB/s.
     pub fn goodput(&self) -> f64 {
         self.rate(Duration::ZERO, self.end()).unwrap_or_default()
     }
 
-    /// Returns the rates between samples in GB/s: the end of the interval, what was completed in it, and what
-    /// was posted to each rail.
+    /// Returns the rates between samples in GB/s: the end of the interval, the completed bytes, and
+    /// the bytes posted to each rail.
     pub fn rates(&self) -> impl Iterator<Item = (Duration, f64, Vec<f64>)> {
         self.samples.iter().zip(self.samples.iter().skip(1)).map(|(from, to)| {
             let nanos = to.at.saturating_sub(from.at).as_nanos().max(1) as f64;
@@ -94,8 +95,8 @@ impl Timeline {
         })
     }
 
-    /// Returns goodput before, during and after what the marks tell. `None` if nothing was moved before, or
-    /// there are no marks.
+    /// Returns the goodput before, during and after the problems that the marks show. `None`
+    /// without marks, or if no bytes were moved before the first one.
     pub fn goodput_around_marks(&self) -> Option<Goodput> {
         let (begin, end) = self.trouble()?;
         let well = end.unwrap_or(self.end());
@@ -106,7 +107,7 @@ impl Timeline {
         })
     }
 
-    /// Returns when the first trouble begins, and when everything is well again, if it is at the end.
+    /// Returns when the first problem begins, and when the last one ends, if all of them end.
     fn trouble(&self) -> Option<(Duration, Option<Duration>)> {
         let first = self.marks.iter().find(|mark| mark.begins)?.at;
         let mut open: Vec<Cause> = Vec::new();
@@ -124,14 +125,14 @@ impl Timeline {
         Some((first, well.filter(|_| open.is_empty())))
     }
 
-    /// Returns goodput between two times, in GB/s; `None` if there is no time between them.
+    /// Returns the goodput between two times, in GB/s; `None` if they are equal.
     fn rate(&self, from: Duration, to: Duration) -> Option<f64> {
         let time = to.min(self.end()).checked_sub(from).filter(|time| !time.is_zero())?;
         let bytes = self.completed_at(to) - self.completed_at(from);
         Some(bytes / time.as_secs_f64() / 1e9)
     }
 
-    /// Returns the bytes complete at a time, as if they came evenly between two samples.
+    /// Returns the bytes complete at a time, interpolated between two samples.
     fn completed_at(&self, at: Duration) -> f64 {
         let next = self.samples.partition_point(|sample| sample.at < at);
         let known = |index: usize| self.samples.get(index).map(|s| (s.at, s.completed as f64));
@@ -185,14 +186,14 @@ mod tests {
                 mark(500, Cause::Fault(0), false),
                 mark(700, rail, false),
             ],
-            // Well in between.
+            // No problem in between.
             vec![
                 mark(300, Cause::Fault(0), true),
                 mark(400, Cause::Fault(0), false),
                 mark(500, Cause::Fault(1), true),
                 mark(700, Cause::Fault(1), false),
             ],
-            // A rail that fails again before it is back.
+            // A rail that fails again before it returns.
             vec![mark(300, rail, true), mark(400, rail, true), mark(700, rail, false)],
         ] {
             let goodput = timeline(marks).goodput_around_marks().unwrap();

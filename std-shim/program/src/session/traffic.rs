@@ -129,7 +129,7 @@ impl<D: Domain> Traffic<D> {
     /// # Errors
     ///
     /// They have made no progress for the stall timeout.
-    pub(crate) fn check_headway(&mut self) -> Result<(), SessionError> {
+    pub(crate) fn check_progress(&mut self) -> Result<(), SessionError> {
         Ok(self.watch.check(&mut self.endpoint, self.posted, self.reported)?)
     }
 

@@ -162,7 +162,7 @@ impl<'a, D: Domain> Side<'a, D> {
             return Ok(());
         }
         self.idle_polls = 0;
-        self.traffic.check_headway()?;
+        self.traffic.check_progress()?;
         Ok(self.peer.poll_control()?)
     }
 
