@@ -1,22 +1,22 @@
-//! NCCL's interface of network plugins, versions 8 to 12, as its public headers describe it: what is laid out how in
-//! memory, and what numbers mean. Nothing here does anything.
+//! NCCL's interface of network plugins, versions 8 to 12, as its public headers describe it: memory
+//! layouts and constants, without behaviour.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
-/// Bytes that a handle of a listening end may have.
+/// Size of a listening end's handle in bytes.
 pub(crate) const HANDLE_BYTES: usize = 128;
 
-/// Receives that a connection must be able to have under way.
+/// Receives that a connection must support at the same time.
 pub(crate) const MAX_REQUESTS: usize = 32;
 
-/// Where memory is, as a set of bits.
+/// Kinds of memory, as a set of bits: host memory.
 pub(crate) const PTR_HOST: c_int = 1;
 /// Memory of a GPU.
 pub(crate) const PTR_CUDA: c_int = 2;
-/// Memory of a GPU by a dma-buf.
+/// Memory of a GPU through a dma-buf.
 pub(crate) const PTR_DMABUF: c_int = 4;
 
-/// What stands in a request before `irecv`, if nobody waits for its completion.
+/// The value that NCCL stores in the request before `irecv` if it does not wait for the completion.
 pub(crate) const OPTIONAL_COMPLETION: usize = 1;
 
 /// No traffic class was chosen.
@@ -25,16 +25,16 @@ pub(crate) const TRAFFIC_CLASS_UNDEFINED: c_int = -1;
 /// No rail, and no plane.
 pub(crate) const ID_UNDEFINED: i16 = -1;
 
-/// NICs that one merged device may have, before version 12.
+/// Maximum number of NICs in a merged device, before version 12.
 pub(crate) const MAX_MERGED_V11: usize = 4;
 
-/// NICs that one merged device may have, in version 12.
+/// Maximum number of NICs in a merged device, in version 12.
 pub(crate) const MAX_MERGED_V12: usize = 8;
 
-/// What functions return.
+/// Result code of a function.
 pub(crate) type Status = c_int;
 
-/// NCCL's logger: level, subsystems, file or function, line, format, and what it needs.
+/// NCCL's logger: level, subsystems, file or function, line, format, and the format's arguments.
 pub(crate) type Logger =
     unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
 
@@ -42,7 +42,7 @@ pub(crate) type Logger =
 pub(crate) type Profiler =
     unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> Status;
 
-/// NICs that are to be one device.
+/// NICs to be merged into one device.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Merged<const MOST: usize> {
@@ -57,7 +57,7 @@ pub(crate) struct CommConfig {
     pub(crate) traffic_class: c_int,
 }
 
-/// What a device is, up to version 8.
+/// Properties of a device, up to version 8.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PropertiesV8 {
@@ -75,7 +75,7 @@ pub(crate) struct PropertiesV8 {
     pub(crate) net_device_version: c_int,
 }
 
-/// The same in versions 9 and 10, which do not differ.
+/// Properties of a device, in versions 9 and 10.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PropertiesV9 {
@@ -97,7 +97,7 @@ pub(crate) struct PropertiesV9 {
     pub(crate) max_coll_bytes: usize,
 }
 
-/// The same in version 11.
+/// Properties of a device, in version 11.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PropertiesV11 {
@@ -105,7 +105,7 @@ pub(crate) struct PropertiesV11 {
     pub(crate) max_multi_request_size: c_int,
 }
 
-/// The same in version 12.
+/// Properties of a device, in version 12.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PropertiesV12 {
@@ -130,7 +130,7 @@ pub(crate) struct PropertiesV12 {
     pub(crate) plane_id: i16,
 }
 
-// Functions whose arguments are the same in all versions, or in those that follow.
+// Functions whose arguments are the same in all versions, or from one version on.
 pub(crate) type Devices = unsafe extern "C" fn(*mut c_int) -> Status;
 pub(crate) type Listen = unsafe extern "C" fn(c_int, *mut c_void, *mut *mut c_void) -> Status;
 pub(crate) type ListenIn =
@@ -244,7 +244,7 @@ pub(crate) type InitV11 = unsafe extern "C" fn(
     Option<Profiler>,
 ) -> Status;
 
-/// The functions of a plugin, in the order of the headers. Those that may be missing are `Option`s.
+/// The functions of a plugin, in the order of the headers. Optional functions are `Option`s.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table<Init, Props, Listen, Connect, Isend, Irecv, Tail> {
@@ -270,17 +270,17 @@ pub(crate) struct Table<Init, Props, Listen, Connect, Isend, Irecv, Tail> {
     pub(crate) tail: Tail,
 }
 
-// SAFETY: functions, and a name that never changes.
+// SAFETY: contains only functions and a constant name.
 unsafe impl<I, P, L, C, S, R, T> Sync for Table<I, P, L, C, S, R, T> {}
 
-/// What versions 9 and 10 have behind that.
+/// Further functions of versions 9 and 10.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct TailV9 {
     pub(crate) make_v_device: MakeVDevice<MAX_MERGED_V11>,
 }
 
-/// What versions 11 and 12 have behind that.
+/// Further functions of versions 11 and 12.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct TailV11<const MOST: usize> {

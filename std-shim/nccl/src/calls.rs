@@ -1,7 +1,7 @@
-//! The functions of the tables. Each turns what C passes into what the plugin takes, and nothing more.
+//! The functions of the tables. Each only converts the arguments of C into those of the plugin.
 //!
-//! All of them are `unsafe`: the rules of NCCL's interface are their contract. Pointers are to what the headers say, or
-//! null, which is refused; handles may be anything.
+//! All of them are `unsafe`: the rules of NCCL's interface are their contract. Pointers are null,
+//! which is refused, or valid for the types in the headers. Handles may be any value.
 
 use crate::abi::{
     CommConfig, Logger, MAX_REQUESTS, Merged, OPTIONAL_COMPLETION, PTR_CUDA, PTR_HOST, Profiler,
@@ -18,17 +18,17 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::slice;
 
-/// A connection has room for what NCCL has under way.
+/// A connection has room for all requests that NCCL may have in progress.
 const _: () = assert!(MAX_REQUESTS <= SLOTS);
 
-/// Something that is written for the caller.
+/// Writes a result for the caller.
 ///
 /// # Safety
 ///
-/// The pointer is null, or to what may be written.
+/// The pointer is null or valid for writes.
 pub(crate) unsafe fn give<T>(to: *mut T, what: &str, value: T) -> Result<(), Refusal> {
     check(to, what)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -38,23 +38,21 @@ fn check<T>(pointer: *const T, what: &str) -> Result<(), Refusal> {
     if pointer.is_null() { Err(Refusal::argument(format!("{what} is null"))) } else { Ok(()) }
 }
 
-/// An array of the caller's.
+/// Returns an array of the caller.
 ///
 /// # Safety
 ///
-/// The pointer is null, or to so many elements.
+/// The pointer is null or valid for `count` elements.
 unsafe fn array<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T], Refusal> {
     check(from, what)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { slice::from_raw_parts(from, count) })
 }
 
-/// How many buffers, if so many are possible.
+/// Returns the number of buffers, if it is valid.
 fn count(n: c_int) -> Result<usize, Refusal> {
     let count = usize::try_from(n).ok().filter(|count| (1..=MAX_BUFFERS).contains(count));
-    count.ok_or_else(|| {
-        Refusal::argument(format!("{n} buffers, where 1 to {MAX_BUFFERS} are possible"))
-    })
+    count.ok_or_else(|| Refusal::argument(format!("{n} buffers: 1 to {MAX_BUFFERS} are possible")))
 }
 
 fn size(bytes: c_int) -> Result<usize, Refusal> {
@@ -105,12 +103,11 @@ pub(crate) unsafe extern "C" fn make_v_device<const MOST: usize>(
     guard("makeVDevice", || {
         check(device, "the number of the device")?;
         check(merged, "the NICs")?;
-        // SAFETY: it is not null, and the NICs that are to be merged.
+        // SAFETY: it is not null, and points to the NICs to be merged.
         let Merged { count, devices } = unsafe { merged.read() };
         let parts = usize::try_from(count).ok().and_then(|count| devices.get(..count));
-        let parts = parts.ok_or_else(|| {
-            Refusal::argument(format!("{count} NICs, where 1 to {MOST} are possible"))
-        })?;
+        let parts = parts
+            .ok_or_else(|| Refusal::argument(format!("{count} NICs: 1 to {MOST} are possible")))?;
         let made = plugin::merge(parts)?;
         // SAFETY: it is not null, and to be written.
         unsafe { give(device, "the number of the device", made) }
@@ -141,7 +138,7 @@ pub(crate) unsafe extern "C" fn listen(
     handle: *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_listen(Scope::Process, device, handle, to) }
 }
 
@@ -151,7 +148,7 @@ pub(crate) unsafe extern "C" fn listen_in(
     handle: *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_listen(Scope::Context(context), device, handle, to) }
 }
 
@@ -185,7 +182,7 @@ pub(crate) unsafe extern "C" fn connect_plain(
     to: *mut *mut c_void,
     _offload: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_connect(Scope::Process, (device, ptr::null()), handle, to) }
 }
 
@@ -196,7 +193,7 @@ pub(crate) unsafe extern "C" fn connect_with(
     to: *mut *mut c_void,
     _offload: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_connect(Scope::Process, (device, config), handle, to) }
 }
 
@@ -207,7 +204,7 @@ pub(crate) unsafe extern "C" fn connect_in(
     to: *mut *mut c_void,
     _offload: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_connect(Scope::Context(context), (device, ptr::null()), handle, to) }
 }
 
@@ -256,7 +253,9 @@ pub(crate) unsafe extern "C" fn reg_mr_dma_buf(
     guard("regMrDmaBuf", || {
         check(to, "the registration")?;
         if fd < 0 || (kind != PTR_CUDA && kind != PTR_HOST) {
-            return Err(Refusal::argument(format!("a dma-buf {fd} of memory of kind {kind}")));
+            return Err(Refusal::argument(format!(
+                "cannot register dma-buf {fd} as memory of kind {kind}"
+            )));
         }
         // SAFETY: it is not -1, and open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -309,7 +308,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     to: *mut *mut c_void,
 ) -> Status {
     let buffer = size(bytes).map(|length| buffer(data, length, tag, memory));
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_isend(connection, buffer, to) }
 }
 
@@ -321,7 +320,7 @@ pub(crate) unsafe extern "C" fn isend_v9(
     memory: *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_isend(connection, Ok(buffer(data, length, tag, memory)), to) }
 }
 
@@ -334,7 +333,7 @@ pub(crate) unsafe extern "C" fn isend_v10(
     _profiled: *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_isend(connection, Ok(buffer(data, length, tag, memory)), to) }
 }
 
@@ -365,7 +364,7 @@ unsafe fn do_irecv<S: Copy>(
         for at in 0..count {
             buffers.push(buffer(data[at], length(sizes[at])?, tags[at], memories[at]));
         }
-        // SAFETY: it is not null; what stands there says whether NCCL waits for the completion.
+        // SAFETY: it is not null; NCCL stores there whether it waits for the completion.
         let early = unsafe { to.read() }.addr() == OPTIONAL_COMPLETION;
         // SAFETY: it is not null, and to be written.
         unsafe { to.write(ptr::null_mut()) };
@@ -384,7 +383,7 @@ pub(crate) unsafe extern "C" fn irecv_v8(
     memories: *const *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_irecv(connection, n, (data, sizes, tags, memories), size, to) }
 }
 
@@ -397,7 +396,7 @@ pub(crate) unsafe extern "C" fn irecv_v9(
     memories: *const *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_irecv(connection, n, (data, sizes, tags, memories), Ok, to) }
 }
 
@@ -411,7 +410,7 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     _profiled: *const *mut c_void,
     to: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { do_irecv(connection, n, (data, sizes, tags, memories), Ok, to) }
 }
 

@@ -1,4 +1,4 @@
-//! What the caller is told: a code, and words through its logger. Nothing unwinds into C.
+//! Errors for the caller: a code, and a line in its log. Panics do not unwind into C.
 
 use crate::abi::Status;
 use crate::log;
@@ -10,19 +10,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
-    /// The system or the hardware refused.
+    /// An error of the system or the hardware.
     System = 2,
-    /// The caller broke the interface's rules, or this plugin did.
+    /// The caller or this plugin broke the interface's rules.
     Internal = 3,
     /// An argument that cannot be.
     Argument = 4,
-    /// The user's mistake: a setting, or sizes that do not match.
+    /// An error of the user: an invalid setting, or sizes that do not match.
     Usage = 5,
     /// The peer or the network failed.
     Remote = 6,
 }
 
-/// Why a call failed. Boxed, so that what calls return when they do not fail stays in registers.
+/// Why a call failed. Boxed, so that the result of a successful call fits in registers.
 #[derive(Debug)]
 pub(crate) struct Refusal(Box<Reason>);
 
@@ -55,7 +55,7 @@ impl Deref for Refusal {
 
 const SUCCESS: Status = 0;
 
-/// Runs what a function of a table does: its code is returned, and why it failed is logged.
+/// Runs the body of a function of the table. Returns its code, and logs the reason if it failed.
 pub(crate) fn guard(function: &'static str, call: impl FnOnce() -> Result<(), Refusal>) -> Status {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => SUCCESS,
@@ -68,7 +68,7 @@ pub(crate) fn guard(function: &'static str, call: impl FnOnce() -> Result<(), Re
 fn panicked() -> Refusal {
     Refusal::new(
         Code::Internal,
-        "the plugin panicked: what it was working on is of no use any more",
+        "the plugin panicked: the object of the call can no longer be used",
     )
 }
 

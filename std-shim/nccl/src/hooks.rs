@@ -1,4 +1,4 @@
-//! What only tests call.
+//! Functions for tests.
 
 use crate::devices::inject;
 use crate::guard::guard;
@@ -6,19 +6,19 @@ use crate::plugin;
 use polyrail::nic::Fault;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Something happens to a software NIC when it has carried so many more bytes, at once if that is 0; returns 0 if
-/// there is such a NIC and such a fault.
+/// Injects a fault into a software NIC after it has carried this many more bytes, or at once for 0.
+/// Returns 0 if the NIC and the fault exist.
 ///
 /// # Safety
 ///
-/// `name` is a text of C.
+/// `name` is a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn polyrail_nccl_test_fault(
     name: *const c_char,
     after_bytes: u64,
     fault: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let fault = match fault {
         0 => Fault::LinkDown,
@@ -33,12 +33,13 @@ unsafe extern "C" fn polyrail_nccl_test_fault(
     if inject(&name, after_bytes, fault) { 0 } else { -1 }
 }
 
-/// The plugin panics while it has this connection, and says nothing of it: others would take that for a failed test.
+/// Makes the plugin panic in a call with this connection, without the panic message, which would
+/// look like a failed test.
 #[unsafe(no_mangle)]
 extern "C" fn polyrail_nccl_test_panic(connection: *mut c_void) -> c_int {
     guard("a test", || {
         plugin::with_connection(connection, |_| -> Result<(), _> {
-            std::panic::resume_unwind(Box::new("as a test wants it"))
+            std::panic::resume_unwind(Box::new("requested by a test"))
         })
     })
 }

@@ -1,14 +1,18 @@
-//! NCCL's network plugin over polyrail: its file is `libnccl-net-polyrail.so`, its interface the tables
-//! `ncclNetPlugin_v8` to `ncclNetPlugin_v12`. README.md says how it is built, installed and set up.
+//! A network plugin for NCCL over polyrail. It is built as `libnccl-net-polyrail.so` and exports
+//! the tables `ncclNetPlugin_v8` to `ncclNetPlugin_v12`. README.md describes building, installing
+//! and settings.
 //!
 //! # Reading order
 //!
-//! 1. `abi` is NCCL's interface; `tables` what NCCL finds, `calls` the functions in them, and `properties` those that
-//!    describe devices; each within `guard`, which turns what failed into a code and words for NCCL's logger (`log`);
+//! 1. `abi` declares NCCL's interface. `tables` are the exported tables, `calls` their functions,
+//!    and `properties` the functions that describe devices. Each runs within `guard`, which turns
+//!    errors into a code and a line in NCCL's log (`log`);
 //! 2. `settings` come from the environment;
-//! 3. `devices` are the NICs and what is made of several, and `rails` what the rest asks of them, whatever their kind;
-//! 4. `meet`: two ends find each other; `comm`: a connection, its requests and memory, which `registering` registers;
-//! 5. `slots` has everything that NCCL holds handles of, and `plugin` what there is once in a process.
+//! 3. `devices` are NICs and merged NICs, and `rails` is the interface to both kinds of them;
+//! 4. `meet` connects two ends; `comm` is a connection with its requests and memory, which
+//!    `registering` registers;
+//! 5. `slots` contains all objects for which NCCL has handles, and `plugin` the state of the
+//!    process.
 
 mod abi;
 mod calls;

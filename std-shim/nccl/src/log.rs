@@ -1,4 +1,4 @@
-//! What happens is told through NCCL's logger.
+//! Logging through NCCL's logger.
 
 use crate::abi::Logger;
 use std::ffi::{CString, c_int, c_ulong};
@@ -11,25 +11,25 @@ const TRACE: c_int = 5;
 const ALL: c_ulong = !0;
 const INIT_AND_NET: c_ulong = 1 | 16;
 
-/// How much is told; NCCL itself tells no more than NCCL_DEBUG asks for.
+/// How much is logged. NCCL then prints the levels that NCCL_DEBUG selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Level {
     /// Nothing.
     None,
-    /// What failed.
+    /// Failures.
     Warn,
-    /// What was set up, and what became of rails.
+    /// Set-up, and events of rails.
     #[default]
     Info,
-    /// Each connection.
+    /// Also each connection.
     Trace,
 }
 
 static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 
-/// Tells through this logger from now on.
+/// Sets the logger.
 pub(crate) fn use_logger(logger: Option<Logger>) {
     let logger = logger.map_or(std::ptr::null_mut(), |logger| logger as *mut ());
     LOGGER.store(logger, Ordering::Release);
@@ -56,9 +56,9 @@ fn tell(level: Level, (nccls, subsystems): (c_int, c_ulong), words: &str) {
     if logger.is_null() || level as u8 > LEVEL.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: `use_logger` made the pointer of such a function.
+    // SAFETY: `use_logger` stored a function of this type.
     let logger = unsafe { std::mem::transmute::<*mut (), Logger>(logger) };
-    // Words of peers and devices may have anything in them.
+    // Texts from peers and devices may contain any character.
     let words = CString::new(words.replace('\0', " ")).unwrap_or_default();
     // SAFETY: NCCL's logger is like printf; the format takes one text. All texts end with a zero byte and outlive
     // the call.

@@ -1,4 +1,4 @@
-//! What there is once in a process: settings, devices, and everything that NCCL has handles of.
+//! The state of the process: settings, devices, and all objects for which NCCL has handles.
 
 use crate::abi::{CommConfig, Logger, TRAFFIC_CLASS_UNDEFINED};
 use crate::comm::{CONNECTIONS, Connection, Role, caretaker};
@@ -22,13 +22,14 @@ struct Plugin {
     devices: Devices,
 }
 
-/// A communicator of NCCL's.
+/// A communicator of NCCL.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     traffic_class: Option<u8>,
 }
 
-/// Something of a communicator: its serial number, 0 if there are none.
+/// An object that belongs to a communicator, identified by its serial number; 0 in versions without
+/// communicators.
 struct Owned<T> {
     context: u64,
     device: Arc<Device>,
@@ -36,20 +37,21 @@ struct Owned<T> {
     thing: T,
 }
 
-/// What a call belongs to: a communicator, in versions that have them.
+/// The owner of a call's objects: a communicator, in versions that have them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
     Process,
     Context(*mut c_void),
 }
 
-/// Starts the plugin. Settings are read if nothing is open. Unless they differ, what was merged stays: NCCL, where it
-/// has no communicators here, knows its devices by their numbers for as long as the process lives.
+/// Starts the plugin. Settings are read if nothing is open. If they are unchanged, merged devices
+/// stay, because NCCL versions without communicators keep device numbers as long as the process
+/// lives.
 pub(crate) fn init(logger: Option<Logger>) -> Result<(), Refusal> {
     start(logger, |_| {})
 }
 
-/// Starts the plugin; `again` is called if it has these devices already, and nothing is open.
+/// Starts the plugin. Calls `again` if it has these devices already and nothing is open.
 fn start(logger: Option<Logger>, again: impl FnOnce(&mut Devices)) -> Result<(), Refusal> {
     log::use_logger(logger);
     let mut plugin = PLUGIN.write().map_err(|_| panicked())?;
@@ -74,7 +76,8 @@ fn start(logger: Option<Logger>, again: impl FnOnce(&mut Devices)) -> Result<(),
     Ok(())
 }
 
-/// Starts the plugin for a communicator, and returns its handle. The first one merges NICs anew.
+/// Starts the plugin for a communicator, and returns its handle. The first communicator removes
+/// earlier merged devices.
 pub(crate) fn init_context(
     logger: Option<Logger>,
     config: Option<CommConfig>,
@@ -86,7 +89,7 @@ pub(crate) fn init_context(
     Ok(encode(Kind::Context, serial, place))
 }
 
-/// Ends a communicator, with what it had not brought to an end.
+/// Ends a communicator, and closes its remaining objects.
 pub(crate) fn finalize(context: *mut c_void) -> Result<(), Refusal> {
     let handle = decode(Kind::Context, context).ok_or_else(|| no(Kind::Context))?;
     CONTEXTS.remove(handle).ok_or_else(|| no(Kind::Context))?;
@@ -103,17 +106,17 @@ pub(crate) fn traffic_class(config: CommConfig) -> Result<Option<u8>, Refusal> {
     match config.traffic_class {
         TRAFFIC_CLASS_UNDEFINED => Ok(None),
         class => u8::try_from(class).map(Some).map_err(|_| {
-            Refusal::argument(format!("traffic class {class}, where 0 to 255 are possible"))
+            Refusal::argument(format!("traffic class {class}: 0 to 255 are possible"))
         }),
     }
 }
 
-/// Contexts have numbers from 1 on, which no two share.
+/// Returns the number of a context, from 1. No two contexts share a number.
 fn owner_of((serial, place): (u64, u16)) -> u64 {
     serial << u16::BITS | u64::from(place)
 }
 
-/// Calls what is done with the devices.
+/// Runs a closure with the devices.
 pub(crate) fn with_devices<T>(
     call: impl FnOnce(&Devices) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
@@ -126,7 +129,7 @@ pub(crate) fn merge(parts: &[c_int]) -> Result<c_int, Refusal> {
     plugin.as_mut().ok_or_else(not_started)?.devices.merge(parts)
 }
 
-/// Whether receives in memory of this machine's own are flushed, too.
+/// Returns whether receives in host memory are flushed, too.
 pub(crate) fn always_flushes() -> Result<bool, Refusal> {
     Ok(plugin()?.as_ref().ok_or_else(not_started)?.settings.always_flush)
 }
@@ -135,7 +138,7 @@ fn plugin() -> Result<RwLockReadGuard<'static, Option<Plugin>>, Refusal> {
     PLUGIN.read().map_err(|_| panicked())
 }
 
-/// Where a connection of this device is made, and whose it is.
+/// Returns the site of a connection of this device, and its owner.
 fn site(scope: Scope, place: c_int, class: Option<u8>) -> Result<(Site, u64), Refusal> {
     let (owner, chosen) = match scope {
         Scope::Process => (0, class),
@@ -156,7 +159,7 @@ fn site(scope: Scope, place: c_int, class: Option<u8>) -> Result<(Site, u64), Re
     Ok((site, owner))
 }
 
-/// A number that no other process has.
+/// Returns a random number that identifies this process.
 fn process() -> Result<u64, Refusal> {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     if let Some(process) = PROCESS.get() {
@@ -185,23 +188,24 @@ pub(crate) unsafe fn listen(
     let (listener, told) = Listener::new(site.clone())?;
     let listener = LISTENERS.insert(|_| owned(&site, context, listener));
     let (serial, place) = listener.ok_or_else(|| full("listening ends"))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { told.write(handle) };
     Ok(encode(Kind::Listener, serial, place))
 }
 
-/// Connects, or goes on with an attempt that the handle tells of. Null: call again.
+/// Connects, or continues the attempt that is noted in the handle. Null: call again.
 ///
 /// # Safety
 ///
-/// `handle` has 128 bytes, of one that listens; nobody else uses them now.
+/// `handle` is valid for 128 bytes, which contain a listening end's handle, and only this call uses
+/// them.
 pub(crate) unsafe fn connect(
     scope: Scope,
     device: c_int,
     class: Option<u8>,
     handle: *mut c_void,
 ) -> Result<*mut c_void, Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (told, noted) = unsafe { Handle::read(handle) }?;
     let (site, context) = site(scope, device, class)?;
     let noted = decode(Kind::Attempt, std::ptr::without_provenance_mut(noted as usize));
@@ -223,24 +227,24 @@ pub(crate) unsafe fn connect(
         Ok(Some(met)) => met,
         Ok(None) => {
             let attempt = encode(Kind::Attempt, under_way.0, under_way.1).addr() as u64;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { Handle::note_attempt(handle, attempt) };
             return Ok(std::ptr::null_mut());
         }
         Err(refusal) => {
             ATTEMPTS.remove(under_way);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { Handle::note_attempt(handle, 0) };
             return Err(refusal);
         }
     };
     let attempt = ATTEMPTS.remove(under_way).ok_or_else(|| no(Kind::Attempt))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { Handle::note_attempt(handle, 0) };
     open(Role::Sender, met, &attempt)
 }
 
-/// The next connection of a listening end. Null: call again.
+/// Returns the next connection of a listening end. Null: call again.
 pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
     let handle = decode(Kind::Listener, listener).ok_or_else(|| no(Kind::Listener))?;
     let mut slot = LISTENERS.get(handle).map_err(|missing| why(missing, Kind::Listener))?;
@@ -251,7 +255,7 @@ pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
     }
 }
 
-/// A connection of two ends that have met.
+/// Opens a connection of two ends that have connected.
 fn open<T>(role: Role, met: Met, by: &Owned<T>) -> Result<*mut c_void, Refusal> {
     let &Owned { context, ref device, always_flush, .. } = by;
     let connection = CONNECTIONS
@@ -271,19 +275,19 @@ const fn kind_of(role: Role) -> Kind {
     }
 }
 
-/// Stops to listen.
+/// Stops listening.
 pub(crate) fn close_listen(listener: *mut c_void) -> Result<(), Refusal> {
     let handle = decode(Kind::Listener, listener).ok_or_else(|| no(Kind::Listener))?;
     LISTENERS.remove(handle).map(drop).ok_or_else(|| no(Kind::Listener))
 }
 
-/// Ends a connection, whatever it is doing.
+/// Ends a connection in any state.
 pub(crate) fn close(role: Role, connection: *mut c_void) -> Result<(), Refusal> {
     let handle = decode(kind_of(role), connection).ok_or_else(|| no(kind_of(role)))?;
     take(handle).map(end).ok_or_else(|| no(kind_of(role)))
 }
 
-/// Takes a connection out: requests of the next one in its place have other numbers.
+/// Removes a connection. Requests of the next connection in its place have other numbers.
 fn take(handle: (u64, u16)) -> Option<Connection> {
     if let Ok(mut slot) = CONNECTIONS.get(handle)
         && let Some(connection) = &slot.value
@@ -298,7 +302,7 @@ fn end(connection: Connection) {
     connection.close();
 }
 
-/// A connection of either kind, and its place.
+/// Returns a connection of either kind, and its place.
 fn find(connection: *mut c_void) -> Result<(MutexGuard<'static, Slot<Connection>>, u16), Refusal> {
     let sender = decode(Kind::Sender, connection);
     let kind = if sender.is_some() { Kind::Sender } else { Kind::Receiver };
@@ -307,7 +311,7 @@ fn find(connection: *mut c_void) -> Result<(MutexGuard<'static, Slot<Connection>
     Ok((slot, handle.1))
 }
 
-/// Calls what is done with a connection.
+/// Runs a closure with a connection.
 #[inline]
 pub(crate) fn with_connection<T>(
     connection: *mut c_void,
@@ -317,7 +321,7 @@ pub(crate) fn with_connection<T>(
     call(slot.value.as_mut().ok_or_else(|| no(Kind::Sender))?)
 }
 
-/// The same for what makes a request: its handle, or null.
+/// Runs a closure that makes a request, and returns the request's handle, or null.
 #[inline]
 pub(crate) fn request(
     connection: *mut c_void,
@@ -328,7 +332,7 @@ pub(crate) fn request(
     Ok(made.map_or(std::ptr::null_mut(), |serial| encode(Kind::Request, serial, place)))
 }
 
-/// Calls what is done with a request.
+/// Runs a closure with a request.
 #[inline]
 pub(crate) fn with_request<T>(
     request: *mut c_void,
@@ -339,14 +343,14 @@ pub(crate) fn with_request<T>(
     call(slot.value.as_mut().ok_or_else(|| no(Kind::Request))?, serial)
 }
 
-/// Ends what is of a communicator.
+/// Removes the objects of a communicator.
 fn remove_of<T>(slots: &Slots<Owned<T>>, owner: u64) {
     for handle in slots.find_all(|owned| owned.context == owner) {
         slots.remove(handle);
     }
 }
 
-/// Ends attempts that took too long, and that nobody goes on with now.
+/// Removes connection attempts that took too long and that no call is continuing.
 fn remove_late() {
     for place in (0..ATTEMPTS.bound()).map(|place| place as u16) {
         let serial = ATTEMPTS.try_at(place).and_then(|slot| {
@@ -358,7 +362,7 @@ fn remove_late() {
 }
 
 fn no(kind: Kind) -> Refusal {
-    Refusal::argument(format!("a handle that is no {kind:?}, or of one that is closed"))
+    Refusal::argument(format!("not a handle of a {kind:?}, or already closed"))
 }
 
 fn why(missing: Missing, kind: Kind) -> Refusal {
@@ -371,7 +375,7 @@ fn why(missing: Missing, kind: Kind) -> Refusal {
 fn panicked() -> Refusal {
     Refusal::new(
         Code::Internal,
-        "the plugin panicked while it worked on this, which is of no use any more",
+        "the plugin panicked in an earlier call with this object, which can no longer be used",
     )
 }
 

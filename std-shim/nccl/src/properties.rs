@@ -1,4 +1,4 @@
-//! What NCCL is told of a device, in the form of each version.
+//! Properties of a device, in the layout of each version.
 
 use crate::abi::{
     ID_UNDEFINED, MAX_MERGED_V11, Merged, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
@@ -12,16 +12,16 @@ use polyrail::p2p::MAX_BUFFERS;
 use std::ffi::c_int;
 use std::ptr;
 
-/// Connections of one process.
+/// Maximum number of connections of a process.
 const MAX_COMMS: c_int = 1 << 16;
 
-/// The longest message that NCCL is to send.
+/// Maximum length of a message.
 const MAX_BYTES: usize = 1 << 30;
 
-/// No version of code on the GPU.
+/// No code on the GPU.
 const NO_DEVICE_CODE: c_int = 0;
 
-/// What all versions say of a device, as version 12 does.
+/// Returns the properties in the layout of version 12, from which the others are made.
 fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
     let description = &device.description;
     let mut merged = Merged { count: device.parts.len() as c_int, devices: [0; _] };
@@ -35,7 +35,7 @@ fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
         force_flush: always_flush.into(),
         speed_mbps: c_int::try_from(description.speed_mbps).unwrap_or(c_int::MAX),
         port: description.port.into(),
-        // NCCL takes its own idea of it then.
+        // 0: NCCL uses its own estimate.
         latency_us: 0.0,
         max_comms: MAX_COMMS,
         max_recvs: MAX_BUFFERS as c_int,
@@ -50,7 +50,7 @@ fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
     }
 }
 
-/// Version 12 may have made a device of more NICs than there is room for here: the first ones are told.
+/// Version 12 may have merged more NICs than this layout has room for: the first ones are reported.
 fn v9(p: PropertiesV12) -> PropertiesV9 {
     let mut devices = [0; MAX_MERGED_V11];
     devices.copy_from_slice(&p.merged.devices[..MAX_MERGED_V11]);
@@ -93,13 +93,13 @@ fn v8(p: PropertiesV12) -> PropertiesV8 {
 
 /// # Safety
 ///
-/// The pointer is null, or to what may be written.
+/// The pointer is null or valid for writes.
 unsafe fn get_properties<P>(device: c_int, to: *mut P, form: fn(PropertiesV12) -> P) -> Status {
     guard("getProperties", || {
         let always_flush = plugin::always_flushes()?;
         let found =
             plugin::with_devices(|devices| Ok(properties(devices.get(device)?, always_flush)))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(to, "the properties", form(found)) }
     })
 }
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn get_properties_v12(
     device: c_int,
     to: *mut PropertiesV12,
 ) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { get_properties(device, to, |properties| properties) }
 }
 
@@ -118,16 +118,16 @@ pub(crate) unsafe extern "C" fn get_properties_v11(
 ) -> Status {
     let form =
         |p| PropertiesV11 { before: v9(p), max_multi_request_size: p.max_multi_request_size };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { get_properties(device, to, form) }
 }
 
 pub(crate) unsafe extern "C" fn get_properties_v9(device: c_int, to: *mut PropertiesV9) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { get_properties(device, to, v9) }
 }
 
 pub(crate) unsafe extern "C" fn get_properties_v8(device: c_int, to: *mut PropertiesV8) -> Status {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { get_properties(device, to, v8) }
 }

@@ -1,4 +1,4 @@
-//! What connections are made of, whatever the kind of devices: both backends of the library have the same shape.
+//! The interface of connections to both kinds of devices, without type parameters for the backend.
 
 use arrayvec::ArrayVec;
 use polyrail::backend::{DeviceError, DmaBuf, Domain};
@@ -15,14 +15,15 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Completions taken at a time.
+/// Maximum number of completions per poll.
 const BUDGET: usize = 32;
 
-/// What peers do with memory: they write messages, and this end's own devices read what is to be flushed.
+/// Access to registered memory: peers write messages, and this end's own devices read it for
+/// flushes.
 const ACCESS: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
 
-/// One end of a connection, which sends or receives: [`P2pEndpoint`] on any backend.
+/// One end of a connection, which sends or receives: a [`P2pEndpoint`] on any backend.
 pub(crate) trait Wire: Send {
     fn address(&self) -> P2pAddress;
     fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError>;
@@ -33,7 +34,7 @@ pub(crate) trait Wire: Send {
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError>;
-    /// Of memory that this process can read.
+    /// Like `isend`, inline. Only for memory that this process can read.
     fn isend_inline(
         &mut self,
         buffer: LocalBuffer,
@@ -47,9 +48,9 @@ pub(crate) trait Wire: Send {
     fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
     fn next_message(&mut self) -> Option<P2pMessage>;
     fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError>;
-    /// Messages either way may be lost, and there is a new link.
+    /// Reports a new link. Messages in either direction may be lost.
     fn link_restored(&mut self);
-    /// What happened to a rail, on the device of this name.
+    /// Returns the next event of a rail, with the name of its device.
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)>;
     fn failure(&self) -> Option<&Failure>;
     fn fail(&mut self);
@@ -141,12 +142,12 @@ where
     }
 }
 
-/// Memory of NCCL's, registered with all NICs of a device until it is dropped.
+/// Memory of NCCL, registered with all NICs of a device until this is dropped.
 pub(crate) struct Registered {
     addr: u64,
     length: usize,
     pub(crate) keys: ArrayVec<DeviceKeys, MAX_DEVICES>,
-    /// Memory of a GPU, whose readers do not see what a NIC wrote when its completion comes.
+    /// Whether it is memory of a GPU, where data of a NIC can become visible after its completion.
     pub(crate) is_gpu: bool,
     _held: Box<dyn Any + Send>,
 }
@@ -162,28 +163,29 @@ impl Registered {
         Self { addr, length, keys, is_gpu, _held: held }
     }
 
-    /// Describes `length` bytes from `addr` on, if they lie within.
+    /// Describes `length` bytes from `addr`, if they lie within the memory.
     pub(crate) fn local(&self, addr: u64, length: u32) -> Option<LocalBuffer> {
         let offset = addr.checked_sub(self.addr)?;
         let end = offset.checked_add(length.into())?;
-        // SAFETY: whoever registered the memory promised that it stays, and that requests may use it.
+        // SAFETY: guaranteed by the caller of the registration: the memory stays, and requests may
+        // use it.
         (end <= self.length as u64).then(|| unsafe { LocalBuffer::new(addr, length) })
     }
 }
 
 /// The NICs of a device, one or several.
 pub(crate) trait Nics: Send + Sync {
-    /// How many there are.
+    /// Returns the number of NICs.
     fn count(&self) -> usize;
 
-    /// An end of a connection over them.
+    /// Makes an end of a connection over these NICs.
     fn wire(&self, builder: &P2pBuilder) -> Result<Box<dyn Wire>, P2pBuildError>;
 
-    /// Registers memory with each.
+    /// Registers memory with each NIC.
     ///
     /// # Safety
     ///
-    /// The memory stays as it is until what is returned is dropped.
+    /// The memory stays allocated until the result is dropped.
     unsafe fn register(
         &self,
         start: *mut u8,
@@ -191,21 +193,21 @@ pub(crate) trait Nics: Send + Sync {
         is_gpu: bool,
     ) -> Result<Registered, DeviceError>;
 
-    /// Registers memory behind a dma-buf with each.
+    /// Registers memory behind a dma-buf with each NIC.
     ///
     /// # Safety
     ///
-    /// The same.
+    /// As [`register`](Self::register).
     unsafe fn register_dma_buf(&self, dma_buf: &DmaBuf<'_>) -> Result<Registered, DeviceError>;
 }
 
 struct NicsOf<D: Domain> {
     domains: Vec<D>,
-    /// Registers what is registered already but once; what nobody uses any more goes at once.
+    /// Shares registrations of the same memory, and deregisters unused memory at once.
     cache: RegistrationCache<D>,
 }
 
-/// Of these domains.
+/// Makes the interface to these domains.
 pub(crate) fn nics<D>(domains: Vec<D>) -> Arc<dyn Nics>
 where
     D: Domain,
@@ -242,7 +244,7 @@ where
         length: usize,
         is_gpu: bool,
     ) -> Result<Registered, DeviceError> {
-        // SAFETY: the caller's promise; the cache keeps nothing that nobody uses.
+        // SAFETY: guaranteed by the caller; the cache keeps no unused registrations.
         let buffer = unsafe { self.cache.get(start, length, ACCESS) }?;
         let keys = buffer.own_keys();
         Ok(Registered::new((buffer.addr(), buffer.len()), keys, is_gpu, Box::new(buffer)))
@@ -250,7 +252,7 @@ where
 
     unsafe fn register_dma_buf(&self, dma_buf: &DmaBuf<'_>) -> Result<Registered, DeviceError> {
         let domains: Vec<&D> = self.domains.iter().collect();
-        // SAFETY: the caller's promise; no request with memory of a GPU is inline.
+        // SAFETY: guaranteed by the caller; requests with memory of a GPU are never inline.
         let buffer = unsafe { ForeignBuffer::of_dma_buf(dma_buf, ACCESS, &domains) }?;
         let keys = buffer.own_keys();
         Ok(Registered::new((buffer.addr(), buffer.len()), keys, true, Box::new(buffer)))

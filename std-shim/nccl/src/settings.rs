@@ -1,4 +1,4 @@
-//! Settings, from the environment: a plugin has no other way to be told.
+//! Settings, from the environment, because NCCL passes no others to a plugin.
 
 use crate::log::Level;
 use polyrail::backend::DeviceName;
@@ -7,31 +7,31 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What all variables begin with.
+/// The prefix of all variables.
 const PREFIX: &str = "POLYRAIL_";
 
-/// Which kind of devices.
+/// The kind of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// Real ones.
+    /// Real NICs.
     #[default]
     Verbs,
-    /// Those in memory: both ranks are in one process.
+    /// Software NICs: all ranks are in one process.
     Software,
 }
 
-/// All settings, with what holds if nothing is said.
+/// All settings. The default is used for missing variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) backend: Backend,
-    /// Empty: all there are.
+    /// Empty: all active ports.
     pub(crate) devices: Vec<DeviceName>,
-    /// Of a connection; as many as the end with more devices has, if nothing is said.
+    /// Rails of a connection; by default the number of NICs of the end that has more.
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
     /// Messages up to this many bytes go over one rail.
     pub(crate) split_threshold: u32,
-    /// Messages from this many bytes on tell of their payload by a request of its own.
+    /// From this many bytes on, payload and immediate are two requests.
     pub(crate) separate_signal: Option<u32>,
     pub(crate) traffic_class: u8,
     pub(crate) service_level: u8,
@@ -39,20 +39,20 @@ pub(crate) struct Settings {
     /// The code of the acknowledgement timeout: 4.096 us * 2^code.
     pub(crate) qp_timeout: u8,
     pub(crate) retries: u8,
-    /// How long both ends may take to meet.
+    /// How long the two ends may take to connect.
     pub(crate) connect_timeout: Duration,
-    /// Whether other rails take over from one that fails.
+    /// Whether other rails take over when a rail fails.
     pub(crate) healing: bool,
-    /// How long a rail may make no headway.
+    /// How long a rail may make no progress.
     pub(crate) stall_timeout: Duration,
     /// How long rails may fail and come back without carrying anything.
     pub(crate) rail_timeout: Duration,
-    /// How long the TCP link of two ends may be away.
+    /// How long the TCP link between two ends may be broken.
     pub(crate) link_timeout: Duration,
-    /// The network device by whose address the two ends meet.
+    /// The network device for the TCP connection between two ends.
     pub(crate) interface: Option<String>,
     pub(crate) log_level: Level,
-    /// Whether receives in memory of this machine's own are flushed, too, and NCCL is asked to flush all.
+    /// Whether NCCL is asked to flush all receives, including those in host memory.
     pub(crate) always_flush: bool,
 }
 
@@ -82,25 +82,25 @@ impl Default for Settings {
     }
 }
 
-/// Of the plugin for NIXL, which reads the same environment.
+/// Settings of the plugin for NIXL, which reads the same environment.
 const OF_OTHERS: [&str; 4] = ["FRAGMENT", "TOKEN", "PORT", "SOFTWARE_BYTES_PER_SECOND"];
 
-/// A variable that means nothing here, or nothing at all.
+/// An unknown or malformed variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SettingError {
-    #[error("{0} is no variable of this plugin")]
+    #[error("{0} is not a setting of this plugin")]
     Unknown(String),
-    #[error("{name}={value:?}: {expected} is expected")]
+    #[error("{name}={value:?}: expected {expected}")]
     Malformed { name: String, value: OsString, expected: String },
 }
 
 impl Settings {
-    /// Reads them from the environment of this process.
+    /// Reads the settings from the environment of this process.
     pub(crate) fn from_env() -> Result<Self, SettingError> {
         Self::read(std::env::vars_os())
     }
 
-    /// Reads them from these variables, of which only those with the plugin's prefix matter.
+    /// Reads the settings from these variables; only those with the plugin's prefix are used.
     pub(crate) fn read(
         variables: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, SettingError> {
@@ -158,7 +158,7 @@ impl Settings {
     }
 }
 
-/// What a variable says.
+/// The value of a variable.
 struct Value<'v> {
     name: &'v str,
     value: &'v OsStr,
@@ -197,10 +197,10 @@ impl Value<'_> {
     fn milliseconds(&self) -> Result<Duration, SettingError> {
         let number: Option<u32> = self.parsed().filter(|number| *number > 0);
         let duration = number.map(|number| Duration::from_millis(number.into()));
-        duration.ok_or_else(|| self.malformed("a number of milliseconds from 1 on"))
+        duration.ok_or_else(|| self.malformed("a number of milliseconds, at least 1"))
     }
 
-    /// A number of bytes, perhaps with K, M or G behind it.
+    /// Parses a number of bytes, optionally with the suffix K, M or G.
     fn bytes(&self) -> Result<u32, SettingError> {
         let text = self.value.to_str().unwrap_or_default();
         let units = [('K', 10), ('M', 20), ('G', 30)];

@@ -1,19 +1,19 @@
-//! What NCCL holds of connections, listening ends and registrations: numbers, never addresses, so that one that is
-//! old, or never was, is recognised.
+//! Handles of connections, listening ends and registrations. A handle is a number and not an
+//! address, so stale and invalid handles are detected.
 //!
 //! ```text
 //!  bits 63..=60  kind, never 0
-//!       59..=16  serial number in its place, from 1 on: the next thing in the place has another one
+//!       59..=16  serial number in its place, from 1: the next object in the place has another one
 //!       15..=0   place
 //! ```
 //!
-//! As an address it would lie in the part of memory that no process has.
+//! As an address, a handle would not be canonical, so it never equals a pointer.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What a handle is of.
+/// The kind of a handle's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Attempt,
     Sender,
     Receiver,
-    /// Its place is that of the connection.
+    /// A request; the place is that of its connection.
     Request,
     Memory,
 }
@@ -30,16 +30,16 @@ pub(crate) enum Kind {
 const KIND_SHIFT: u32 = 60;
 const PLACE_BITS: u32 = 16;
 const PLACES: usize = 1 << PLACE_BITS;
-/// Serial numbers are below this.
+/// Upper limit of serial numbers.
 pub(crate) const SERIALS: u64 = 1 << (KIND_SHIFT - PLACE_BITS);
 
-/// A handle, as NCCL sees it.
+/// Returns a handle as NCCL's pointer.
 pub(crate) fn encode(kind: Kind, serial: u64, place: u16) -> *mut c_void {
     let handle = (kind as u64) << KIND_SHIFT | (serial % SERIALS) << PLACE_BITS | u64::from(place);
     ptr::without_provenance_mut(handle as usize)
 }
 
-/// Serial number and place, of a handle of this kind.
+/// Returns serial number and place of a handle of this kind.
 #[inline]
 pub(crate) fn decode(kind: Kind, handle: *mut c_void) -> Option<(u64, u16)> {
     let handle = handle.addr() as u64;
@@ -47,17 +47,17 @@ pub(crate) fn decode(kind: Kind, handle: *mut c_void) -> Option<(u64, u16)> {
     (handle >> KIND_SHIFT == kind as u64).then_some((serial, handle as u16))
 }
 
-/// Things that NCCL has handles of. A place, once made, is there for good.
+/// Objects for which NCCL has handles. Places are never freed.
 pub(crate) struct Slots<T: 'static> {
     chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
     free: Mutex<Free>,
 }
 
-/// A thing, and its serial number.
+/// An object and its serial number.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     pub(crate) serial: u64,
-    /// Serial numbers below this were given to what belonged to former things in this place.
+    /// Serial numbers below this were used for parts of earlier objects in this place.
     pub(crate) spent: u64,
     pub(crate) value: Option<T>,
 }
@@ -67,19 +67,19 @@ type Place<T> = Mutex<Slot<T>>;
 #[derive(Debug)]
 struct Free {
     places: Vec<u16>,
-    /// Places that were ever used.
+    /// Number of places used so far.
     used: usize,
 }
 
 const CHUNK: usize = 64;
 const CHUNKS: usize = PLACES / CHUNK;
 
-/// Why there is nothing behind a handle.
+/// Why a handle has no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// It is old, or of something else.
+    /// The handle is stale, or of another kind.
     NoSuch,
-    /// The plugin panicked while it had it.
+    /// The plugin panicked in a call with the object.
     Poisoned,
 }
 
@@ -97,8 +97,8 @@ impl<T> Slots<T> {
         &self.chunks[usize::from(place) / CHUNK]
     }
 
-    /// Takes something in, and returns its serial number and place; `None` if all places are taken. It is told
-    /// which serial numbers are [spent](Slot::spent).
+    /// Inserts an object, and returns its serial number and place; `None` if all places are taken.
+    /// `make` receives the number of [spent](Slot::spent) serial numbers.
     pub(crate) fn insert(&self, make: impl FnOnce(u64) -> T) -> Option<(u64, u16)> {
         let place = {
             let mut free = self.free();
@@ -121,19 +121,19 @@ impl<T> Slots<T> {
         Some((slot.serial, place))
     }
 
-    /// What is in a place, locked: its user looks whether it is what was meant.
+    /// Locks a place. The caller checks whether it contains the expected object.
     #[inline]
     pub(crate) fn at(&self, place: u16) -> Result<MutexGuard<'_, Slot<T>>, Missing> {
         let chunk = self.chunk(place).get().ok_or(Missing::NoSuch)?;
         chunk[usize::from(place) % CHUNK].lock().map_err(|_| Missing::Poisoned)
     }
 
-    /// The same, if nobody else has it now.
+    /// Locks a place, unless another call has locked it.
     pub(crate) fn try_at(&self, place: u16) -> Option<MutexGuard<'_, Slot<T>>> {
         self.chunk(place).get()?[usize::from(place) % CHUNK].try_lock().ok()
     }
 
-    /// What a handle is of, locked; its value is there.
+    /// Locks the object of a handle, whose value is present.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -143,7 +143,7 @@ impl<T> Slots<T> {
         if slot.serial == serial && slot.value.is_some() { Ok(slot) } else { Err(Missing::NoSuch) }
     }
 
-    /// Takes something out, even if the plugin panicked while it had it.
+    /// Removes an object, even if the plugin panicked in a call with it.
     pub(crate) fn remove(&self, (serial, place): (u64, u16)) -> Option<T> {
         let slot = &self.chunk(place).get()?[usize::from(place) % CHUNK];
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,8 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// Serial numbers and places of what fits, whoever has it now, even if the plugin panicked while it had it.
+    /// Returns serial numbers and places of matching objects. Waits for calls that use them, and
+    /// includes objects in whose calls the plugin panicked.
     pub(crate) fn find_all(&self, fits: impl Fn(&T) -> bool) -> Vec<(u64, u16)> {
         let found = |place: usize| {
             let place = place as u16;
@@ -164,13 +165,13 @@ impl<T> Slots<T> {
         (0..self.bound()).filter_map(found).collect()
     }
 
-    /// Places that are taken.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         let free = self.free();
         free.used - free.places.len()
     }
 
-    /// Places that were ever used are below this.
+    /// Returns the upper limit of places used so far.
     pub(crate) fn bound(&self) -> usize {
         self.free().used
     }
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(decode(Kind::Sender, ptr::without_provenance_mut(1)), None);
     }
 
-    /// Serial numbers have 44 bits: those that agree in the lower 32 are not the same.
+    /// Serial numbers have 44 bits, all of which are compared.
     #[test]
     fn handles_are_not_cut_to_32_bits() {
         let serial = 5 + (1 << 33);

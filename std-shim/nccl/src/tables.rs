@@ -1,11 +1,11 @@
-//! The tables that NCCL looks for, one for each version of its interface. They differ in what is passed; what is done
-//! is the same.
+//! The tables that NCCL looks for, one for each version of its interface. Versions differ only in
+//! their arguments.
 
 use crate::abi::*;
 use crate::calls::*;
 use crate::properties::*;
 
-/// A table of what versions differ in, and of what they have in common.
+/// Makes a table from the functions in which versions differ and those that they share.
 const fn table<I, P, L, C, S, R, T>(
     init: I,
     get_properties: GetProperties<P>,

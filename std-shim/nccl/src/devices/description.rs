@@ -1,9 +1,9 @@
-//! What NCCL wants to know of a NIC, and what finds them.
+//! Properties of a NIC that NCCL asks for, and the trait of kinds of NICs.
 
 use crate::rails::Nics;
 use std::sync::Arc;
 
-/// What NCCL wants to know of a NIC.
+/// Properties of a NIC that NCCL asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Description {
     pub(crate) name: String,
@@ -18,24 +18,24 @@ pub(crate) struct Description {
 /// How a NIC reaches memory of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// By addresses: a kernel module of the GPU's maker tells where they are.
+    /// By address: a kernel module of the GPU's vendor translates addresses for the NIC.
     pub(crate) by_address: bool,
     /// By dma-bufs.
     pub(crate) by_dma_buf: bool,
 }
 
 impl Gpu {
-    /// Whether there is any way.
+    /// Returns whether the NIC reaches memory of GPUs.
     pub(crate) const fn is_reached(self) -> bool {
         self.by_address || self.by_dma_buf
     }
 }
 
-/// Makes devices of NICs, which all are of one kind.
+/// NICs of one kind, from which devices are made.
 pub(crate) trait Group: Send + Sync {
-    /// What each NIC is.
+    /// Returns the description of each NIC.
     fn descriptions(&self) -> &[Description];
 
-    /// These NICs, by their places, as one.
+    /// Returns the NICs with these indices as one device.
     fn nics(&self, places: &[usize]) -> Arc<dyn Nics>;
 }

@@ -16,22 +16,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A device, as NCCL counts them.
 pub(crate) struct Device {
     pub(crate) description: Description,
-    /// NICs that it is made of, by their places among all devices.
+    /// Indices of its NICs among all devices.
     pub(crate) parts: Vec<usize>,
     pub(crate) nics: Arc<dyn Nics>,
-    /// The texts as NCCL reads them: it may keep the pointers.
+    /// The texts as C strings, which are never freed because NCCL may keep the pointers.
     pub(crate) name: &'static CStr,
     pub(crate) pci_path: Option<&'static CStr>,
 }
 
-/// All devices: first the NICs, then what was made of them.
+/// All devices: first the NICs, then the merged devices.
 pub(crate) struct Devices {
     group: Box<dyn Group>,
     all: Vec<Arc<Device>>,
 }
 
 impl Devices {
-    /// Opens what the settings name.
+    /// Opens the devices that the settings name.
     pub(crate) fn open(settings: &Settings) -> Result<Self, Refusal> {
         let group: Box<dyn Group> = match settings.backend {
             Backend::Software => Box::new(software::Software::new(settings)?),
@@ -49,7 +49,7 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Only the NICs again.
+    /// Removes all merged devices.
     pub(crate) fn forget_merged(&mut self) {
         let nics = 0..self.group.descriptions().len();
         self.all = nics.map(|place| Arc::new(self.make(vec![place]))).collect();
@@ -59,30 +59,31 @@ impl Devices {
         &self.all
     }
 
-    /// A device by its place.
+    /// Returns the device with this number.
     pub(crate) fn get(&self, place: c_int) -> Result<&Arc<Device>, Refusal> {
         let found = usize::try_from(place).ok().and_then(|place| self.all.get(place));
         let last = self.all.len();
         found.ok_or_else(|| Refusal::argument(format!("device {place} of {last}")))
     }
 
-    /// Merges NICs into one device, or finds the one that was made of them before, and returns its place.
+    /// Merges NICs into one device, unless a device of the same NICs exists, and returns its
+    /// number.
     pub(crate) fn merge(&mut self, parts: &[c_int]) -> Result<c_int, Refusal> {
         let nics = self.group.descriptions().len();
         if parts.is_empty() || parts.len() > MAX_DEVICES {
             let words =
-                format!("a device of {} NICs, where 1 to {MAX_DEVICES} are possible", parts.len());
+                format!("a device of {} NICs: 1 to {MAX_DEVICES} are possible", parts.len());
             return Err(Refusal::argument(words));
         }
         let mut places = Vec::with_capacity(parts.len());
         for &part in parts {
             let place = usize::try_from(part).ok().filter(|place| *place < nics);
             let place = place.ok_or_else(|| {
-                Refusal::argument(format!("device {part} is none of the {nics} NICs"))
+                Refusal::argument(format!("device {part} is not one of the {nics} NICs"))
             })?;
             if places.contains(&place) {
                 return Err(Refusal::argument(format!(
-                    "device {part} is to be merged with itself"
+                    "device {part} cannot be merged with itself"
                 )));
             }
             places.push(place);
@@ -120,13 +121,14 @@ impl Devices {
 }
 
 impl Device {
-    /// What memory it reaches, as NCCL's bits.
+    /// Returns the kinds of memory that it reaches, as NCCL's bits.
     pub(crate) const fn ptr_support(&self) -> c_int {
         support(self.description.gpu)
     }
 }
 
-/// NCCL takes either bit of GPU memory for itself: each says what the function of its name registers.
+/// NCCL reads the two bits of GPU memory separately: `PTR_CUDA` permits `regMr`, `PTR_DMABUF`
+/// permits `regMrDmaBuf`.
 const fn support(Gpu { by_address, by_dma_buf }: Gpu) -> c_int {
     let mut support = PTR_HOST;
     if by_address {
@@ -138,7 +140,7 @@ const fn support(Gpu { by_address, by_dma_buf }: Gpu) -> c_int {
     support
 }
 
-/// A text that stays for good; the same one for the same words.
+/// Returns a text that is never freed; equal texts share one allocation.
 fn kept(text: &str) -> &'static CStr {
     static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
@@ -156,7 +158,7 @@ fn kept(text: &str) -> &'static CStr {
 mod tests {
     use super::*;
 
-    /// NCCL calls `regMr` with GPU memory where the first bit is set, and it must not be refused then.
+    /// If the first bit is set, NCCL calls `regMr` with GPU memory, which must succeed.
     #[test]
     fn memory_of_gpus_is_claimed_by_the_way_that_reaches_it() {
         for (by_address, by_dma_buf, bits) in [

@@ -1,6 +1,7 @@
-//! The NICs of this process, each of them a device, and devices that are several NICs.
+//! The devices of this process: each NIC is one, and several NICs can be merged into one.
 //!
-//! `description` is what is known of a NIC; `software` and `verbs` find them; `list` has them all.
+//! `description` has the properties of a NIC; `software` and `verbs` find NICs; `list` contains all
+//! devices.
 
 mod description;
 mod list;

@@ -1,4 +1,4 @@
-//! NICs in memory, for tests and first tries: all ranks are in one process.
+//! Software NICs, for tests and first tries, where all ranks are in one process.
 
 use super::description::{Description, Gpu, Group};
 use crate::guard::{Code, Refusal};
@@ -9,13 +9,13 @@ use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::nic::{Fault, When};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// NICs, if none are named.
+/// The default devices.
 const DEFAULT: [&str; 2] = ["software0", "software1"];
 
-/// What they are said to carry.
+/// The reported rate.
 const MBPS: u32 = 100_000;
 
-/// All software NICs of this process are on one network, and are made once: ranks find each other there.
+/// The network of all software NICs in this process. Made once, so that all ranks share it.
 static NETWORK: Mutex<Option<Network>> = Mutex::new(None);
 
 struct Network {
@@ -76,7 +76,8 @@ impl Group for Software {
     }
 }
 
-/// Something happens to a software NIC, now or when it has carried so many more bytes; whether there is such a NIC.
+/// Injects a fault into a software NIC, now or after it has carried this many more bytes. Returns
+/// whether the NIC exists.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn inject(name: &str, after_bytes: u64, fault: Fault) -> bool {
     let network = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Real NICs: every port that carries data is one.
+//! Real NICs: every active port is one.
 
 use super::description::{Description, Gpu, Group};
 use crate::guard::{Code, Refusal};
@@ -16,24 +16,24 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a port is said to carry whose driver does not know.
+/// The reported rate of a port whose driver does not report one.
 const UNKNOWN_MBPS: u32 = 10_000;
 
-/// Which kernel modules tell NICs where memory of GPUs is.
+/// Kernel modules that translate addresses of GPU memory for NICs.
 const PEER_MEMORY: [&str; 3] = [
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "/sys/module/nvidia_peermem/version",
 ];
 
-/// NICs that are open.
+/// The open NICs.
 pub(super) struct Verbs {
     domains: Vec<VerbsDomain>,
     descriptions: Vec<Description>,
 }
 
 impl Verbs {
-    /// Opens the ports that were named, or all that carry data.
+    /// Opens the named ports, or all active ports.
     pub(super) fn open(settings: &Settings) -> Result<Self, Refusal> {
         let reports = devices().map_err(|error| Refusal::new(Code::System, Chain(&error)))?;
         let options = OpenOptions { gid_index: settings.gid_index };
@@ -51,7 +51,7 @@ impl Verbs {
             }
         }
         if verbs.domains.is_empty() {
-            let words = "no RDMA device has a port that carries data";
+            let words = "no RDMA device has an active port";
             return Err(Refusal::new(Code::System, words));
         }
         Ok(verbs)
@@ -92,7 +92,7 @@ impl Group for Verbs {
     }
 }
 
-/// All ports that carry data.
+/// Returns all active ports.
 fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
     let is_active = |port: &&PortReport| port.state.starts_with("active");
     let ports = |report: &DeviceReport| {
@@ -105,18 +105,20 @@ fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
     reports.iter().flat_map(ports).collect()
 }
 
-/// Its directory in sysfs, by which NCCL finds its place in the machine; a device in software has none.
+/// Returns its directory in sysfs, by which NCCL finds its place in the PCI topology. Software
+/// devices have none.
 fn pci_path(device: &str) -> Option<String> {
     let path = canonicalize(Path::new("/sys/class/infiniband").join(device).join("device")).ok()?;
     path.to_str().map(Into::into)
 }
 
-/// The number, of how tools write it.
+/// Parses a GUID in the notation of the tools.
 fn guid(text: &str) -> u64 {
     u64::from_str_radix(&text.replace(':', ""), 16).unwrap_or_default()
 }
 
-/// Whether memory can be registered by a dma-buf: a file that is none is refused, but not as something unknown.
+/// Returns whether the driver supports dma-bufs. If it does, the error for an invalid dma-buf is
+/// not "not supported".
 fn knows_dma_bufs(domain: &VerbsDomain) -> bool {
     let Ok(file) = File::open("/dev/null") else { return false };
     let none = DmaBuf { fd: file.as_fd(), offset: 0, length: 4096, iova: 0 };
