@@ -12,14 +12,14 @@ namespace {
 
 constexpr char ADDRESS_MARK[] = "polyrail-nixl-1";
 constexpr size_t ID_DIGITS = 32;
-// As many as a machine may well have; a peer's list is not tried for ever.
+// Limits how long a peer's list keeps this agent busy. More addresses than machines usually have.
 constexpr size_t MAX_ENDPOINTS = 16;
 
 bool is_id(const std::string &text) {
     return text.size() == ID_DIGITS && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// The address of one interface as text; empty if it is none that others could use.
+// Returns the address of an interface as text; empty if other machines cannot use it.
 std::string text_of(const ifaddrs &entry) {
     char text[INET6_ADDRSTRLEN] = "";
     if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) {
@@ -32,7 +32,7 @@ std::string text_of(const ifaddrs &entry) {
     }
     if (entry.ifa_addr->sa_family == AF_INET6) {
         const auto *address = reinterpret_cast<const sockaddr_in6 *>(entry.ifa_addr);
-        // Those need a scope, which means something else on every machine.
+        // Link-local addresses need a scope, which differs between machines.
         if (!IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) {
             inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof text);
             return '[' + std::string(text) + ']';
@@ -41,7 +41,7 @@ std::string text_of(const ifaddrs &entry) {
     return "";
 }
 
-// Of one interface, or of all but loopback.
+// Returns the addresses of one interface, or of all except loopback.
 std::vector<std::string> addresses_of(const std::string &interface) {
     std::vector<std::string> found;
     ifaddrs *list = nullptr;
@@ -97,7 +97,7 @@ Address Address::decode(const std::string &text) {
     }
     if (mark != ADDRESS_MARK || !is_id(address.id) || address.endpoints.empty() ||
         address.endpoints.size() > MAX_ENDPOINTS) {
-        throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is no address of this plugin");
+        throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is not an address of this plugin");
     }
     return address;
 }
@@ -106,13 +106,13 @@ std::string Hello::encode() const {
     return ADDRESS_MARK + (' ' + id) + ' ' + agent;
 }
 
-// The name is all that follows, whatever is in it.
+// The rest is the name, which may contain any character.
 Hello Hello::decode(const std::string &text) {
     const size_t mark = sizeof(ADDRESS_MARK) - 1;
     const size_t name = mark + 1 + ID_DIGITS + 1;
     const Hello hello = text.size() > name ? Hello{text.substr(mark + 1, ID_DIGITS), text.substr(name)} : Hello{};
     if (text.compare(0, mark, ADDRESS_MARK) != 0 || !is_id(hello.id) || text != hello.encode()) {
-        throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is no hello of this plugin");
+        throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is not a hello of this plugin");
     }
     return hello;
 }
@@ -136,7 +136,7 @@ std::vector<std::string> reachable_addresses(const std::string &bound, const std
     }
     std::vector<std::string> hosts;
     for (const std::string &host : addresses_of(interface)) {
-        // The listener is at IPv4 addresses only.
+        // The listener has only IPv4 addresses.
         if (host[0] != '[') {
             hosts.push_back(host + bound.substr(colon));
         }

@@ -1,4 +1,5 @@
-// Where an agent can be reached, and what two agents say when they meet: text, checked as anything from a peer is.
+// Addresses of agents, and the hellos that two agents exchange when they connect. Both are text, and are checked
+// like all input from peers.
 #pragma once
 
 #include "library.h"
@@ -6,9 +7,9 @@
 #include <string>
 #include <vector>
 
-// What one agent tells others by way of its metadata.
+// The address of an agent, which is a part of its metadata.
 struct Address {
-    // Of one engine, as others listen at addresses that this one had before.
+    // Identifies the engine, because another engine may later listen at the same addresses.
     std::string id;
     // To be tried in turn, such as "10.0.0.2:7471".
     std::vector<std::string> endpoints;
@@ -18,11 +19,11 @@ struct Address {
     static Address decode(const std::string &text);
 };
 
-// Both sides' first words.
+// The first message of each side.
 struct Hello {
-    // Whom it is meant for, or who answers.
+    // Id of the engine to which it is addressed, or of the engine that answers.
     std::string id;
-    // Who speaks.
+    // Name of the sending agent.
     std::string agent;
 
     std::string encode() const;
@@ -30,11 +31,11 @@ struct Hello {
     static Hello decode(const std::string &text);
 };
 
-// 128 random bits as hexadecimal digits. Throws a Failure.
+// Returns 128 random bits as hexadecimal digits. Throws a Failure.
 std::string random_id();
 
-// Where to listen, for agents on `interface`; empty: all.
+// Returns the address to listen at, for agents on `interface`; empty: all.
 std::string listening_address(const std::string &interface, uint16_t port, bool is_local);
 
-// The addresses by which others find a listener that is at `bound`.
+// Returns the addresses by which others reach a listener that is bound to `bound`.
 std::vector<std::string> reachable_addresses(const std::string &bound, const std::string &interface);

@@ -1,15 +1,16 @@
-// Memory of the plugin's own for notifications, in slots of one size, registered.
+// The plugin's registered memory for notifications, in slots of one size.
 #pragma once
 
 #include "library.h"
 
-// Bytes of a slot: of a notification that travels whole, with its head.
+// Size of a slot in bytes: of an unsplit notification with its header.
 constexpr uint32_t SLOT_BYTES = 4096;
-// What a slot begins with: whether the notification goes on in the next one.
+// Size of the header at the beginning of a slot, which states whether the notification continues in
+// the next one.
 constexpr uint32_t HEAD_BYTES = 4;
 constexpr uint32_t IS_LAST = 1;
 constexpr uint32_t GOES_ON = 0;
-// A notification is at most this long: a peer decides how much of it is kept.
+// Maximum length of a notification, which limits the memory that a peer can make this agent use.
 constexpr size_t MAX_NOTIFICATION_BYTES = 64 << 20;
 
 class Slots {
@@ -21,7 +22,7 @@ public:
     polyrail_region *region() const { return handle.get(); }
 
 private:
-    // Destroyed last: registered until then.
+    // Destroyed last, because it is registered until then.
     std::unique_ptr<char[]> bytes;
     Region handle;
 };

@@ -76,7 +76,7 @@ nixl_status_t Engine::unloadMD(nixlBackendMD *input) {
 }
 
 nixl_status_t Engine::getConnInfo(std::string &out) const {
-    return guarded("telling the address", [&] {
+    return guarded("returning the address", [&] {
         out = hub->address();
         return NIXL_SUCCESS;
     });
@@ -91,7 +91,7 @@ nixl_status_t Engine::loadRemoteConnInfo(const std::string &remote_agent, const 
 
 nixl_status_t Engine::connect(const std::string &remote_agent) {
     return guarded("connecting", [&] {
-        // That is asked of every new backend; it is made when it is first needed.
+        // NIXL calls this for every new backend. The connection is made on first use.
         if (remote_agent != localAgent) {
             hub->connect(remote_agent);
         }
@@ -167,8 +167,8 @@ nixl_status_t Engine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_d
     if (hub == nullptr || hub->megabits() == 0) {
         return NIXL_ERR_NOT_SUPPORTED;
     }
-    // A round trip of a few microseconds, and the bits at the speed of all ports, of which nine tenths are payload
-    // on a good day.
+    // A round trip of a few microseconds, plus the time of the bits at the rate of all ports, of which about nine
+    // tenths are payload.
     const uint64_t bits = static_cast<const Transfer &>(*handle).bytes() * 8;
     const auto at_best = static_cast<int64_t>(bits / hub->megabits());
     duration = std::chrono::microseconds(5 + at_best * 10 / 9);

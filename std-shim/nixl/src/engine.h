@@ -1,11 +1,12 @@
-// The engine that NIXL's agent calls: its words for what a hub does. Nothing that is thrown leaves it.
+// The engine that NIXL's agent calls: an adapter from NIXL's interface to a hub. Exceptions do not
+// leave it.
 #pragma once
 
 #include "hub.h"
 
 class Engine final : public nixlBackendEngine {
 public:
-    // `getInitErr` tells whether it failed.
+    // `getInitErr` returns whether it failed.
     explicit Engine(const nixlBackendInitParams *init);
 
     bool supportsRemote() const override { return true; }
@@ -41,7 +42,7 @@ public:
                                    const nixlAgentOptionalArgs *args) const override;
 
 private:
-    // Runs it; what it throws becomes a status, and a line of the log.
+    // Runs `call`. Exceptions become a status and a line in the log.
     template <class F> nixl_status_t guarded(const char *what, F &&call) const;
 
     std::unique_ptr<Hub> hub;

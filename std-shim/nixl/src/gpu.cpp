@@ -6,7 +6,7 @@
 
 namespace {
 
-// CUDA's driver API, as far as it is needed: names, numbers and types are those of cuda.h.
+// The part of CUDA's driver API that is needed, with the names, numbers and types of cuda.h.
 using CUresult = int;
 using CUdevice = int;
 using CUcontext = struct CUctx_st *;
@@ -23,11 +23,11 @@ struct Cuda {
     CUresult (*push_context)(CUcontext) = nullptr;
     CUresult (*pop_context)(CUcontext *) = nullptr;
     CUresult (*handle_of_range)(void *, CUdeviceptr, size_t, int, unsigned long long) = nullptr;
-    // Why there is none; empty if there is.
+    // Why CUDA is not available; empty if it is.
     std::string missing;
 
     Cuda() {
-        // Never closed: CUDA does not survive that.
+        // Never closed, because CUDA cannot be unloaded.
         void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
         if (library == nullptr) {
             missing = dlerror();
@@ -105,7 +105,7 @@ GpuBuffer export_gpu_memory(uintptr_t address, size_t length, uint64_t device) {
         throw Failure(NIXL_ERR_NOT_SUPPORTED, "memory of GPU " + std::to_string(device) + ": " + cuda().missing);
     }
     const Current current(cuda(), device);
-    // Whole pages of the host, as the driver asks.
+    // The driver requires whole pages of the host.
     const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const uintptr_t start = address & ~(page - 1);
     const uintptr_t end = (address + length + page - 1) & ~(page - 1);

@@ -1,17 +1,17 @@
-// Memory of a GPU as a dma-buf, by CUDA's driver, which is loaded when it is first asked for.
+// Memory of a GPU as a dma-buf, exported by CUDA's driver, which is loaded on first use.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 struct GpuBuffer {
-    // The caller's to close.
+    // The caller closes it.
     int fd;
-    // Where in the dma-buf the memory begins.
+    // Offset of the memory within the dma-buf.
     uint64_t offset;
 };
 
-// Whether there is a driver and a device.
+// Returns whether CUDA has a driver and a device.
 bool has_gpu();
 
 // Throws a Failure.

@@ -1,4 +1,4 @@
-// What connections need of their engine.
+// The part of an engine that its connections use.
 #pragma once
 
 #include "library.h"

@@ -11,18 +11,17 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// What a poll takes at once, and how often one goes on before others have their turn.
+// Maximum number of completions per poll, and of polls before other threads get the mutex.
 constexpr size_t BATCH = 64;
 constexpr int BATCHES = 16;
-// How often links are looked after, and new ones looked for.
+// How often links are driven, and new ones accepted.
 constexpr auto LINKS_PERIOD = 1ms;
-// How long the thread sleeps at most: while something is expected, and otherwise.
+// Maximum time that the thread sleeps: while something is expected, and otherwise.
 constexpr int SHORT_REST_MS = 1;
 constexpr int LONG_REST_MS = 10;
-// For requests of a transfer that is released, of a connection that has ended, and for notifications when the engine
-// ends.
-constexpr auto PATIENCE = 1s;
-// Between looks of a thread that waits.
+// Timeout for requests of a released transfer or an ended connection, and for notifications when the engine ends.
+constexpr auto END_TIMEOUT = 1s;
+// Interval at which a waiting thread checks.
 constexpr auto PAUSE = 50us;
 
 polyrail_domain *open_devices(const Settings &settings) {
@@ -41,7 +40,7 @@ polyrail_domain *open_devices(const Settings &settings) {
 }
 
 polyrail_peers *open_peers(polyrail_domain *domain, polyrail_endpoint_options options, bool has_events) {
-    // Order is kept here: what has to be behind data is posted when that is done.
+    // The plugin keeps the order itself: a notification is posted when its data is done.
     options.flags |= POLYRAIL_ENDPOINT_UNORDERED;
     options.flags |= has_events ? POLYRAIL_ENDPOINT_EVENTS : 0;
     polyrail_peers *peers = nullptr;
@@ -76,7 +75,7 @@ void check_length(const std::string &notification) {
 
 } // namespace
 
-// The mutex, with the hub's thread told to give way.
+// The lock of the mutex. While a thread waits for it, the hub's own thread gives way.
 class Hub::Entry {
 public:
     explicit Entry(Hub &hub) : hub(hub) {
@@ -122,7 +121,7 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
 }
 
 Hub::~Hub() {
-    const auto deadline = Clock::now() + PATIENCE;
+    const auto deadline = Clock::now() + END_TIMEOUT;
     for (bool is_sending = true; is_sending && Clock::now() < deadline; std::this_thread::sleep_for(PAUSE)) {
         const Entry entry(*this);
         progress();
@@ -204,7 +203,7 @@ nixl_status_t Hub::look(const Transfer &transfer) {
             const std::lock_guard<std::mutex> guard(mutex, std::adopt_lock);
             progress();
         } else {
-            // Another thread does it: it may need this processor.
+            // Another thread connects, and may need this processor.
             std::this_thread::yield();
         }
     }
@@ -216,7 +215,7 @@ nixl_status_t Hub::look(const Transfer &transfer) {
 }
 
 void Hub::release(Transfer &transfer) {
-    const auto deadline = Clock::now() + PATIENCE;
+    const auto deadline = Clock::now() + END_TIMEOUT;
     for (bool is_first = true;; is_first = false) {
         {
             const Entry entry(*this);
@@ -228,8 +227,8 @@ void Hub::release(Transfer &transfer) {
             }
             const auto found = outgoing.find(transfer.agent());
             if (transfer.status() == NIXL_IN_PROG && Clock::now() > deadline && found != outgoing.end()) {
-                // An error would not help: NIXL forgets a transfer that it asked to release, whatever it is told.
-                const std::string words = "a transfer was released that was still under way a second later";
+                // An error would not help, because NIXL drops a transfer that it released in any case.
+                const std::string words = "a released transfer was still in progress after a second";
                 log(LogLevel::Warn, "the connection to agent " + transfer.agent() + " is ended: " + words);
                 found->second->fail(words);
             }
@@ -264,7 +263,7 @@ void Hub::take_notifications(notif_list_t &list) {
 bool Hub::progress() {
     if (Clock::now() >= next_links) {
         accept();
-        // Polls do that too, but only some of them, and this thread may poll seldom.
+        // Only some polls drive links, and this thread may poll rarely.
         if (polyrail_peers_drive(peers.get()) < 0) {
             log(LogLevel::Warn, std::string("driving links: ") + polyrail_last_error());
         }
@@ -272,7 +271,7 @@ bool Hub::progress() {
     }
     bool is_any = false;
     bool is_more = true;
-    // One at least: with others calling all the time nobody would ever poll.
+    // At least one, so that threads that always wait for the mutex do not prevent polling.
     for (int batch = 0; is_more && batch < BATCHES && (batch == 0 || waiting.load() == 0); ++batch) {
         is_more = poll();
         is_any |= is_more;
@@ -284,7 +283,7 @@ bool Hub::progress() {
     return is_any;
 }
 
-// Whether anything was there.
+// Returns whether there was anything to do.
 bool Hub::poll() {
     polyrail_completion completions[BATCH];
     size_t count = 0;
@@ -324,7 +323,7 @@ void Hub::doom(uint64_t number, const std::string &words) {
     if (std::any_of(doomed.begin(), doomed.end(), is_known)) {
         return;
     }
-    doomed.push_back(Doomed{number, words, Clock::now() + PATIENCE});
+    doomed.push_back(Doomed{number, words, Clock::now() + END_TIMEOUT});
     if (Outgoing *const there = outgoing_with(number)) {
         there->end(words);
     }
@@ -366,7 +365,7 @@ void Hub::accept() {
         incoming.emplace(here->number(), std::move(here));
         log(LogLevel::Info, "agent " + hello.agent + " connects");
     } catch (const Failure &failure) {
-        log(LogLevel::Warn, std::string("one that connects is refused: ") + failure.what());
+        log(LogLevel::Warn, std::string("refused an incoming connection: ") + failure.what());
     }
 }
 
@@ -395,7 +394,7 @@ void Hub::take_event(const polyrail_event &event, const std::string &bytes) {
         break;
     case POLYRAIL_EVENT_KIND_LINK_LOST:
     case POLYRAIL_EVENT_KIND_FAILED:
-        // What came before is still to be polled.
+        // What arrived before still has to be polled.
         doom(event.peer, bytes);
         break;
     default:
@@ -403,8 +402,8 @@ void Hub::take_event(const polyrail_event &event, const std::string &bytes) {
     }
 }
 
-// Unless something of it is still to be polled: that a poll brings nothing does not say that nothing is there, it may
-// have taken what finishes no request.
+// Unless completions of it remain. An empty poll does not prove that none remain, because it may have removed
+// completions that finish no request.
 bool Hub::remove(const Doomed &ended) {
     Outgoing *const there = outgoing_with(ended.number);
     const auto found = incoming.find(ended.number);
@@ -435,7 +434,7 @@ bool Hub::is_busy() const {
 
 void Hub::wake() {
     const uint64_t one = 1;
-    // It cannot fail for another reason than that the thread is to wake already.
+    // It can only fail if the thread is about to wake anyway.
     static_cast<void>(!write(wakes.fd, &one, sizeof one));
 }
 
@@ -453,14 +452,14 @@ void Hub::work() {
                 rest();
             }
         } catch (const std::exception &failure) {
-            // No memory: it may be there the next time, and the program's end it must not be.
+            // Out of memory: try again the next time, and do not end the program.
             log(LogLevel::Warn, failure.what());
             std::this_thread::sleep_for(std::chrono::milliseconds(LONG_REST_MS));
         }
     }
 }
 
-// Sleeps until a completion comes, somebody wakes it, or it is time to look.
+// Sleeps until a completion arrives, another thread wakes it, or the next check is due.
 void Hub::rest() {
     pollfd fds[2] = {{wakes.fd, POLLIN, 0}, {-1, POLLIN, 0}};
     int timeout_ms = LONG_REST_MS;

@@ -1,4 +1,4 @@
-// What one engine has: devices, connections, a place where others find it, and a thread that looks after them.
+// The state of an engine: devices, connections, a listener, and a thread that drives them.
 #pragma once
 
 #include "incoming.h"
@@ -12,52 +12,52 @@
 
 class Hub {
 public:
-    // With `drives_transfers`, the thread polls at once when there is something, so that transfers end though nobody
-    // asks for them. Without, it still answers those that connect, and takes notifications now and then. Throws a
-    // Failure or a SettingError.
+    // With `drives_transfers`, the thread polls as soon as completions arrive, so transfers end without calls for
+    // their status. Without it, the thread still accepts connections and receives notifications from time to time.
+    // Throws a Failure or a SettingError.
     Hub(const Settings &settings, const std::string &agent, bool drives_transfers);
-    // Lets notifications go, for a second at most; fails what is under way.
+    // Waits up to a second for pending notifications, and fails transfers in progress.
     ~Hub();
     Hub(const Hub &) = delete;
     void operator=(const Hub &) = delete;
 
     polyrail_domain *domain() const { return devices.get(); }
-    // What others need to connect.
+    // Returns what others need to connect.
     std::string address() const;
-    // Where `agent` can be reached. Throws a Failure.
+    // Stores the address of `agent`. Throws a Failure.
     void load(const std::string &agent, const std::string &address);
     // Connects, and waits until it is done. Throws a Failure.
     void connect(const std::string &agent);
     void disconnect(const std::string &agent);
-    // Begins to connect. Throws a Failure if nothing is known of that agent.
+    // Begins to connect. Throws a Failure if the agent's address was not loaded.
     void begin(const std::string &agent);
 
     // Throws a Failure.
     void start(Transfer &transfer, std::optional<std::string> notification);
-    // What became of it, after a look at all connections.
+    // Drives all connections, and returns the status of the transfer.
     nixl_status_t look(const Transfer &transfer);
-    // Ends it: no device accesses its memory any more. If requests of it are still under way after a second, the
-    // connection ends with it, and so do the peer's other transfers.
+    // Ends a transfer. No device accesses its memory afterwards. If its requests are still in progress after a
+    // second, the connection and all its other transfers end, too.
     void release(Transfer &transfer);
     // Throws a Failure.
     void notify(const std::string &agent, const std::string &message);
     void take_notifications(notif_list_t &list);
-    // Megabits a second of all devices; 0: unknown.
+    // Returns the rate of all devices in Mbit/s; 0: unknown.
     uint64_t megabits() const { return mbps; }
 
 private:
     using Clock = std::chrono::steady_clock;
 
-    // A connection that has ended, of which completions may still be there.
+    // A connection that has ended, but may still have completions.
     struct Doomed {
         uint64_t number;
         std::string words;
-        // When it is removed with whatever is left.
+        // When it is removed even if completions remain.
         Clock::time_point deadline;
     };
 
     Outgoing &outgoing_to(const std::string &agent);
-    // All that has to be done now; whether anything was there to do. With the mutex.
+    // Does everything that is due, and returns whether there was anything. Requires the mutex.
     bool progress();
     void accept();
     bool poll();
@@ -87,7 +87,7 @@ private:
     std::map<std::string, std::unique_ptr<Outgoing>> outgoing;
     std::map<uint64_t, std::unique_ptr<Incoming>> incoming;
     std::vector<Doomed> doomed;
-    // Room for what events tell: they are asked for with every look.
+    // Buffer for the bytes of events, reused because every check reads events.
     std::string told = std::string(POLYRAIL_MESSAGE_BYTES, '\0');
     Clock::time_point next_links{};
     bool is_meeting = false;
@@ -95,11 +95,11 @@ private:
     std::mutex notifications_mutex;
     notif_list_t notifications;
 
-    // Threads that want the mutex, to which the hub's own thread gives way.
+    // Threads that wait for the mutex, to which the hub's own thread gives way.
     std::atomic<int> waiting{0};
     std::atomic<bool> stopping{false};
     std::atomic<bool> is_resting{false};
-    // What wakes the thread.
+    // The event descriptor that wakes the thread.
     struct Wakes {
         Wakes();
         ~Wakes();

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-// Notifications that may come while nobody looks, before the peer has to wait.
+// Unread notifications that a peer may send before it has to wait.
 static constexpr size_t SLOTS = 64;
 
 Inbox::Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink sink)
@@ -31,7 +31,7 @@ void Inbox::Slot::reported(const polyrail_completion &completion) {
     if (completion.status == POLYRAIL_STATUS_SUCCESS) {
         inbox->take(slot, completion.bytes);
     } else {
-        // Why is told by the peer's events.
+        // The peer's events state the reason.
         inbox->end();
     }
     inbox->unposted.push_back(slot);
@@ -48,12 +48,12 @@ void Inbox::take(size_t slot, uint32_t length) {
     }
     std::memcpy(&head, memory.at(slot), HEAD_BYTES);
     if (head != IS_LAST && head != GOES_ON) {
-        wrong = "a notification that begins with " + std::to_string(head);
+        wrong = "received a notification with header " + std::to_string(head);
         return;
     }
     message.append(memory.at(slot) + HEAD_BYTES, length - HEAD_BYTES);
     if (message.size() > MAX_NOTIFICATION_BYTES) {
-        wrong = "a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes";
+        wrong = "received a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes";
     } else if (head == IS_LAST) {
         sink(std::move(message));
         message.clear();

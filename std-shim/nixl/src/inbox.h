@@ -1,4 +1,5 @@
-// Notifications from one peer: its SENDs land in receives that are posted again as soon as they are read.
+// Notifications from one peer. Its SENDs arrive in receives, which are posted again as soon as they are
+// read.
 #pragma once
 
 #include "buffer.h"
@@ -11,19 +12,19 @@ class Inbox {
 public:
     using Sink = std::function<void(std::string)>;
 
-    // Posts all receives; before the two ends are connected, so that nothing comes too early. `sink` is handed what
-    // came, in order. Throws a Failure.
+    // Posts all receives, before the two ends are connected, so that no SEND arrives too early. `sink` receives the
+    // notifications in order. Throws a Failure.
     Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink sink);
     Inbox(const Inbox &) = delete;
     void operator=(const Inbox &) = delete;
 
-    // Posts receives that found no room. Throws a Failure.
+    // Posts receives for which there was no room. Throws a Failure.
     void pump();
-    // Posts no more: those that are posted come back, with a notification or without.
+    // Stops posting receives. Posted ones still complete, with or without a notification.
     void end() { is_ending = true; }
-    // Whether none is posted.
+    // Returns whether no receive is posted.
     bool is_empty() const { return unposted.size() == slots.size(); }
-    // What the peer did wrong; empty if nothing.
+    // Returns how the peer broke the protocol; empty if it did not.
     const std::string &fault() const { return wrong; }
 
 private:

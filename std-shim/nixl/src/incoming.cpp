@@ -25,6 +25,6 @@ void Incoming::end() {
 }
 
 Incoming::~Incoming() {
-    // Before the memory of its receives goes.
+    // Before the memory of its receives is freed.
     peer.remove();
 }

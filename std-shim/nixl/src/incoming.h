@@ -1,4 +1,5 @@
-// A connection that another agent made to this one: its data goes past this side, its notifications end here.
+// A connection that another agent made to this one. Its data needs no action on this side; its notifications
+// arrive here.
 #pragma once
 
 #include "home.h"
@@ -15,9 +16,9 @@ public:
     uint64_t number() const { return peer.number; }
     const std::string &agent() const { return whom; }
     Inbox &messages() { return inbox; }
-    // Gives it up: what has come is still to be polled.
+    // Ends the connection. Completions that have arrived still have to be polled.
     void end();
-    // Whether all of it was.
+    // Returns whether all of them were polled.
     bool is_quiet() const { return inbox.is_empty(); }
 
 private:

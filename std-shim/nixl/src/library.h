@@ -1,4 +1,4 @@
-// libpolyrail, with its errors as exceptions and its handles closed by themselves.
+// libpolyrail with exceptions for errors and RAII for handles.
 #pragma once
 
 #include "nixl_interface.h"
@@ -7,17 +7,18 @@
 #include <polyrail.h>
 #include <stdexcept>
 
-// What failed, and how NIXL calls that.
+// An error, with NIXL's status for it.
 class Failure : public std::runtime_error {
 public:
     Failure(nixl_status_t status, const std::string &words) : std::runtime_error(words), status(status) {}
     nixl_status_t status;
 };
 
-// How NIXL calls what the library returned.
+// Returns NIXL's status for a code of the library.
 nixl_status_t status_of(int32_t code);
 
-// Throws a Failure, with the library's words, if `code` is an error; returns whether it is not "not now".
+// Throws a Failure with the library's message if `code` is an error. Returns false for "not now",
+// otherwise true.
 bool check(int32_t code, const char *what);
 
 template <class T, polyrail_code (*close)(T *)> struct Closer {
@@ -33,7 +34,8 @@ using Listener = Handle<polyrail_listener, polyrail_listener_close>;
 using Link = Handle<polyrail_link, polyrail_link_close>;
 using Peers = Handle<polyrail_peers, polyrail_peers_close>;
 
-// What is called when a request of this side is reported: its id is the address of one of these.
+// Callback for a reported request of this side. The id of the request is the address of its
+// callback.
 class Reported {
 public:
     virtual void reported(const polyrail_completion &completion) = 0;

@@ -18,7 +18,7 @@ std::string range(uintptr_t start, size_t length) {
 }
 
 uint64_t offset_within(uintptr_t start, size_t length, const nixlBasicDesc &desc) {
-    // In this order nothing overflows, whatever the caller made up.
+    // In this order nothing overflows for any values of the caller.
     const bool is_within =
         desc.addr >= start && desc.addr - start <= length && desc.len <= length - (desc.addr - start);
     if (desc.len == 0 || !is_within) {
@@ -55,11 +55,13 @@ polyrail_region *register_memory(polyrail_domain *domain, const nixlBlobDesc &me
     case VRAM_SEG:
         return register_vram(domain, memory);
     default:
-        throw Failure(NIXL_ERR_NOT_SUPPORTED, "memory of type " + std::to_string(type) + ", only DRAM and VRAM are");
+        throw Failure(NIXL_ERR_NOT_SUPPORTED,
+                      "memory of type " + std::to_string(type) + " is not supported, only DRAM and VRAM are");
     }
 }
 
-// FNV-1a: metadata passes through many hands, and one wrong bit of a key or address is a write to a wrong place.
+// FNV-1a. Metadata passes through several programs, and one wrong bit in a key or address would be a write to
+// the wrong place.
 uint64_t checksum(const nixlBasicDesc &memory, const std::string &exported) {
     std::string all = exported;
     all.append(reinterpret_cast<const char *>(&memory.addr), sizeof memory.addr);
@@ -73,7 +75,8 @@ uint64_t checksum(const nixlBasicDesc &memory, const std::string &exported) {
 
 constexpr size_t CHECKSUM_BYTES = sizeof(uint64_t);
 
-// What the library exported, with the sum of it and of what NIXL says beside it at the end.
+// `summed` is the library's export, followed by a checksum over the export and NIXL's own
+// description of the memory.
 polyrail_remote *import_remote(const nixlBasicDesc &memory, const std::string &summed) {
     const size_t length = summed.size() < CHECKSUM_BYTES ? 0 : summed.size() - CHECKSUM_BYTES;
     uint64_t sum = 0;

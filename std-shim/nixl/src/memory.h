@@ -10,11 +10,11 @@ public:
     LocalMemory(polyrail_domain *domain, const nixlBlobDesc &memory, nixl_mem_t type);
 
     polyrail_region *region() const { return handle.get(); }
-    // What others need to reach it.
+    // Returns what others need to access it.
     std::string exported() const;
-    // Where `desc` lies in it. Throws a Failure if it does not.
+    // Returns the offset of `desc` in the region. Throws a Failure if it is not within the region.
     uint64_t offset_of(const nixlBasicDesc &desc) const;
-    // Gives the memory back. Throws a Failure if a device may still access it.
+    // Deregisters the memory. Throws a Failure if a device may still access it.
     void close();
 
     const uintptr_t start;

@@ -1,7 +1,7 @@
-// The part of NIXL's C++ interface that a backend plugin meets, declared from its public description, since the
-// wheel ships no headers. The classes keep NIXL's own names and member order: the agent calls engines through their
-// virtual table and reads their base class directly, so both are ABI. The table and the offsets below are those of
-// the wheels nixl-cu12 1.2 to 1.5.1 on x86-64 (plugin API version 1, libstdc++ with the new std::string).
+// The part of NIXL's C++ interface that a backend plugin uses, declared from its public description because the
+// wheel has no headers. The classes keep NIXL's own names and member order: the agent calls engines through their
+// virtual table and reads their base class directly, so both are ABI. The table and the offsets below match the
+// wheels nixl-cu12 1.2 to 1.5.1 on x86-64 (plugin API version 1, libstdc++ with the new std::string).
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ using nixl_blob_t = std::string;
 using nixl_mem_list_t = std::vector<nixl_mem_t>;
 using nixl_b_params_t = std::unordered_map<std::string, std::string>;
 using nixl_query_resp_t = std::optional<nixl_b_params_t>;
-// Who sent it, and what.
+// Sender and text of each notification.
 using notif_list_t = std::vector<std::pair<std::string, std::string>>;
 using nixlMemViewH = void *;
 
@@ -66,7 +66,7 @@ public:
     nixl_blob_t metaInfo;
 };
 
-// What an engine knows of a region, of this agent or of another; made and deleted by the engine.
+// The engine's data about a region, of this agent or another. Made and deleted by the engine.
 class nixlBackendMD {
 public:
     explicit nixlBackendMD(bool is_private) : isPrivateMD(is_private) {}
@@ -81,7 +81,7 @@ public:
     nixlBackendMD *metadataP;
 };
 
-// Made by the agent, only read here: the virtual functions are there for the layout.
+// Made by the agent, and only read here. The virtual functions are declared for the layout.
 template <class T> class nixlDescList {
 public:
     virtual ~nixlDescList() = default;
@@ -185,7 +185,7 @@ private:
     // The agent reads type, parameters, events and the error flag in place.
     nixl_backend_t backendType;
     nixl_b_params_t customParams;
-    // Of a type that only engines with telemetry need; the vector stays empty.
+    // Its real element type is only used by engines with telemetry. The vector stays empty.
     std::vector<uint64_t> telemetryEvents_;
     std::mutex telemetryEventsMutex_;
 

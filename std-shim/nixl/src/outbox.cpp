@@ -29,7 +29,7 @@ void Outbox::pump(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer)
     }
 }
 
-// Whether the next part of the first message was taken.
+// Posts the next part of the first message. Returns whether there was room.
 bool Outbox::post(polyrail_peers *peers, uint64_t peer, size_t slot) {
     Message &message = *queue.front();
     const size_t part = std::min(message.bytes.size() - message.posted, PART_BYTES);

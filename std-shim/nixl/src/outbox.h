@@ -1,4 +1,4 @@
-// Notifications on their way to one peer: SENDs, cut to the size of the peer's receives, in order.
+// Notifications to one peer: SENDs in order, split to the size of the peer's receives.
 #pragma once
 
 #include "buffer.h"
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Whoever waits for a notification to be acknowledged by the peer's device.
+// Callback for a notification that the peer's device acknowledged, or that failed.
 class Notifier {
 public:
     virtual void notified(nixl_status_t status) = 0;
@@ -19,17 +19,18 @@ protected:
 
 class Outbox {
 public:
-    // Takes effect with the next `pump`. `notifier` may be null; otherwise it lives until it is told.
+    // Takes effect with the next `pump`. `notifier` may be null; otherwise it must live until it is
+    // called.
     void add(std::string message, Notifier *notifier);
-    // Posts what there is room for. Throws a Failure.
+    // Posts as many parts as there is room for. Throws a Failure.
     void pump(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer);
-    // The connection is gone, and reports nothing any more: tells all who wait.
+    // Drops everything after the connection has ended, and calls all notifiers.
     void clear(nixl_status_t status);
 
-    // Whether nothing is posted.
+    // Returns whether nothing is posted.
     bool is_quiet() const { return unacknowledged == 0; }
     bool is_empty() const { return queue.empty() && is_quiet(); }
-    // Bytes that were not posted yet.
+    // Returns the number of bytes that are not posted yet.
     size_t waiting_bytes() const { return waiting; }
 
 private:
@@ -41,7 +42,7 @@ private:
 
     struct Slot final : Reported {
         Outbox *outbox = nullptr;
-        // With the last part of a message.
+        // Set for the last part of a message.
         std::unique_ptr<Message> message;
         void reported(const polyrail_completion &completion) override;
     };

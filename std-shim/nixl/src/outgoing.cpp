@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-// Of notifications without a transfer, which nobody waits for, this much may be kept for a slow peer.
+// Limit for queued notifications to a slow peer. Applies to notifications without a transfer, which
+// have no completion that a sender could wait for.
 static constexpr size_t MAX_WAITING_BYTES = 256 << 20;
 
 Outgoing::Outgoing(const Home &home, std::string agent, Address address)
@@ -25,7 +26,7 @@ void Outgoing::begin() {
         has_peer = true;
         const std::string hello = Hello{address.id, home.agent}.encode();
         check(polyrail_peers_meet(home.peers, peer, link.get(), hello.data(), hello.size()), "connecting");
-        // It is the peer's now.
+        // The peer owns it now.
         static_cast<void>(link.release());
     } catch (const Failure &failure) {
         fail(failure.what());
@@ -36,7 +37,7 @@ void Outgoing::connected(const std::string &text) {
     try {
         const Hello hello = Hello::decode(text);
         if (hello.id != address.id || hello.agent != whom) {
-            throw Failure(NIXL_ERR_MISMATCH, "it is agent \"" + hello.agent + "\" that answered");
+            throw Failure(NIXL_ERR_MISMATCH, "agent \"" + hello.agent + "\" answered instead");
         }
         now = State::Ready;
     } catch (const Failure &failure) {
@@ -83,7 +84,7 @@ void Outgoing::fail(const std::string &words) {
     why = words;
     remove_peer();
     unposted.clear();
-    // Tells transfers whose notifications it has, which are among the active ones.
+    // Fails the transfers of these notifications, which are among the active ones.
     outbox.clear(NIXL_ERR_REMOTE_DISCONNECT);
     for (Transfer *transfer : active) {
         transfer->lost();

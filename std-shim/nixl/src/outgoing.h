@@ -1,5 +1,5 @@
-// A connection to one agent, made by this one: its transfers and notifications go there. What the other agent wants
-// of this one goes over a connection that it makes itself, so two that connect to each other never meet half-way.
+// A connection that this agent made to another one, for its own transfers and notifications. The other agent makes
+// a separate connection for its own, so simultaneous connects do not conflict.
 #pragma once
 
 #include "address.h"
@@ -17,30 +17,30 @@ public:
     Outgoing(const Outgoing &) = delete;
     void operator=(const Outgoing &) = delete;
 
-    // Begins to connect, unless that was done.
+    // Begins to connect, unless it has begun already.
     void begin();
-    // What the peer's events tell.
+    // Handlers of the peer's events.
     void connected(const std::string &hello);
     void not_connected(const std::string &words);
-    // Gives up: nothing is posted any more, and what was ends as it does; then `fail`.
+    // Stops posting. Posted requests end normally; then call `fail`.
     void end(const std::string &words);
-    // Whether nothing is left that ends by itself.
+    // Returns whether all posted requests have ended.
     bool is_quiet() const;
-    // Transfers that are under way fail, and no device accesses their memory any more.
+    // Fails transfers in progress. No device accesses their memory any more.
     void fail(const std::string &words);
 
-    // Takes a transfer that was started. Throws a Failure if the connection has failed.
+    // Adds a started transfer. Throws a Failure if the connection has failed.
     void add(Transfer &transfer);
-    // It is not under way any more, or never was, or has been cancelled.
+    // Removes a transfer that is not in progress, or was cancelled.
     void forget(Transfer &transfer);
     void notify(const std::string &message);
-    // Posts what there is room for.
+    // Posts as much as there is room for.
     void pump();
 
     State state() const { return now; }
-    // Why it failed, or is about to.
+    // Returns why the connection failed or is failing.
     const std::string &words() const { return why; }
-    // Whether it is this peer.
+    // Returns whether this connection has this peer number.
     bool has(uint64_t number) const { return has_peer && peer == number; }
     const std::string &agent() const { return whom; }
     bool is_busy() const { return !active.empty() || !outbox.is_empty(); }
@@ -58,8 +58,8 @@ private:
     uint64_t peer = 0;
     bool has_peer = false;
     Outbox outbox;
-    // Started, and not known to be done.
+    // Transfers that were started and are not done.
     std::vector<Transfer *> active;
-    // Those of which requests are left, in the order of their starts.
+    // Active transfers with unposted requests, in the order of their starts.
     std::deque<Transfer *> unposted;
 };

@@ -15,20 +15,20 @@ namespace {
 constexpr char PREFIX[] = "POLYRAIL_";
 constexpr size_t PREFIX_BYTES = sizeof(PREFIX) - 1;
 
-// How long requests may wait while all rails are away.
+// How long requests may wait while no rail is in service.
 constexpr uint64_t RAILS_AWAY_MS = 20'000;
 
-// Of the plugin for NCCL, which reads the same environment.
+// Settings of the plugin for NCCL, which reads the same environment.
 const char *const OF_OTHERS[] = {"QUEUE_PAIRS_PER_RAIL", "SPLIT_THRESHOLD", "SEPARATE_SIGNAL", "RAIL_TIMEOUT_MS",
                                  "LINK_TIMEOUT_MS",     "FLUSH"};
 
-// How it was called where it was given, and what it says.
+// A value, with the name of its variable or parameter.
 struct Value {
     const std::string &name;
     const std::string &text;
 
     [[noreturn]] void malformed(const std::string &expected) const {
-        throw SettingError(name + "=\"" + text + "\": " + expected + " is expected");
+        throw SettingError(name + "=\"" + text + "\": expected " + expected);
     }
 
     uint64_t number(uint64_t least, uint64_t most) const {
@@ -42,7 +42,7 @@ struct Value {
         return number;
     }
 
-    // The second of the pair whose first it is.
+    // Returns the value that belongs to this name.
     template <class T> T one_of(std::initializer_list<std::pair<const char *, T>> choices) const {
         std::string names;
         for (const auto &[choice, meaning] : choices) {
@@ -61,7 +61,7 @@ struct Value {
         return text;
     }
 
-    // Bytes of a fragment: a number, perhaps with K or M behind it.
+    // Parses the length of a fragment: a number, optionally with the suffix K or M.
     uint32_t fragment_bytes() const {
         const char unit = text.empty() ? 0 : text.back();
         const unsigned bits = unit == 'K' ? 10 : unit == 'M' ? 20 : 0;
@@ -77,7 +77,7 @@ struct Value {
 };
 
 struct Setting {
-    // As a variable, behind the prefix; in lower case as a parameter.
+    // The name of the variable without its prefix; in lower case, the name of the parameter.
     const char *name;
     const char *fallback;
     void (*take)(Settings &, const Value &);
@@ -139,7 +139,7 @@ std::string lower(std::string name) {
 
 void take(Settings &settings, const Setting *setting, const std::string &name, const std::string &text) {
     if (setting == nullptr) {
-        throw SettingError(name + " is no setting of this plugin");
+        throw SettingError(name + " is not a setting of this plugin");
     }
     setting->take(settings, Value{name, text});
 }
@@ -164,7 +164,8 @@ Settings Settings::read(const nixl_b_params_t &parameters) {
     Settings settings;
     settings.endpoint.size = sizeof(settings.endpoint);
     settings.endpoint.rail_failure = POLYRAIL_RAIL_FAILURE_REROUTE;
-    // A moment without any rail ends no connection; longer, and the peer counts as gone.
+    // A short time without any rail does not end the connection. After a longer one, the peer is
+    // considered gone.
     settings.endpoint.min_rails = POLYRAIL_NO_RAIL_NEEDED;
     settings.endpoint.rail_timeout_ms = settings.endpoint.fence_timeout_ms = RAILS_AWAY_MS;
     settings.link.size = sizeof(settings.link);
@@ -175,13 +176,13 @@ Settings Settings::read(const nixl_b_params_t &parameters) {
         }
     }
     for (const auto &[name, text] : parameters) {
-        // Empty is what `defaults` shows where nothing is said, and what comes back from there.
+        // An empty value means the default: NIXL passes the values of `defaults` back.
         const Setting *setting = find([&name = name](const char *known) { return name == lower(known); });
         if (setting == nullptr || !text.empty() || *setting->fallback != 0) {
             take(settings, setting, name, text);
         }
     }
-    // One rail has none to take over.
+    // With one rail, no other rail can take over.
     if (settings.endpoint.rails == 1) {
         settings.endpoint.rail_failure = POLYRAIL_RAIL_FAILURE_FATAL;
     }
@@ -191,7 +192,8 @@ Settings Settings::read(const nixl_b_params_t &parameters) {
 nixl_b_params_t Settings::defaults() {
     nixl_b_params_t parameters;
     for (const Setting &setting : SETTINGS) {
-        // Callers pass them back: they must not undo what a variable says.
+        // Empty if a variable is set: callers pass the defaults back, and these must not override
+        // the variable.
         const char *variable = std::getenv((PREFIX + std::string(setting.name)).c_str());
         parameters.emplace(lower(setting.name), variable == nullptr ? setting.fallback : variable);
     }

@@ -1,4 +1,5 @@
-// Settings: from variables POLYRAIL_..., and from the parameters that come with create_backend, which come first.
+// Settings from environment variables POLYRAIL_..., and from the parameters of create_backend, which take
+// precedence.
 #pragma once
 
 #include "log.h"
@@ -7,29 +8,29 @@
 #include <polyrail.h>
 #include <stdexcept>
 
-// A setting that is unknown or malformed: the words name it.
+// An unknown or malformed setting, which the message names.
 class SettingError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
 struct Settings {
     uint32_t backend = POLYRAIL_BACKEND_VERBS;
-    // Names, separated by commas; empty: all there are.
+    // Names, separated by commas; empty: all devices.
     std::string devices;
     int gid_index = -1;
-    // Of a software device; 0: as fast as memory is.
+    // Rate of a software device; 0: unlimited.
     uint64_t software_bytes_per_second = 0;
     polyrail_endpoint_options endpoint{};
     polyrail_link_options link{};
-    // Empty: nobody is asked.
+    // Empty: peers need no token.
     std::string token;
-    // The network device by whose addresses others find this agent; empty: all.
+    // The network device with whose addresses others connect to this agent; empty: all.
     std::string interface;
     uint16_t port = 0;
     LogLevel log_level = LogLevel::Warn;
 
     // Throws SettingError.
     static Settings read(const nixl_b_params_t &parameters);
-    // Names of parameters, with what holds if no parameter says otherwise.
+    // Returns the parameters with their default values.
     static nixl_b_params_t defaults();
 };

@@ -4,7 +4,7 @@
 
 namespace {
 
-// A request's length has 32 bits; of descriptors that are longer, several are made.
+// The length of a request has 32 bits, so longer descriptors become several requests.
 constexpr uint64_t MAX_REQUEST_BYTES = 1 << 30;
 
 nixl_status_t meaning(uint32_t status) {
@@ -39,7 +39,8 @@ Transfer::Transfer(nixl_xfer_op_t operation, const nixl_meta_dlist_t &local, con
             throw Failure(NIXL_ERR_NOT_FOUND, which + "its memory is not registered");
         }
         if (theirs->agent != agent) {
-            throw Failure(NIXL_ERR_MISMATCH, which + "its memory is that of " + theirs->agent + ", not of " + agent);
+            throw Failure(NIXL_ERR_MISMATCH,
+                          which + "its memory belongs to agent " + theirs->agent + ", not to " + agent);
         }
         if (here.len != there.len) {
             throw Failure(NIXL_ERR_INVALID_PARAM, which + std::to_string(here.len) + " bytes here, and " +
@@ -53,7 +54,7 @@ Transfer::Transfer(nixl_xfer_op_t operation, const nixl_meta_dlist_t &local, con
     }
 }
 
-// Goes on with the previous request where both ends do.
+// Extends the previous request if the memory is contiguous at both ends.
 void Transfer::add(const LocalMemory &local, uint64_t offset, const RemoteMemory &remote, uint64_t remote_offset,
                    uint64_t length) {
     total += length;
@@ -105,7 +106,7 @@ bool Transfer::post(polyrail_peers *peers, uint64_t peer) {
         if (refusal.status == NIXL_ERR_REMOTE_DISCONNECT) {
             throw;
         }
-        // Of this transfer only; its words are kept for whoever asks.
+        // Only this transfer fails; its message is kept for later calls.
         failure = refusal.status;
         why = refusal.what();
         next = requests.size();

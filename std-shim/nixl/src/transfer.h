@@ -1,4 +1,4 @@
-// A list of descriptors to be written or read, and the notification behind it.
+// A list of descriptors to write or read, and the notification that follows it.
 #pragma once
 
 #include "memory.h"
@@ -14,22 +14,23 @@ public:
     Transfer(nixl_xfer_op_t operation, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
              const std::string &agent);
 
-    // From the beginning. Not while it is under way.
+    // Starts the transfer from the beginning. Not while it is in progress.
     void start(std::optional<std::string> notification);
-    // Hands requests over; whether none is left. Throws a Failure if the connection has failed.
+    // Posts requests. Returns whether all are posted. Throws a Failure if the connection has
+    // failed.
     bool post(polyrail_peers *peers, uint64_t peer);
-    // Cancels what was not handed over; the rest ends as it does.
+    // Cancels the requests that are not posted. Posted ones end normally.
     void cancel();
-    // The connection is gone, and reports nothing any more.
+    // Fails the transfer after its connection has ended.
     void lost();
 
-    // When all data is there, its notification goes here.
+    // Sets the outbox that sends the notification when all data has arrived.
     void notify_by(Outbox *box) { outbox = box; }
-    // NIXL_IN_PROG while it is under way; may be asked by any thread.
+    // Returns NIXL_IN_PROG while the transfer is in progress. May be called by any thread.
     nixl_status_t status() const { return state.load(std::memory_order_acquire); }
-    // Whether nothing of it is posted.
+    // Returns whether no request is posted.
     bool is_quiet() const { return unreported == 0; }
-    // Why it failed; empty if it did not, or with its connection.
+    // Returns why the transfer failed; empty if it did not, or if its connection failed.
     const std::string &words() const { return why; }
     const std::string &agent() const { return whom; }
     uint64_t bytes() const { return total; }
@@ -51,7 +52,7 @@ private:
     size_t unreported = 0;
     bool is_notifying = false;
     std::optional<std::string> notification;
-    // The first one.
+    // The first failure.
     nixl_status_t failure = NIXL_SUCCESS;
     std::string why;
     Outbox *outbox = nullptr;
