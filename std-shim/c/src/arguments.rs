@@ -180,7 +180,8 @@ impl<'a> Answer<'a> {
         self.give_with(answer, &[])
     }
 
-    /// The same, with bytes behind it that are not counted.
+    /// Like [`give`](Self::give), with the bytes of `behind` stored after the answer. The stored
+    /// length does not count them.
     pub(crate) fn give_with(self, answer: &[u8], behind: &[u8]) -> Result<(), Refusal> {
         let Self { room, length } = self;
         let needed = answer.len() + behind.len();

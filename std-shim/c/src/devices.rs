@@ -70,13 +70,13 @@ pub(crate) fn verbs() -> Result<Vec<DeviceInfo>, Refusal> {
     without_verbs()
 }
 
-/// The stand-in for real NICs in a build without verbs.
+/// Returns the stand-in for real NICs in a build without verbs.
 #[cfg(not(feature = "verbs"))]
 pub(crate) fn without_verbs<T>() -> Result<T, Refusal> {
     refuse(Code::Unsupported, "this library was built without real NICs (the feature verbs)")
 }
 
-/// The devices of a domain, in its order.
+/// Returns the devices of a domain, in its order.
 #[cfg(feature = "verbs")]
 pub(crate) fn infos_of_verbs(
     domains: &[polyrail::rdma::VerbsDomain],

@@ -42,7 +42,7 @@ impl PeerEvent {
     }
 }
 
-/// The number of a rail in C.
+/// Returns the number of a rail in C.
 pub(crate) fn rail_number(rail: RailId) -> u32 {
     match rail {
         RailId::Data(number) => number.into(),
@@ -59,7 +59,7 @@ impl EventQueue {
         self.0.push_back((peer, item));
     }
 
-    /// Whether there is room for more of what can wait elsewhere.
+    /// Returns whether there is room for more events, which otherwise wait in links and rails.
     pub(crate) fn has_room(&self) -> bool {
         self.0.len() < MOST
     }

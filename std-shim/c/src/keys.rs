@@ -103,7 +103,7 @@ impl Local {
         self.keys.iter().map(|keys| keys.toward(0))
     }
 
-    /// Its own keys, for messages.
+    /// Returns its own keys, for messages.
     #[inline]
     pub(crate) fn own_keys(&self) -> impl Iterator<Item = DeviceKeys> {
         self.keys.iter().map(|keys| keys.toward(keys.rkey))
@@ -115,7 +115,7 @@ impl Local {
         keys_toward(&self.keys, &far.rkeys)
     }
 
-    /// The address of a part.
+    /// Returns the address of a part.
     #[inline]
     pub(crate) fn at(&self, offset: u64, length: u32) -> Result<u64, Refusal> {
         at((self.addr, self.length), offset, length, "the region")
@@ -180,7 +180,7 @@ impl Far {
         }
     }
 
-    /// The address of a part.
+    /// Returns the address of a part.
     #[inline]
     pub(crate) fn at(&self, offset: u64, length: u32) -> Result<u64, Refusal> {
         at((self.addr, self.length), offset, length, "the peer's memory")

@@ -26,7 +26,7 @@ impl Numbers {
         number
     }
 
-    /// The place of a peer.
+    /// Returns the place of a peer.
     #[inline]
     pub(crate) fn place(&self, peer: u64) -> Result<usize, Refusal> {
         let place = (peer & ((1 << PLACE_BITS) - 1)) as usize;

@@ -134,7 +134,7 @@ fn connect_options(options: &EndpointOptions) -> Result<ConnectOptions, Refusal>
     })
 }
 
-/// The builder of connections for requests.
+/// Returns the builder of connections for requests.
 pub(crate) fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Refusal> {
     const WHAT: &str = "requests";
     const SPRAY: u32 = Scheme::Spray as u32;
@@ -187,7 +187,7 @@ pub(crate) fn messages_rails(options: &EndpointOptions) -> u32 {
     or(options.rails, RAILS)
 }
 
-/// The builder of connections for messages.
+/// Returns the builder of connections for messages.
 pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal> {
     const WHAT: &str = "messages";
     if options.max_inline_data != 0 {

@@ -1,14 +1,14 @@
-//! When polls look after what is not their own work.
+//! Decides in which polls links and rails are checked, too.
 
 use std::time::{Duration, Instant};
 
-/// Polls from one look at the clock to the next.
+/// Polls between two looks at the clock.
 const POLLS: u32 = 128;
 
-/// Time from one look at links and rails to the next: each link costs a system call.
+/// Time between two checks of links and rails: each link costs a system call.
 const INTERVAL: Duration = Duration::from_micros(500);
 
-/// Counts polls, and time.
+/// Counts polls and time.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     polls: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether it is time, in one of the polls.
+    /// Returns whether a check is due in this poll.
     #[inline]
     pub(crate) fn is_time(&mut self) -> bool {
         self.polls += 1;

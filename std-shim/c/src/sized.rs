@@ -55,7 +55,7 @@ sized_first! {
     MessageInfo "polyrail_message_info" { lengths }
 }
 
-/// The size that the caller states.
+/// Returns the size that the caller states.
 unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
     if !pointer.is_aligned() {
         let words = format_args!("a {} at {pointer:p}, which is not aligned", T::NAME);

@@ -43,7 +43,7 @@ pub(crate) fn insert<O: Object>(value: O::Value, words: &Words) -> Result<*mut O
     Ok(ptr::without_provenance_mut(Handle { index, generation }.encode()))
 }
 
-/// The object, for this call only.
+/// Returns the object, for this call only.
 #[inline]
 pub(crate) fn exclusive<O: Object>(pointer: *mut O) -> Result<Exclusive<O::Value>, Refusal> {
     let entered = find(pointer).and_then(|(handle, slot)| {

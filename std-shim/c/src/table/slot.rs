@@ -33,7 +33,7 @@ pub(super) struct Slot {
     words: [AtomicU64; WORDS],
 }
 
-/// The state of an object that is not in use.
+/// Returns the state of an object that is not in use.
 const fn idle(generation: u64, kind: Kind) -> u64 {
     generation << GENERATION_SHIFT | (kind as u64) << KIND_SHIFT
 }
@@ -99,7 +99,7 @@ impl Slot {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// The words of the object.
+    /// Returns the words of the object.
     #[inline(always)]
     pub(super) fn words(&self, generation: u64, kind: Kind) -> Result<Words, Misuse> {
         let idle = idle(generation, kind);

@@ -28,7 +28,7 @@ fn lock() -> MutexGuard<'static, Free> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The slot of this number, if it was ever used.
+/// Returns the slot of this number, if it was ever used.
 #[inline]
 pub(super) fn slot(index: u32) -> Option<&'static Slot> {
     let index = index as usize;
