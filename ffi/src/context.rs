@@ -97,7 +97,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// EINVAL: there is no such port.
+    /// EINVAL: the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes> {
         PortAttributes::query(self.as_ptr(), port)
     }
@@ -142,7 +142,7 @@ impl Device<'_> {
     }
 }
 
-/// Makes reading events nonblocking: callers that want to wait poll the file descriptor.
+/// Makes reading events nonblocking: callers wait by polling the file descriptor.
 fn set_nonblocking(context: &Owned<ibv_context>) -> Result<()> {
     // SAFETY: the context is open.
     nonblocking(unsafe { (*context.as_ptr()).async_fd })

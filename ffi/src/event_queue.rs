@@ -104,7 +104,7 @@ kinds! {
 unsafe fn read(event: *const ibv_async_event) -> (AsyncEvent, usize) {
     // SAFETY: read as the number that it is in C.
     let kind = unsafe { (&raw const (*event).event_type).cast::<u32>().read() };
-    // SAFETY: an initialised union of pointers and a number; the kind says which field is valid.
+    // SAFETY: an initialised union of pointers and a number; the kind determines the valid field.
     let element = unsafe { &(*event).element };
     let qp = |event: fn(u32) -> AsyncEvent| {
         // SAFETY: only called for kinds whose element is a queue pair, which still exists.

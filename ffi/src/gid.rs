@@ -69,7 +69,7 @@ pub struct GidEntry {
     pub port: u8,
     /// The protocol of its packets.
     pub gid_type: GidType,
-    /// Index of the network device; 0 if there is none.
+    /// Index of the network device; 0 without one.
     pub ifindex: u32,
 }
 

@@ -24,8 +24,9 @@
 //! Every type may move between threads. Posting to a queue and polling a completion queue take
 //! `&mut`, so two threads never post to the same queue at once. Handles ([`Context`],
 //! [`ProtectionDomain`], [`CqHandle`], [`CompletionChannel`]) may be used from many threads, and
-//! queue pairs may be modified and queried from many threads. Besides the driver's locks there are
-//! two: each queue pair has a lock for its transitions, and each context has a lock for its events.
+//! queue pairs may be modified and queried from many threads. In addition to the driver's locks
+//! there are two: each queue pair has a lock for its transitions, and each context has a lock for
+//! its events.
 //!
 //! # Coverage of the verbs API
 //!
@@ -41,7 +42,7 @@
 //!
 //! | topic | here | test |
 //! |---|---|---|
-//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_report_their_identity` |
+//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library on first use | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_report_their_identity` |
 //! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_report_their_identity`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_report_their_identity` |

@@ -38,7 +38,7 @@ impl<I: Copy> Named<I> {
     /// [`as_ptr`](Self::as_ptr) returned the pointer for an object of this kind, which is not
     /// destroyed yet.
     pub(crate) unsafe fn read(pointer: *mut c_void) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *unsafe { Self::at(pointer) }
     }
 }

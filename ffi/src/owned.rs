@@ -185,7 +185,7 @@ impl<T: Destroy> Drop for Owned<T> {
 unsafe fn destroy<T: Destroy>(object: NonNull<T>) -> Result<(), VerbsError> {
     // SAFETY: the object is alive, as the caller guarantees.
     let argument = unsafe { T::named(object.as_ptr()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let returned = unsafe { T::destroy(object.as_ptr()) };
     VerbsError::check(returned, T::CALL, argument)
 }

@@ -20,7 +20,7 @@ pub enum QpState {
     Sqe,
     /// Outstanding and newly posted requests are flushed.
     Err,
-    /// The driver does not know the state.
+    /// The driver reports an unknown state.
     Unknown,
 }
 

@@ -75,7 +75,7 @@ pub(crate) unsafe fn query_device_ex(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr_ex,
 ) -> libc::c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { operation!(context, query_device_ex) } {
         // SAFETY: as above; the query has no input, so its argument is null.
         Some(query) => unsafe {
@@ -94,7 +94,7 @@ pub(crate) unsafe fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { operation!(context, create_cq_ex) } {
         // SAFETY: as above.
         Some(create) => unsafe { create(context, attr) },
@@ -114,7 +114,7 @@ pub(crate) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { operation!(context, create_qp_ex) } {
         // SAFETY: as above.
         Some(create) => unsafe { create(context, attr) },
@@ -131,7 +131,7 @@ pub(crate) unsafe fn create_qp_ex(
 ///
 /// The completion queue is alive.
 pub(crate) unsafe fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> libc::c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { operation!((*cq).context, modify_cq) } {
         // SAFETY: as above.
         Some(modify) => unsafe { modify(cq, attr) },

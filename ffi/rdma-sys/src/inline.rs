@@ -28,7 +28,7 @@ macro_rules! operations {
         /// As in C: the objects are alive and in a state that allows the call.
         #[inline]
         pub unsafe fn $name($object: *mut $type $(, $argument: $kind)*) $(-> $result)? {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match operations!(@at $object, $($place).+) {
                     Some(operation) => operation($object $(, $argument)*),
@@ -100,14 +100,14 @@ operations! {
 /// The domain is alive.
 #[inline]
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type::Type) -> Option<*mut ibv_mw> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let operation = unsafe { (*(*pd).context).ops.alloc_mw };
     let Some(alloc) = operation else {
         // SAFETY: the C library returns the address of this thread's `errno`.
         unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
         return None;
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let window = unsafe { alloc(pd, kind) };
     (!window.is_null()).then_some(window)
 }

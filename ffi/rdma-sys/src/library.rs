@@ -34,7 +34,7 @@ pub fn load() -> Result<(), &'static str> {
 /// For each name, `find` returns null or a function with the header's signature. The function stays
 /// valid until the process ends.
 pub unsafe fn load_from(find: Find<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     LIBRARY.get_or_init(|| unsafe { Library::new(find) });
 }
 
@@ -134,7 +134,7 @@ macro_rules! functions {
             /// As in C.
             pub unsafe fn $newer($($its: $newer_kind),*) -> Option<$newer_result> {
                 match LIBRARY.get_or_init(open) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     Ok(library) => library.$newer.map(|function| unsafe { function($($its),*) }),
                     Err(why) => panic!("{}: {why}", stringify!($newer)),
                 }
@@ -153,7 +153,7 @@ macro_rules! functions {
             /// As in C.
             pub unsafe fn $name($($argument: $kind),*) $(-> $result)? {
                 match LIBRARY.get_or_init(open) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     Ok(library) => unsafe { (library.$name)($($argument),*) },
                     Err(why) => panic!("{}: {why}", stringify!($name)),
                 }

@@ -385,7 +385,7 @@ unsafe fn build(
     to: Option<Datagram>,
 ) {
     let SendRequest { remote_addr, rkey, compare_add, swap, .. } = *request;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         (*qp).wr_id = request.wr_id;
         (*qp).wr_flags = request.flags.bits().into();

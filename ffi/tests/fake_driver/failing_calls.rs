@@ -216,7 +216,7 @@ fn memory_that_cannot_be_deregistered_is_kept() {
     assert_eq!(refused.0.close().map_err(|error| error.errno), Err(libc::EBUSY));
     assert!(is_there(&refused.1), "the device may still write what was not deregistered");
     drop(lost.0);
-    assert!(is_there(&lost.1), "likewise after a drop");
+    assert!(is_there(&lost.1), "also after a drop");
 }
 
 /// Set in a process that runs one test alone.
@@ -301,7 +301,7 @@ fn devices_are_usable_where_forks_cannot_be_made_safe() {
         assert_eq!(fork_safety(), Err(refused));
         assert!(refused.to_string().contains("registered memory before"), "{refused}");
         heal();
-        assert_eq!(fork_safety(), Err(refused), "what was said first is kept");
+        assert_eq!(fork_safety(), Err(refused), "the first result is kept");
     });
 }
 

@@ -172,7 +172,7 @@ fn a_queue_pair_that_cannot_be_destroyed_never_says_so() {
     let left = ["qp", "cq", "srq", "pd", "channel", "context"];
     assert!(
         left.iter().all(|kind| alive().contains(kind)),
-        "what it may reach stays: {:?}",
+        "memory that it may access stays: {:?}",
         alive()
     );
     assert_eq!(violations(), [""; 0]);

@@ -183,7 +183,7 @@ fn every_item_inside_a_section_is_declared_and_tried() {
     }
     let documentation = include_str!("../../src/lib.rs");
     for item in LEFT_OUT {
-        assert!(documentation.contains(item), "nothing says why {item} is left out");
+        assert!(documentation.contains(item), "the docs do not explain why {item} is left out");
     }
 }
 
@@ -248,7 +248,7 @@ fn every_item_of_the_manual_has_a_row_whose_tests_exist() {
         for (kind, name) in tests {
             let (_, text) = kinds.iter().find(|(known, _)| *known == kind).expect("a kind of test");
             let is_there = ["(", "<"].iter().any(|end| text.contains(&format!("fn {name}{end}")));
-            assert!(is_there, "{item}: there is no test {name} of kind {kind}");
+            assert!(is_there, "{item}: missing test {name} of kind {kind}");
         }
     }
     for item in ITEMS.split_whitespace() {

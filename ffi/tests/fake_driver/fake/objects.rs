@@ -250,7 +250,7 @@ exported! {
         (*init).cap = cap.expect("a queue pair was made");
         (*init).sq_sig_all = sq_sig_all;
         (*init).srq = (*qp).srq;
-        // A driver knows these attributes of a queue pair; only requested ones are written.
+        // The attributes of a queue pair in a driver; only requested ones are written.
         let asked = |attribute: ibv_qp_attr_mask| mask as u32 & attribute.0 != 0;
         (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
         if asked(ibv_qp_attr_mask::IBV_QP_CUR_STATE) {
