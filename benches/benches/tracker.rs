@@ -7,7 +7,7 @@ use polyrail_benches::workload::OUTSTANDING;
 use polyrail_core::internals::WrTracker;
 use std::hint::black_box;
 
-/// As large as what the engine keeps of a request.
+/// As large as the engine's record of a request.
 type Slot = [u64; 12];
 
 fn tracker(c: &mut Criterion) {

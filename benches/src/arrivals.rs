@@ -7,8 +7,8 @@ use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Requests that arrive in one burst: half of the posted receives, so that those of one burst are
-/// posted again before the next runs out.
+/// Requests that arrive in one burst: half of the posted receives, so that consumed receives are
+/// posted again before the queue is empty.
 pub const REQUESTS: usize = 16;
 
 /// Fragments of those requests.

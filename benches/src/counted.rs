@@ -76,7 +76,7 @@ pub struct Counted<T> {
     account: Account,
 }
 
-// SAFETY: everything is handed on to the one inside, which keeps the promises.
+// SAFETY: every call goes to the inner queue pair, which meets the requirements.
 unsafe impl<Q: QueuePair> QueuePair for Counted<Q> {
     type SendBatch<'q>
         = Counted<Q::SendBatch<'q>>
@@ -159,7 +159,7 @@ impl<B: RecvBatch> RecvBatch for Counted<B> {
     }
 }
 
-// SAFETY: everything is handed on to the one inside, which keeps the promises.
+// SAFETY: every call goes to the inner queue, which meets the requirements.
 unsafe impl<C: CompletionQueue> CompletionQueue for Counted<C> {
     fn id(&self) -> CqId {
         self.inner.id()

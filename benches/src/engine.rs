@@ -30,7 +30,7 @@ pub type StripedQp<Q> = VirtualQp<Q, RAILS, DEPTH, WRS>;
 /// One of the many small virtual queue pairs.
 pub type SmallQp<Q> = VirtualQp<Q, 1, SMALL_DEPTH, SMALL_DEPTH>;
 
-/// What many rails are told.
+/// Returns the configuration of virtual queue pairs with several rails.
 fn config(virtual_qp_num: u32, scheme: Scheme) -> Config {
     Config {
         virtual_qp_num,
@@ -98,7 +98,7 @@ fn poll<C: CompletionQueue, const ROUTES: usize>(
     reported
 }
 
-/// A virtual queue pair that sends, and what it sends.
+/// A sending virtual queue pair and its requests.
 #[derive(Debug)]
 pub struct Sender<Q, C, const RAILS: usize> {
     qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
@@ -172,7 +172,7 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
         }
     }
 
-    /// Posts the burst as writes, so many with one call.
+    /// Posts the burst as writes, with several requests in each call.
     #[inline(never)]
     pub fn post_together(&mut self, together: usize) {
         for messages in self.messages.chunks(together) {

@@ -1,14 +1,14 @@
-//! What it costs to hand a request to another thread: the engine's ring beside well-known crates.
+//! The cost of handing a request to another thread: the engine's ring beside well-known crates.
 //!
-//! One thread pushes requests, one at a time, until the ring is full; then another pops them, one
-//! at a time, until it is empty; and so on. The time from the first push to the last pop, divided
-//! by the requests, is the cost one way. All carry values of the same size, that of a request to
-//! polyrail's progress thread, through a ring of the same capacity. The floor is the cheapest of
-//! the crates in this run; the baseline is the standard library's bounded channel.
+//! One thread pushes requests one at a time until the ring is full, then another pops them one at a
+//! time until it is empty, and so on. The time from the first push to the last pop, divided by the
+//! requests, is the cost one way. All transfer values of the same size, that of a request to
+//! polyrail's progress thread, through rings of the same capacity. The floor is the cheapest of the
+//! crates in this run; the baseline is the standard library's bounded channel.
 //!
-//! Each thread has a processor of its own: on a shared one the scheduler would decide what is
-//! measured. They take turns, so it does not matter how often the two meet at an empty or a full
-//! ring. A program whose two ends work at once may see other figures.
+//! Each thread has a separate processor, because on a shared one the scheduler would dominate the
+//! result. They take turns, so contention at an empty or full ring does not matter. A program whose
+//! two ends work at the same time may see other figures.
 
 use crate::measure::{Figures, Timed, as_printed, measure_in_turns};
 use crate::processors::elsewhere;
@@ -35,7 +35,7 @@ const ROUND: u32 = 1 << 14;
 /// Tries before a thread yields: the other end's thread may not be running.
 const TRIES: u32 = 1 << 10;
 
-/// Bytes of a request; the report checks that they are those of `polyrail::progress`.
+/// Size of a request in bytes; the report checks that it is that of `polyrail::progress`.
 pub const REQUEST_BYTES: usize = 56;
 
 /// A value of a request's size; the first word is its number.
@@ -49,8 +49,8 @@ trait Push: Send + 'static {
 
 /// An end that pops.
 trait Pop: Send + 'static {
-    /// Takes the value with this number. Returns whether it was there. The value stays here, so
-    /// that no crate pays for converting what it returns.
+    /// Pops the value with this number. Returns whether it was there. The value is not returned, so
+    /// that no crate pays for converting its result.
     fn pop(&mut self, number: u64) -> bool;
 }
 
@@ -125,7 +125,7 @@ impl Handover {
 ///
 /// If requests get lost or out of order.
 pub fn measure(repeats: u32, allocations: fn() -> u64) -> Handover {
-    // On a thread of its own, since it stays on a processor.
+    // On a separate thread, which stays on a processor.
     let measuring = std::thread::spawn(move || {
         let contenders = [rtrb(), ours(), heapless(), ringbuf(), channel()];
         measure_in_turns(contenders, ROUND as usize, repeats, allocations)
@@ -165,7 +165,7 @@ fn channel() -> Timed {
     contender(producer, consumer)
 }
 
-/// What the two threads agree on between turns.
+/// The shared state of the two threads between turns.
 struct Control {
     /// Both are about to begin, or have finished.
     meet: Barrier,

@@ -1,8 +1,8 @@
-//! How fast the engine is, compared with two others that do the same work.
+//! Measures the engine against two other implementations of the same work.
 //!
 //! Three contenders run on one device that costs next to nothing:
 //!
-//! - the *floor* does the same physical work raw: what remains without the engine;
+//! - the *floor* does the same physical work without the engine;
 //! - the *baseline* is the C++ design that the engine replaces, written plainly in Rust;
 //! - the *engine* is the real `VirtualQp` and `VirtualCq`, or a `Sender` and a `Receiver` of messages.
 //!
@@ -21,7 +21,8 @@
 //!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates; [`handles`]: a progress thread beside
 //!    direct posts; [`software`]: the software NIC with one thread and with several; [`many`]: large sets;
-//! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has what was measured.
+//! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has the
+//!    results.
 //!
 //! # What is measured
 //!
@@ -37,24 +38,25 @@
 //!   part; its floor inspects each of them. The baseline has no `feed` and polls.
 //! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
 //!   rail.
-//! - `list4_cycle` gives each request a list of 4 buffers of 1 KiB, which one physical request carries;
-//!   `list_long_cycle` one of 4 buffers of 4 MiB, and its floor is the engine without lists: requests of several
-//!   hundred fragments, which wait for room on the rails again and again;
-//!   `batch16_cycle` posts 16 requests with one call, and rings each rail once for them, as the floor does. The
-//!   floor stands in the baseline's place of all three.
+//! - `list4_cycle` gives each request a list of 4 buffers of 1 KiB, which one physical request
+//!   carries; `list_long_cycle` one of 4 buffers of 4 MiB, and its floor is the engine without
+//!   lists: requests of several hundred fragments, which wait for room on the rails again and
+//!   again; `batch16_cycle` posts 16 requests with one call, with one doorbell per rail, as the
+//!   floor does. All three have the floor in place of a baseline.
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
 //!   measured part. It measures polling them, posting the zero-length receives again, and posting
 //!   the caller's 16 receives again (floor: the first two, as the third is not physical work).
 //! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one registered
 //!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
-//! - The rows `reroute_...` compare the engine with itself too: with rails that others take over for,
-//!   while none fails, and without.
-//! - The rows `p2p_...` are messages of the p2p protocol, 32 under way: a burst takes what has arrived of the
-//!   burst before, tells its callers, and offers or sends as many again. `p2p_send_...` do that at both ends;
-//!   `p2p_sender` and `p2p_recv` measure one of them. Messages arrive between bursts, outside the measured
-//!   part, and entries arrive as they are written: the two ends have the same memory. The floor posts the same
-//!   requests (the tests compare them field by field but for `wr_id`s), with hashed entries, and refills the
-//!   shared receive queue in the same batches. Nobody has a baseline for these: the floor stands in its place.
+//! - The rows `reroute_...` also compare the engine with itself: with re-routing enabled, while no
+//!   rail fails, and without.
+//! - The rows `p2p_...` are messages of the p2p protocol, 32 under way: a burst takes the arrived
+//!   messages of the previous burst, reports them, and offers or sends as many again.
+//!   `p2p_send_...` do that at both ends; `p2p_sender` and `p2p_recv` measure one of them. Messages
+//!   arrive between bursts, outside the measured part, and entries arrive as they are written: the
+//!   two ends have the same memory. The floor posts the same requests (the tests compare them field
+//!   by field but for `wr_id`s), with hashed entries, and refills the shared receive queue in the
+//!   same batches. There is no baseline for these, so the floor is in its place.
 //! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
 //!   raw queue pairs, whose rings take up the same memory.
 //!
@@ -63,9 +65,9 @@
 //! Callgrind counts 512 bursts after a warm-up, with everything that they call, in the program as
 //! users build it. `benches/instructions.json` has the accepted counts and their compiler. With the
 //! same compiler, `benches/instructions.sh` fails if the engine needs over 3% more in a row; with
-//! another one it only reports. `--accept` writes the file anew. Engine and floor call nothing
-//! outside of this workspace, so their counts are the same on every machine; the baseline's contain
-//! the system's allocator. `callgrind_annotate` shows where the instructions go. It takes a file of
+//! another one it only reports. `--accept` rewrites the file. Engine and floor call nothing outside
+//! of this workspace, so their counts are the same on every machine; the baseline's contain the
+//! system's allocator. `callgrind_annotate` shows where the instructions go. It takes a file of
 //! `target/release/instructions.callgrind/`, which has one for each contender of the last run.
 
 pub mod allocations;

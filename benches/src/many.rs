@@ -23,12 +23,12 @@ pub struct Set {
     pub engine: u64,
 }
 
-/// Makes such sets, of four rails over two devices and a notify queue pair. To be called before anything else, as
-/// memory that others gave back would not count.
+/// Makes such sets, of four rails over two devices and a notify queue pair. Must be called first,
+/// because memory that was freed before would be reused and not counted.
 ///
 /// # Panics
 ///
-/// If there is no memory.
+/// If memory is exhausted.
 pub fn measure() -> Set {
     let mut times = Vec::new();
     let mut resident = 0;
@@ -51,7 +51,7 @@ pub fn measure() -> Set {
     Set { time: times[times.len() / 2], resident, engine }
 }
 
-/// Of this process, now; 0 where the system does not say.
+/// Returns the resident memory of this process; 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     const PAGE: u64 = 4096;
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();

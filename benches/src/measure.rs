@@ -44,7 +44,7 @@ impl Measured {
         self.engine.ns / self.baseline.ns
     }
 
-    /// Whether the engine reaches what the row asks for, to the precision that is printed.
+    /// Returns whether the engine meets the row's limit, to the printed precision.
     pub fn holds(&self) -> bool {
         self.row.time_limit.is_none_or(|limit| as_printed(self.floor_ratio()) <= limit)
             && self.row.baseline_limit.is_none_or(|limit| self.baseline_ratio() <= limit)

@@ -13,11 +13,12 @@ pub const SLOTS: usize = 64;
 /// Receives that the receiver may have posted.
 pub const RECEIVES: u32 = RING_SLOTS as u32;
 
-/// Words of the records, of the ring of entries, and of what else an end wants behind its own part.
+/// Words of the records, of the ring of entries, and of the rest of an end's memory.
 const RECORDS: usize = SLOTS * RECORD_BYTES / 8;
 const RING: usize = SLOTS * MAX_BUFFERS * ENTRY_BYTES / 8;
 
-/// Queue pairs of two ends, each with one completion queue; those of the receiver share their receives.
+/// Queue pairs of two ends, each with one completion queue. The receiver's queue pairs share their
+/// receives.
 #[derive(Debug)]
 pub struct MessageRig<Q = NullQp, C = NullCq, S = NullSrq> {
     /// The sender's queue pairs, one for each rail.
@@ -48,7 +49,8 @@ pub struct Link {
 }
 
 impl MessageRig {
-    /// Two ends over so many rails, and the link for messages of `length` bytes, evenly spread.
+    /// Makes two ends over this many rails, and the link for messages of `length` bytes, evenly
+    /// spread.
     pub fn new(rails: u8, length: u32) -> (Self, Link) {
         Self::over(words(), rails, length)
     }
@@ -86,7 +88,8 @@ impl MessageRig {
     }
 }
 
-/// Words for both ends, aligned as devices want it. They are never given back: rows are few.
+/// Returns words for both ends, aligned as devices require. They are never freed, because there are
+/// few rows.
 pub fn words() -> &'static [AtomicU64] {
     let count = RECORDS + RING + RECORDS;
     let all: Box<[_]> = (0..count + 7).map(|_| AtomicU64::new(0)).collect();
@@ -96,11 +99,11 @@ pub fn words() -> &'static [AtomicU64] {
 }
 
 impl Link {
-    /// The next burst of messages arrives, the shares of each in the order of rails.
+    /// Delivers the next burst of messages, the shares of each in the order of rails.
     ///
     /// # Panics
     ///
-    /// If there are no receives for them.
+    /// If receives for them are missing.
     pub fn carry(&mut self) {
         let layout = ImmLayout::new(self.rails).expect("1 to 8 rails");
         for number in self.next..self.next + OUTSTANDING as u64 {

@@ -1,4 +1,4 @@
-//! Random numbers that are the same in every run.
+//! Random numbers, the same in every run.
 
 /// Marsaglia's xorshift64, from a fixed seed.
 #[derive(Clone, Debug)]

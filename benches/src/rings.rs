@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{sleep, spawn, yield_now};
 use std::time::{Duration, Instant};
 
-/// Values of a request's size; those of a report have it too.
+/// Values of the size of a request, which is also that of a report.
 type Payload = [u64; REQUEST_BYTES / 8];
 
 /// Between two yields.
@@ -26,7 +26,7 @@ pub(crate) enum Pushed {
     InChunks,
 }
 
-/// A thread that gives back what it takes, through two of the cheapest rings.
+/// A thread that returns every value, through two of the cheapest rings.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pushed: Pushed,

@@ -29,7 +29,7 @@ const WINDOW: usize = 64;
 /// Requests of one round.
 const ROUND: usize = 256;
 
-/// What the requests of a row are.
+/// The kind of requests of a row.
 #[derive(Clone, Debug)]
 struct Route {
     from: LocalBuffer,
@@ -93,7 +93,7 @@ fn poll(endpoint: &mut Endpoint) -> usize {
     polled.events
 }
 
-/// Sends so many, without looking at the other end.
+/// Sends this many requests, without waiting for the other end.
 #[derive(Debug, Default)]
 struct Progress {
     posted: usize,
@@ -159,7 +159,7 @@ fn until(count: usize, mut progress: impl FnMut() -> (usize, usize)) {
     }
 }
 
-/// A thread that takes as many notifications as it is told.
+/// Starts a thread that receives as many notifications as requested.
 fn receiver(mut far: Endpoint) -> (Sender<usize>, Receiver<()>) {
     let (counts, told) = channel();
     let (says, done) = channel();
@@ -281,8 +281,7 @@ pub fn measure(repeats: u32, allocations: fn() -> u64) -> Vec<Ways> {
             let contenders = [one_thread(rails), two_threads(rails), rings()];
             measure_in_turns(contenders, ROUND, repeats, allocations)
         };
-        // On a thread of its own, since it stays on a processor. Three threads share the processors as the system
-        // has it.
+        // On a separate thread, which stays on a processor. The system schedules the three threads.
         let measuring = std::thread::spawn(polled);
         let [one_thread, two_threads, rings] = measuring.join().expect("requests succeed");
         let [handles] = measure_in_turns([handles(rails)], ROUND, repeats, allocations);

@@ -73,7 +73,7 @@ impl Message {
         self.wr_id as u32
     }
 
-    /// The bytes there, as the peer knows them.
+    /// Returns the bytes at the peer.
     pub const fn target(&self) -> LocalBuffer {
         // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
         unsafe { LocalBuffer::new(self.remote_addr, self.local.length()) }

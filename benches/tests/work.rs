@@ -134,7 +134,7 @@ fn a_list_is_one_request_and_a_batch_of_requests_rings_each_rail_once() {
     assert_eq!(engine, floor);
 }
 
-/// The same of the floor's single queue pair.
+/// Measures the work of the floor's single queue pair.
 fn floor_burst(rig: Rig, burst: impl Fn(&mut floor::Single<Qp, Cq>) -> Reported) -> Work {
     let account = Account::default();
     let mut floor = floor::Single::new(rig.counted(&account));
@@ -343,7 +343,7 @@ fn messages_work<M>(
 #[test]
 fn messages_are_the_same_requests_on_floor_and_engine() {
     for (rails, length) in [(1, 8), (2, LARGE), (4, LARGE)] {
-        // Of both, so that what they post has the same addresses.
+        // Shared by both, so that their requests have the same addresses.
         let words = message_rig::words();
         let floor = messages_work(
             words,

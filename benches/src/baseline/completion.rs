@@ -11,11 +11,11 @@ fn is_send(opcode: WcOpcode) -> bool {
 }
 
 impl<Q: QueuePair> VirtualQp<Q> {
-    /// Takes one completion of one of its queue pairs. Returns which requests that finishes.
+    /// Processes one completion of one of its queue pairs. Returns the requests that it finishes.
     ///
     /// # Errors
     ///
-    /// The completion does not fit; what it finished is lost.
+    /// The completion is unexpected; the requests that it finished are lost.
     pub fn process_completion(&mut self, completion: &Completion) -> Result<Vec<VirtualWc>, Error> {
         let notify = self.notify.as_ref();
         if notify.is_some_and(|notify| notify.qp_num() == completion.qp_num) {

@@ -30,7 +30,7 @@ fn requests(length: u32, opcode: Opcode) -> Vec<SendWr> {
     messages(length).iter().map(|message| request(message, opcode)).collect()
 }
 
-/// Virtual queue pairs that send, and what they send.
+/// Sending virtual queue pairs and their requests.
 #[derive(Debug)]
 pub struct Sender<Q, C> {
     qps: Vec<VirtualQp<Q>>,

@@ -63,7 +63,7 @@ impl<Q: QueuePair> PhysicalQp<Q> {
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id, sge: Sge::EMPTY });
         batch.commit()?;
-        // It belongs to no particular request: sequence numbers tell which one it ends.
+        // It belongs to no particular request: sequence numbers identify the request that it ends.
         self.recvs.push_back(InFlight { physical_wr_id: wr_id, virtual_wr_id: u64::MAX });
         Ok(())
     }

@@ -45,7 +45,7 @@ pub struct RecvWr {
 /// A completion (`IbvVirtualWc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualWc {
-    /// What the caller named the request.
+    /// The caller's id of the request.
     pub wr_id: u64,
     /// How it ended.
     pub status: WcStatus,
@@ -70,7 +70,7 @@ pub enum Error {
     Opcode(Opcode),
     /// The request has no keys for this device.
     MissingKeys(DeviceId),
-    /// SPRAY notifies need a queue pair of their own.
+    /// SPRAY notifies need a separate queue pair.
     NoNotifyQp,
     /// The driver refused.
     Post(CommitError),

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// A request from post to report (`ActiveVirtualWr`).
 #[derive(Clone, Debug)]
 pub struct ActiveWr {
-    /// What the caller named it.
+    /// The caller's id of the request.
     pub user_wr_id: u64,
     /// Completions still to come, notify included.
     pub remaining: u32,

@@ -35,7 +35,7 @@ impl<C: CompletionQueue> VirtualCq<C> {
         Self { cqs, registered: HashMap::new() }
     }
 
-    /// Makes the virtual queue pair at `index` known.
+    /// Registers the virtual queue pair at `index`.
     pub fn register<Q: QueuePair>(&mut self, index: usize, qp: &VirtualQp<Q>) {
         let virtual_qp_num = qp.config.virtual_qp_num;
         let registered = Registered { index, is_multi: qp.is_multi(), virtual_qp_num };

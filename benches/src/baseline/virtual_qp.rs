@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// How the receiver learns that data is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// A notify on a queue pair of its own.
+    /// A notify on a separate queue pair.
     Spray,
     /// Sequence numbers in immediates.
     Dqplb,

@@ -361,7 +361,7 @@ fn print_machine(out: &mut impl Write, repeats: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Processor, cores and system, as far as they are known.
+/// Returns processor, cores and system, as far as they are known.
 fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpu_info = read("/proc/cpuinfo");

@@ -41,8 +41,9 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
         let mut far_cq = Box::new(VirtualCq::new([rig.far_cq]).expect("one completion queue"));
         far_cq.set_aside(CQ, RECEIVES).expect("a deep completion queue");
         let account = Pool::new(DEVICE, RECEIVES).open(rig.srq, RECEIVES).expect("all of it");
-        // SAFETY: the words live for ever, and the null device, on which alone messages are posted, does
-        // not follow addresses. The two ends share them in the place of a device that would copy entries.
+        // SAFETY: the words are never freed, and messages are only posted on the null device, which
+        // does not follow addresses. The two ends share the words instead of a device that copies
+        // entries.
         let (near, far) =
             unsafe { (Region::new(rig.near_words, [KEYS]), Region::new(rig.far_words, [KEYS])) };
         let config = SenderConfig { rails, ..SenderConfig::default() };

@@ -1,7 +1,8 @@
-//! Messages between two ends: an entry is written to the sender, which writes the payload with an immediate.
+//! Messages between two ends: the receiver writes an entry to the sender, which writes the payload
+//! with an immediate.
 //!
-//! What the requests say is the engine's protocol, bit by bit, with sizes that always fit the immediate. Nothing
-//! here can fail, go over other rails, or be of another length than both ends have agreed on.
+//! The requests follow the engine's protocol bit by bit, with sizes that always fit the immediate.
+//! This code does not handle failures, other rails, or lengths that differ from the agreed one.
 
 use super::{Rail, poll, post_one, write};
 use crate::message_rig::{MessageRig, RECEIVES, SLOTS};
@@ -21,13 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Words of an entry.
 const WORDS: usize = ENTRY_BYTES / 8;
 
-/// Words from the entry of one slot to that of the next.
+/// Words between the entries of two slots.
 const STRIDE: usize = MAX_BUFFERS * WORDS;
 
-/// Words in front of the entries in the receiver's memory: the records, which nobody needs here.
+/// Words in front of the entries in the receiver's memory: the records, which are unused here.
 const RECORDS: usize = SLOTS * RECORD_BYTES / 8;
 
-/// The `wr_id` of receives; those of entries are below.
+/// The `wr_id` of receives; `wr_id`s of entries are below it.
 const RECEIVE: u64 = 1 << 32;
 
 /// Both ends of a connection that carries a burst of messages again and again.
@@ -49,20 +50,20 @@ struct Receiver<Q, C, S> {
     posted: u32,
     low_water: u32,
     high_water: u32,
-    /// Entries posted since the last one that was signaled, and how many that may be.
+    /// Entries posted since the last signaled one, and their maximum.
     unsignaled: u32,
     quarter: u32,
     slots: Vec<Arriving>,
     /// Messages that have not arrived.
     waiting: u32,
-    /// The next message, and the oldest one that was not reported.
+    /// The next message, and the oldest unreported one.
     next: u64,
     oldest: u64,
     targets: Vec<LocalBuffer>,
     keys: Vec<DeviceKeys>,
 }
 
-/// A message on its way in: the rails that it comes over, those of them that have brought theirs, its bytes.
+/// An incoming message: its rails, the rails whose shares have arrived, and its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arriving {
     mask: u32,
@@ -88,11 +89,11 @@ struct Sender<Q, C> {
 }
 
 impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
-    /// Over all rails of `rig`, for messages of `length` bytes.
+    /// Makes an end over all rails of `rig`, for messages of `length` bytes.
     ///
     /// # Panics
     ///
-    /// If there are no keys for a device.
+    /// If keys for a device are missing.
     pub fn new(rig: MessageRig<Q, C, S>, length: u32) -> Self {
         let MessageRig { near, near_cq, far, far_cq, srq, far_words, near_words } = rig;
         let rails = |qps: Vec<Q>| qps.into_iter().map(|qp| Rail::new(qp, &keys())).collect();

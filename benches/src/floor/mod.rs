@@ -1,11 +1,11 @@
 //! The floor: the same physical work, posted raw.
 //!
-//! What a careful program with real NICs would write by hand if it needed nothing of what the
-//! engine adds: no routing, no order of reports, no recovery. What the engine puts on the device,
-//! the floor puts there too: the same requests in the same batches, one doorbell a batch, polls with
-//! the same room. The tests compare the two with [`crate::counted`].
+//! The floor is what a careful program with real NICs would write by hand without the engine's
+//! additions: no routing, no order of reports, no recovery. Its work on the device is the engine's:
+//! the same requests in the same batches, one doorbell per batch, polls with the same room. The
+//! tests compare the two with [`crate::counted`].
 //!
-//! # What it knows, and when
+//! # What is known when
 //!
 //! | when | what |
 //! |---|---|
@@ -14,10 +14,10 @@
 //! | each request | its `wr_id`, local and remote address and length; its keys, found by the place of the rail's device |
 //! | each completion | what it belongs to, by its `wr_id`; its status; the immediate of an arriving message |
 //!
-//! So it does not know how many requests a burst has, how many fragments a request has or over how
-//! many rails it goes before it has the request in hand. A request that went out in several batches
-//! counts those that are not acknowledged, as it could not tell otherwise when the buffer is free
-//! again. Divisions are not needed: a request is split at steps that are known since set-up.
+//! So the number of requests in a burst, and of fragments and rails of a request, is unknown before
+//! the request itself. A request in several batches counts its unacknowledged batches, because
+//! otherwise the end of the buffer's use would be unknown. Divisions are not needed: a request is
+//! split at steps that are known since set-up.
 
 mod many;
 mod messages;
@@ -72,7 +72,7 @@ fn write(
     }
 }
 
-/// Posts one request with a doorbell of its own.
+/// Posts one request with a separate doorbell.
 #[inline]
 fn post_one(qp: &mut impl QueuePair, request: &SendRequest) {
     let mut batch = qp.start_send();

@@ -61,7 +61,7 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
         reported
     }
 
-    /// The same with room for one completion at a time.
+    /// Polls with room for one completion at a time.
     ///
     /// # Panics
     ///

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What the measuring thread sees of the device, and has it do.
+/// The measuring thread's interface to the device.
 #[derive(Debug)]
 pub(super) struct Controls {
     start: Instant,
@@ -28,7 +28,7 @@ pub(super) struct Controls {
     doorbell: AtomicU64,
     /// Completions are held back.
     is_held: AtomicBool,
-    /// The completion queue tells of the next completion.
+    /// The completion queue notifies of the next completion.
     is_armed: AtomicBool,
     channel: OwnedFd,
 }
@@ -100,8 +100,8 @@ pub(super) struct Movable<T> {
     controls: Arc<Controls>,
 }
 
-// SAFETY: the queues of a device belong to one set, and nobody else has a handle of what they share: the set
-// moves as a whole, or it does not move.
+// SAFETY: the queues of a device belong to one set, and their shared state has no other handles, so
+// the set moves as a whole or not at all.
 unsafe impl<T> Send for Movable<T> {}
 
 /// Memory that the device never looks at.
@@ -231,7 +231,7 @@ impl Connect for Movable<NullQp> {
     }
 }
 
-// SAFETY: it does what the one inside does.
+// SAFETY: every call goes to the inner queue pair.
 unsafe impl QueuePair for Movable<NullQp> {
     type SendBatch<'q> = Batch<'q>;
 
@@ -302,7 +302,7 @@ impl SendBatch for Batch<'_> {
     }
 }
 
-// SAFETY: it does what the one inside does, or nothing.
+// SAFETY: every call goes to the inner queue, or does nothing.
 unsafe impl CompletionQueue for Movable<NullCq> {
     fn id(&self) -> CqId {
         self.inner.id()
@@ -335,7 +335,7 @@ impl Notify for Movable<NullCq> {
     }
 
     fn forget_events(&mut self) -> Result<(), DeviceError> {
-        // That there was nothing to read is no error.
+        // An empty descriptor is not an error.
         _ = rustix::io::read(&self.controls.channel, &mut [0; 8]);
         Ok(())
     }

@@ -1,8 +1,9 @@
-//! What a progress thread costs: requests through a handle beside the same posted directly, on the null device.
+//! The cost of a progress thread: requests through a handle, compared with direct posts, on the
+//! null device.
 //!
-//! Contenders take turns, so that whatever else the machine does meets them alike. Through a handle the
-//! work of one thread is done by two; on a machine with fewer processors, or with other work to do, the figures
-//! say little.
+//! Contenders take turns, so that other load of the machine affects them equally. With a handle,
+//! two threads do the work of one, so the figures mean little on a machine with fewer processors or
+//! other load.
 
 mod device;
 
@@ -31,23 +32,23 @@ pub const NAME: &str = "handles";
 /// Through a handle at least this part of the direct rate.
 pub const RATE_LIMIT: f64 = 0.5;
 
-/// Or at most so many times the least that two threads could do: what costs less than rings do cannot be moved at half
-/// its rate.
+/// Alternative limit, as a multiple of the least that two threads could do. Work that costs less
+/// than the rings themselves cannot be handed over at half its rate.
 pub const LEAST_LIMIT: f64 = 3.0;
 
-/// From handle to doorbell at most so many nanoseconds more than a direct post.
+/// Limit for the time from handle to doorbell, in nanoseconds more than a direct post.
 pub const DOORBELL_LIMIT_NS: f64 = 500.0;
 
 /// How often each way to a doorbell is timed, and each wake-up.
 const DOORBELLS: usize = 2000;
 const WAKES: usize = 200;
 
-/// Long enough for a thread to fall asleep that has just said that it will.
+/// Long enough for a thread to fall asleep after it has announced that.
 const FALL_ASLEEP: Duration = Duration::from_micros(300);
 
 type NullEndpoint = Endpoint<Movable<NullQp>, Movable<NullCq>>;
 
-/// A virtual queue pair on a null device of its own, and its requests.
+/// A virtual queue pair on a separate null device, and its requests.
 #[derive(Debug)]
 struct End {
     endpoint: NullEndpoint,
@@ -147,7 +148,7 @@ fn spin(mut pending: Pending) {
 }
 
 impl Producer {
-    /// Hands a request over, after others ended if there is no room.
+    /// Hands a request over, after waiting for room.
     fn post(&mut self, at: usize) {
         loop {
             match self.handle.post_send(&write(&self.messages[at], &self.keys)) {
@@ -167,7 +168,7 @@ impl Producer {
         (0..OUTSTANDING).for_each(|at| self.post(at));
     }
 
-    /// Hands a burst over with one call, after others ended if there is no room.
+    /// Hands a burst over with one call, after waiting for room.
     fn post_burst(&mut self) {
         let wrs: ArrayVec<SendWr<'_>, OUTSTANDING> =
             self.messages.iter().map(|message| write(message, &self.keys)).collect();
@@ -180,7 +181,8 @@ impl Producer {
         }
     }
 
-    /// Hands over so many bursts. The threads of others are asleep, and this one's is awake.
+    /// Hands over this many bursts. The threads of other contenders are asleep, and this
+    /// contender's is awake.
     fn turn(&mut self, bursts: u32, post: fn(&mut Self)) -> Duration {
         sleep(GO_IDLE);
         post(self);
@@ -280,7 +282,7 @@ pub fn measure(repeats: u32, allocations: fn() -> u64) -> Handles {
         ("4 KiB on one rail", Shape { rails: 1, length: SMALL }),
         ("1 MiB over 4 rails", Shape { rails: 4, length: FRAGMENT * FRAGMENTS }),
     ];
-    // On a thread of its own, since it stays on a processor.
+    // On a separate thread, which stays on a processor.
     let measuring = std::thread::spawn(move || {
         (WORK.map(|(work, shape)| rates(work, shape, repeats, allocations)), doorbells(WORK[0].1))
     });
@@ -331,7 +333,8 @@ fn doorbells(shape: Shape) -> [f64; 2] {
     })
 }
 
-/// The device's side of wake-ups: told to, it waits until the other side sleeps, acts, and says when.
+/// The device's side of wake-ups: on request, it waits until the other side sleeps, acts, and
+/// reports the time.
 struct Waker {
     go: Sender<()>,
     acted: Receiver<Instant>,
@@ -361,12 +364,12 @@ impl Waker {
         Self { go, acted, _thread: std::thread::spawn(run) }
     }
 
-    /// From what it does to the end of `wait`, in nanoseconds.
+    /// Returns the time from its action to the end of `wait`, in nanoseconds.
     fn time(&self, wait: impl FnOnce()) -> u64 {
         self.go.send(()).expect("it waits");
         wait();
         let end = Instant::now();
-        let begin = self.acted.recv().expect("it says when");
+        let begin = self.acted.recv().expect("it reports the time");
         end.saturating_duration_since(begin).as_nanos() as u64
     }
 }

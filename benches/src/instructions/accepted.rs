@@ -11,7 +11,7 @@ pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.json")
 /// A row may cost at most this many times what was accepted.
 pub const GROWTH: f64 = 1.03;
 
-/// What the counts depend on besides the code.
+/// What the counts depend on in addition to the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiler {
     /// The compiler and its LLVM, with their versions.
@@ -21,7 +21,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// That of this program.
+    /// Returns the environment of this program.
     pub fn current() -> Self {
         let compiler = env!("POLYRAIL_COMPILER").to_owned();
         Self { compiler, target: env!("POLYRAIL_TARGET").to_owned() }

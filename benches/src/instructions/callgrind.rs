@@ -18,7 +18,7 @@ const WARM_UP: u32 = 32;
 /// Bursts that are counted.
 const BURSTS: u32 = 512;
 
-/// Why there are no counts.
+/// Why counting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CountError {
     /// Valgrind is missing or cannot be started.
@@ -27,7 +27,7 @@ pub enum CountError {
     /// It ran and failed.
     #[error("callgrind failed: {0}")]
     Callgrind(String),
-    /// What it wrote cannot be read.
+    /// The output of callgrind cannot be read.
     #[error("cannot read what callgrind wrote")]
     Output(#[from] io::Error),
     /// Its output is not what was expected.

@@ -1,8 +1,8 @@
-//! Instructions of every row, counted by callgrind: the same in every run, whatever the machine
-//! does meanwhile.
+//! Instructions of every row, counted by callgrind. They are the same in every run, and independent
+//! of other load.
 //!
-//! [`callgrind`] runs the contenders under valgrind and reads what it counted; [`accepted`] compares
-//! that with what was accepted before, in `benches/instructions.json`.
+//! [`callgrind`] runs the contenders under valgrind and reads the counts; [`accepted`] compares
+//! them with the accepted counts in `benches/instructions.json`.
 
 pub mod accepted;
 pub mod callgrind;

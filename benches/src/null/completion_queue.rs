@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
-/// What the device remembers about a finished request until it is polled: its last four fields in the order
-/// of the completion, as the device copies them at once.
+/// The device's record of a finished request until it is polled. The last four fields are in the
+/// order of the completion, because the device copies them together.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Note {
@@ -52,8 +52,8 @@ pub(super) struct Notes {
     pub(super) id: CqId,
     pub(super) device: DeviceId,
     ring: Box<[Cell<Note>]>,
-    /// Cursors that count up from 0; both return to 0 when the ring runs empty, so that a deep
-    /// queue costs no more cache than the waiting completions.
+    /// Cursors that count up from 0. Both return to 0 when the ring is empty, so that a deep queue
+    /// uses only as much cache as the waiting completions.
     head: Cell<usize>,
     tail: Cell<usize>,
 }
@@ -165,7 +165,8 @@ impl Wire {
         self.deliver_to(inbox.qp_num(), inbox, imm, 0);
     }
 
-    /// The same with `byte_len` bytes for a queue pair whose receives come from `inbox`, shared or not.
+    /// Completes a receive of `byte_len` bytes for a queue pair whose receives come from `inbox`,
+    /// shared or not.
     #[inline]
     pub fn deliver_to(&self, qp_num: u32, inbox: &Inbox, imm: Imm, byte_len: u32) {
         self.notes.push(Note {
@@ -179,8 +180,8 @@ impl Wire {
         });
     }
 
-    /// Lets completions overtake each other across queue pairs, at random; those of one queue pair
-    /// stay in order.
+    /// Reorders completions of different queue pairs at random. Completions of one queue pair stay
+    /// in order.
     pub fn shuffle(&self, random: &mut XorShift) {
         let cursors = self.notes.head.get()..self.notes.tail.get();
         let mut queues = BTreeMap::<u32, VecDeque<Note>>::new();

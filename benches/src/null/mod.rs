@@ -1,9 +1,9 @@
 //! The null device: the cheapest possible device.
 //!
-//! It does what a driver's posting and polling functions do to memory and nothing more. Every
-//! request is stored into a ring of 256 slots of 64 bytes and a doorbell follows with one release
-//! store; completions are copied into 48-byte records, as many at a time as the caller has room
-//! for. Floor, baseline and engine all run on it, so its own cost is the same for the three.
+//! It only performs the memory accesses of a driver's posting and polling functions. Every request
+//! is stored into a ring of 256 slots of 64 bytes and a doorbell follows with one release store;
+//! completions are copied into 48-byte records, as many at a time as the caller has room for.
+//! Floor, baseline and engine all run on it, so its own cost is the same for the three.
 //!
 //! A request counts as done at the doorbell: `commit` appends a note for each *signaled* request to
 //! one ring for each completion queue, and polling turns notes into completions in that order. That

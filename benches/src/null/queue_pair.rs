@@ -11,7 +11,7 @@ use polyrail_core::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, W
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a driver answers that does not know the operation.
+/// The error of a driver that does not support the operation.
 const EOPNOTSUPP: i32 = 95;
 
 /// A send request as the device holds it: field for field, in the order in which a driver would
@@ -156,7 +156,7 @@ fn prefetch(slot: &SendSlot) {
     let _ = slot;
 }
 
-// SAFETY: it touches no memory, and completes in posting order; each has a number of its own.
+// SAFETY: it accesses no memory, and completes in posting order; numbers are unique.
 unsafe impl QueuePair for NullQp {
     type SendBatch<'q> = NullSendBatch<'q>;
 

@@ -1,4 +1,4 @@
-//! Messages of the p2p protocol. Nobody has a baseline for them: the floor stands in its place.
+//! Messages of the p2p protocol. There is no baseline for them, so the floor is in its place.
 
 use super::Row;
 use crate::contender::{Contender, prepared};

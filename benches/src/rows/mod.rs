@@ -1,4 +1,4 @@
-//! The rows of the report: what is measured, and what the engine must reach.
+//! The rows of the report: what is measured, and the limits of the engine.
 
 mod cycle;
 mod messages;

@@ -31,7 +31,7 @@ pub(super) const DQPLB: Row = Row {
     baseline_limit: None,
 };
 
-/// Only what the receiver does is measured; what the null device does for the sender is not.
+/// Measures only the receiver, not the null device's work for the sender.
 pub(super) fn received<R: 'static>(
     make: impl FnOnce(Rig) -> R,
     mut receive: impl FnMut(&mut R) + 'static,
