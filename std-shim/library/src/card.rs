@@ -1,9 +1,9 @@
-//! Connection cards: what one end of a virtual queue pair tells the other.
+//! Connection cards, which the two ends of a virtual queue pair exchange.
 //!
-//! JSON in the reference implementation's form, with optional fields of ours, in the same style, which
-//! the reference ignores: two for DQPLB, the order of immediates, `"big"` or `"little"` endian, and what
-//! a rail's failure does, `"fatal"` or `"reroute"`. A card without the last one, as the reference's and
-//! older ones of ours, is of an end whose rails fail for good.
+//! A card is JSON in the reference implementation's format, with optional polyrail fields that the
+//! reference ignores: two for DQPLB, the byte order of immediates (`"big"` or `"little"`), and the
+//! effect of a rail's failure (`"fatal"` or `"reroute"`). A card without the last field, such as
+//! the reference's, is of an end whose rails fail for good.
 //!
 //! ```json
 //! {"notifyQpNum":"0000000005","qpNums":["0000000017"],"recvsPerRail":"0000000100","window":"0000008192",
@@ -12,26 +12,27 @@
 //!
 //! # Interoperability
 //!
-//! The peer may run the reference implementation, the public C++ one of VirtualQp. Both ends have to be
-//! told what its cards do not contain: the same scheme and longest fragment, and where the queue pairs
-//! live ([`Address`](crate::endpoint::Address)).
+//! The peer may run the reference implementation, the public VirtualQp in C++. Its cards do not
+//! contain everything, so programs have to configure the same scheme and maximum fragment at both
+//! ends, and the address of the queue pairs ([`Address`](crate::endpoint::Address)).
 //!
-//! - **Notify queue pairs.** The reference always has one, even where it has no use for it: its card's
-//!   number is then ignored. It connects its own to the number on our card, which is 0 where we need none,
-//!   unless [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
-//! - **Users' immediates.** The reference hands a number to its NIC as it lies in memory: little endian
-//!   on the wire between the hosts that it runs on. Ours travel big endian; toward the reference, set
-//!   [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) to
-//!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). If both ends are ours, the cards
-//!   show when they differ, and connecting is an error; the reference's cards do not show it.
+//! - **Notify queue pairs.** The reference always has one, even if the scheme does not use it; the
+//!   number on its card is then ignored. It connects its notify queue pair to the number on
+//!   polyrail's card, which is 0 if polyrail needs none, unless
+//!   [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) creates one.
+//! - **Users' immediates.** The reference passes the number to its NIC as it is in memory, so it is
+//!   little endian on the wire between little-endian hosts. Polyrail sends big endian. Toward the
+//!   reference, set [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) to
+//!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). Between two polyrail ends, cards show
+//!   a difference, and connecting fails; the reference's cards do not show it.
 //! - **Sequence numbers** of DQPLB always travel as the reference sends them
-//!   (`scheme/dqplb/sequence.rs` in the engine). A card without a window is treated as the reference's,
-//!   whose receiver bounds nothing.
+//!   (`scheme/dqplb/sequence.rs` in the engine). A card without a window is treated as the
+//!   reference's, whose receiver has no limit.
 //!
 //! # Reading
 //!
-//! A card comes from a peer, so it is read strictly: whatever is not exactly a card is a typed
-//! error that names the field, and nothing in it makes the reader panic or allocate much.
+//! Cards come from peers and are parsed strictly: any deviation is a typed error that names the
+//! field, and no input makes the parser panic or allocate much memory.
 
 use crate::json::Value;
 use polyrail_core::verbs::ImmOrder;
@@ -58,7 +59,7 @@ const IMM_ORDERS: [(ImmOrder, &str); 2] =
 const RAIL_FAILURES: [(RailFailure, &str); 2] =
     [(RailFailure::Fatal, "fatal"), (RailFailure::Reroute, "reroute")];
 
-/// The physical queue pairs of a virtual one, and what a DQPLB sender must know of its receiver.
+/// The physical queue pairs of a virtual one, and the receiver's parameters for a DQPLB sender.
 ///
 /// ```
 /// use polyrail::card::ConnectionCard;
@@ -282,7 +283,7 @@ fn rail_failure(value: &Value) -> Result<RailFailure, CardError> {
     one_of(&RAIL_FAILURES, value).ok_or_else(|| CardError::NotARailFailure { value: value.shown() })
 }
 
-/// What the text here is the name of.
+/// Returns the value with this name.
 fn one_of<T: Copy>(names: &[(T, &str)], value: &Value) -> Option<T> {
     let Value::Text(text) = value else { return None };
     names.iter().find(|(_, name)| name == text).map(|(known, _)| *known)

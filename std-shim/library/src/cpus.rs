@@ -29,7 +29,7 @@ pub struct CpuList(BTreeSet<usize>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?} is not a processor from 0 to {}, nor a range such as 0-3", CpuSet::MAX_CPU - 1)]
 pub struct CpuListError {
-    /// The part of it that is none.
+    /// The invalid part.
     pub part: String,
 }
 

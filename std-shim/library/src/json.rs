@@ -1,5 +1,5 @@
-//! JSON from strangers: read into a type of its own, strictly, or as it came. Then repeated fields are kept, so
-//! that they can be refused.
+//! Untrusted JSON: parsed strictly into a type, or as a generic value that keeps repeated fields,
+//! so that they can be refused.
 
 use crate::printable;
 use serde::de::{

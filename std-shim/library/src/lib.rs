@@ -1,13 +1,14 @@
 //! Multi-rail RDMA for ordinary programs: the polyrail engine with owned memory, set-up in a few
 //! calls, and a NIC in software to try it on.
 //!
-//! The engine is [`polyrail_core`], which allocates nothing and knows no operating system; its
-//! words are re-exported here ([`verbs`], [`virtual_qp`], [`virtual_cq`], [`hardware`]). This crate
-//! adds what needs `std`. No `unsafe` is needed to use it.
+//! The engine is [`polyrail_core`], which does not allocate and does not depend on an operating
+//! system. Its modules are re-exported here ([`verbs`], [`virtual_qp`], [`virtual_cq`],
+//! [`hardware`]). This crate adds everything that needs `std`. Using it needs no `unsafe`.
 //!
 //! # Example
 //!
-//! A megabyte moves over four rails of two hosts, both in this process, and its receiver is told:
+//! This example moves a megabyte over four rails between two hosts, both in this process, and
+//! notifies the receiver:
 //!
 //! ```
 //! use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
@@ -49,24 +50,25 @@
 //! # }
 //! ```
 //!
-//! [How to embed it](embedding) says what to build on, what a backend must do, and how one rail and several differ.
-//! [Rails](rails) is about notifications, order, rails that fail, and limits.
+//! [How to embed it](embedding) explains which type to build on, the requirements for a backend,
+//! and the differences between one rail and several. [Rails](rails) explains notifications, order,
+//! failing rails and limits.
 //!
 //! # Reading order
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
-//! 2. [`backend`]: what endpoints ask of a kind of hardware; with the feature `verbs`, `rdma` is
-//!    real NICs as a backend, and `devices` lists them;
-//! 3. [`memory`]: registered buffers, of our own or of the caller's, and at a peer; [`card`]: what two
-//!    ends tell each other about their queue pairs;
-//! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share theirs, made,
-//!    connected, watched;
-//! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]
-//!    is how a thread that polls rests;
-//! 6. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 7. [`trace`] lists what is told of connections, as spans and events;
-//! 8. [`printable`] makes text from others safe to print, such as what peers send; [`chain`] shows
-//!    errors with their reasons.
+//! 2. [`backend`]: the interface between endpoints and hardware; with the feature `verbs`, `rdma`
+//!    is the backend for real NICs, and `devices` lists them;
+//! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
+//!    descriptions of queue pairs that two ends exchange;
+//! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
+//!    queues, with set-up, connection and repair;
+//! 5. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
+//!    threads; [`idle`] decides how a polling thread rests;
+//! 6. [`exchange`]: the TCP protocol with which two processes connect their endpoints;
+//! 7. [`trace`] lists the spans and events of connections;
+//! 8. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
+//!    sources.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
 
@@ -95,7 +97,7 @@ pub mod rdma;
 mod sync;
 #[cfg_attr(
     not(feature = "tracing"),
-    allow(unused_variables, unused_imports, reason = "nobody is told")
+    allow(unused_variables, unused_imports, reason = "without `tracing`, events are dropped")
 )]
 pub mod trace;
 

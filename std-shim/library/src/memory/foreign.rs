@@ -99,7 +99,7 @@ impl<R: Region> ForeignBuffer<R> {
         access: AccessFlags,
         domains: &[&D],
     ) -> Result<Self, DeviceError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::register(start, length, access, domains, None) }
     }
 
@@ -121,7 +121,7 @@ impl<R: Region> ForeignBuffer<R> {
         domains: &[&D],
         owner: MemoryOwner,
     ) -> Result<Self, DeviceError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::register(start, length, access, domains, Some(owner)) }
     }
 
@@ -137,7 +137,7 @@ impl<R: Region> ForeignBuffer<R> {
     ) -> Result<Self, DeviceError> {
         let place = (start.expose_provenance() as u64, length);
         let registration = Registration::new(place, access, domains, |domain: &D| {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { domain.register_memory(start, length, access, owner.clone()) }
         });
         Ok(Self { registration: registration? })
@@ -162,7 +162,7 @@ impl<R: Region> ForeignBuffer<R> {
     ) -> Result<Self, DeviceError> {
         let place = (dma_buf.iova, dma_buf.length);
         let registration = Registration::new(place, access, domains, |domain: &D| {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { domain.register_dma_buf(dma_buf, access) }
         });
         Ok(Self { registration: registration? })

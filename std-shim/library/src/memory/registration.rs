@@ -1,4 +1,4 @@
-//! Memory registered with devices, whoever owns it: its description for requests, here and at a
+//! Memory registered with devices, owned or foreign: its description for requests, here and at a
 //! peer.
 
 use super::range::OutOfRange;

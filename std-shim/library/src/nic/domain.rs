@@ -115,9 +115,9 @@ impl Domain for ProtectionDomain {
         owner: Option<MemoryOwner>,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
         let region = match owner {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Some(owner) => unsafe { self.register_owned(start, length, access, owner) },
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             None => unsafe { self.register(start, length, access) },
         }?;
         let keys = region.keys();

@@ -26,7 +26,7 @@ pub(super) struct ProgressLoop<S: ProgressSet> {
     idle: Idle,
     /// A completion queue has notified, and no round has found anything since.
     notified: bool,
-    /// The owner wants the thread to end.
+    /// The owner has requested that the thread ends.
     draining: bool,
     drain_timeout: Duration,
     // Last: when it reports that the thread is gone, all ports were dropped.
@@ -219,7 +219,7 @@ impl<P, X, T> Worker<P, X, T> {
         Ok(Self { shared, thread })
     }
 
-    /// Ends the thread and gives back what it owned.
+    /// Ends the thread and returns what it owned.
     pub(super) fn shutdown(mut self) -> Result<T, ThreadPanicked> {
         let thread = self.close().expect("only this and drop join the thread");
         thread.join().map_err(|_| ThreadPanicked)

@@ -23,9 +23,9 @@ pub(super) struct Shared<P, X> {
     bell: Doorbell,
     /// The thread, which sets it before it ever sleeps.
     thread: OnceLock<Thread>,
-    /// What the thread sleeps on if it waits for completions, too.
+    /// The thread sleeps on it if it also waits for completions.
     alarm: Option<Alarm>,
-    /// The thread takes no more requests.
+    /// The thread accepts no more requests.
     closing: AtomicBool,
     /// Ports that the thread has not adopted yet; `None` once it adopts no more.
     newcomers: Mutex<Option<Vec<P>>>,
@@ -59,7 +59,7 @@ impl<P, X> Shared<P, X> {
         }
     }
 
-    /// Returns what the thread sleeps on if it waits for completions, too.
+    /// Returns the alarm on which the thread sleeps if it also waits for completions.
     pub(super) const fn alarm(&self) -> Option<&Alarm> {
         self.alarm.as_ref()
     }

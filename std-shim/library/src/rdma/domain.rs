@@ -210,9 +210,9 @@ impl Domain for VerbsDomain {
         owner: Option<MemoryOwner>,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
         self.registered(match owner {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Some(owner) => unsafe { self.pd.register_owned(start, length, access, owner) },
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             None => unsafe { self.pd.register(start, length, access) },
         })
     }
@@ -223,7 +223,7 @@ impl Domain for VerbsDomain {
         access: AccessFlags,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
         let DmaBuf { fd, offset, length, iova } = *dma_buf;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.registered(unsafe { self.pd.register_dmabuf(fd, offset, length, iova, access) })
     }
 }

@@ -1,7 +1,7 @@
-//! Models of them. File descriptors are real, and are looked at again and again.
+//! Models of them for loom. File descriptors are real, and are polled in a loop.
 //!
-//! A timeout of less than a millisecond is over at once, and a longer one never: those are for what nobody tells,
-//! and nothing that is told may have to wait for them.
+//! A timeout of less than a millisecond expires at once, and a longer one never. Long timeouts are
+//! for conditions without notification, so a test that depends on one has lost a notification.
 
 pub(crate) use loom::future::block_on;
 pub(crate) use loom::sync::atomic::{AtomicBool, fence};
@@ -48,7 +48,7 @@ impl AtomicWaker {
     }
 }
 
-/// Shares a ring; loom sees that whoever drops it last sees what the others did.
+/// Shares a ring. Loom sees that the last owner to drop it sees the writes of the others.
 #[derive(Debug, Default)]
 pub(crate) struct RingArc<T>(loom::sync::Arc<T>);
 

@@ -106,7 +106,7 @@ impl<D: Domain> RegistrationCache<D> {
         if let Some(found) = found {
             return Ok(CachedBuffer::new(found, &self.shared));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let made = unsafe { self.register(start, length, access) }.inspect_err(|error| {
             if matches!(error, DeviceError::Deregister { .. }) {
                 self.shared.lock().keep(range);
@@ -128,13 +128,13 @@ impl<D: Domain> RegistrationCache<D> {
         access: AccessFlags,
     ) -> Result<ForeignBuffer<D::Region>, DeviceError> {
         let domains: Vec<&D> = self.domains.iter().collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let made = unsafe { ForeignBuffer::new(start, length, access, &domains) };
         let is_exhausted = made.as_ref().is_err_and(DeviceError::is_exhaustion);
         if !is_exhausted || !self.shared.change(|state| state.forget_idle()) {
             return made;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { ForeignBuffer::new(start, length, access, &domains) }
     }
 

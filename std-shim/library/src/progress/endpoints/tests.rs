@@ -119,7 +119,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let shared = Arc::new(Shared::new(QpMailbox::new([true; 2]), None));
         let mut progress = progress_loop(set, &shared);
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
-        // Those on both sides want all that there is, and take every place that becomes free.
+        // The members on both sides are greedy: they use every place that becomes free.
         let mut greedy = Vec::with_capacity(2 * HANDLE_DEPTH);
         let mut modest = None;
         for round in 0.. {

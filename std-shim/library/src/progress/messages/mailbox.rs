@@ -1,4 +1,4 @@
-//! What the thread and its owner exchange.
+//! Messages between the thread and its owner.
 
 use super::port::P2pPort;
 use crate::p2p::{End, P2pMessage};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The state that the thread of messages shares.
 pub(super) type P2pShared = Shared<P2pPort, P2pMailbox>;
 
-/// What the thread and its owner exchange, always with the number of a member.
+/// Messages between the thread and its owner, each with the number of a member.
 #[derive(Debug)]
 pub(super) struct P2pMailbox {
     /// Whether there is a member, by number.
@@ -31,7 +31,7 @@ struct Queues {
     to_peers: VecDeque<(usize, P2pMessage)>,
 }
 
-/// What the owner has the thread do with a member.
+/// A command of the owner for a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instruction {
     /// Handle a message of the peer.

@@ -193,8 +193,8 @@ impl Drop for Watch {
     }
 }
 
-/// Each end sleeps for as long as nothing tells it, and messages come while it falls asleep, before
-/// and after.
+/// Each end sleeps until it is notified, and messages arrive before, while and after it falls
+/// asleep.
 #[test]
 fn no_completion_is_missed_by_a_thread_that_sleeps() {
     const MESSAGES: u64 = 400;
