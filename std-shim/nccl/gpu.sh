@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Real NCCL over the plugin, on a machine with an NVIDIA GPU: two ranks on one GPU add and exchange numbers, over NICs
-# that POLYRAIL_DEVICES names, or all there are. Without a GPU, or without an RDMA device, it says so and that is all.
-#   std-shim/nccl/gpu.sh
+# Runs real NCCL over the plugin, on a machine with an NVIDIA GPU: two ranks on one GPU add and exchange numbers, over
+# the NICs in POLYRAIL_DEVICES or all NICs. Without a GPU or an RDMA device, the test is skipped. std-shim/nccl/gpu.sh
 # Needs python3 with venv, and fetches the wheels of NCCL and of PyTorch.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")

@@ -24,7 +24,7 @@ make() { command make --no-print-directory -s -C std-shim/nixl BUILD="$out" "${l
 make -j "$(nproc)"
 
 install_wheel() {
-  # Nothing but what it needs: what the wheel asks for besides, it can do without.
+  # Only the required packages: the wheel's other dependencies are optional.
   if ! "$venv/bin/python" -c "import nixl_cu12, numpy" 2>/dev/null; then
     python3 -m venv --clear "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$NIXL" numpy
