@@ -115,7 +115,7 @@ static uint64_t near_peer, far_peer;
 static polyrail_listener *listener;
 static char words[POLYRAIL_MESSAGE_BYTES];
 
-/* The listener makes links anew when it is asked for new ones. */
+/* The listener reconnects links when it is asked for new ones. */
 static void drive(void) {
   polyrail_completion done;
   polyrail_link *none;

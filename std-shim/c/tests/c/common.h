@@ -1,4 +1,4 @@
-/* What the test programs share. They are C11 and C++17 at the same time. */
+/* Shared code of the test programs, which are valid C11 and C++17. */
 #ifndef COMMON_H
 #define COMMON_H
 

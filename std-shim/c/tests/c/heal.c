@@ -77,7 +77,7 @@ int main(void) {
       for (size_t at = 0; at < count; at++) CHECK(done[at].status == 0 && done[at].id == reported++);
     }
     CHECK(memcmp(from.bytes, to.bytes, BYTES) == 0);
-    /* Of the last rail, only what failed is told. */
+    /* For the last rail, only failures are logged. */
     if (rail == 3) OK(polyrail_log(POLYRAIL_LOG_LEVEL_WARN, logger, &told));
     UNTIL(info_of(near, near_peer).rails_in_service == 4 && info_of(far, far_peer).rails_in_service == 4, poll_both(done, 8));
     /* What carries the messages breaks when there is nothing to lose. */

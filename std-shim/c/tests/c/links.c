@@ -123,7 +123,7 @@ static void wait_for_one(memory *from, memory *to, uint64_t near_peer, uint64_t 
   CHECK(count == 0);
 }
 
-/* An event that nobody takes keeps no request from being done. */
+/* An event that is not taken does not delay requests. */
 static void wait_beside_an_event(memory *from, memory *to, uint64_t near_peer, uint64_t far_peer) {
   polyrail_request request = request_of(7, POLYRAIL_OPCODE_WRITE, from, 0, 100, to);
   polyrail_completion done;
@@ -191,7 +191,7 @@ int main(int count, char **arguments) {
   expect(near, POLYRAIL_EVENT_KIND_LINK_LOST, third);
   OK(polyrail_peers_remove(near, third));
 
-  /* Without the token nothing is told, and where nobody listens, that is an event too. */
+  /* Without the token there is no answer; a missing listener is an event, too. */
   OK(polyrail_peers_add(near, NULL, &second));
   OK(polyrail_link_open(address, NULL, &link));
   OK(polyrail_peers_meet(near, second, link, NULL, 0));

@@ -11,7 +11,7 @@ static uint64_t peer, other;
 static memory used;
 static int not_a_handle;
 
-/* `call` with `h` in the place of a handle that is none of this kind. */
+/* `call` with invalid handles `h`, or handles of another kind. */
 #define HANDLES(type, wrong, call)                                              \
   do {                                                                          \
     type *h = NULL;                                                             \
@@ -28,7 +28,7 @@ static int not_a_handle;
     IS(POLYRAIL_CODE_HANDLE, call);                                             \
   } while (0)
 
-/* `call` with `p` in the place of a peer that is none. */
+/* `call` with invalid peers `p`. */
 #define PEERS(removed, call)                                     \
   do {                                                           \
     const uint64_t all[] = {0, 1, 0xffff, removed, UINT64_MAX};  \
@@ -65,7 +65,7 @@ static void misuse_domains(void) {
   IS(POLYRAIL_CODE_SIZE, polyrail_domain_open(&longer.options, &made));
   longer.options.size = 1 << 20;
   IS(POLYRAIL_CODE_SIZE, polyrail_domain_open(&longer.options, &made));
-  /* Of a later version, with an option that this one does not know. */
+  /* Of a later version, with an option that this one does not have. */
   longer.options.size = sizeof longer;
   longer.behind = 1;
   IS(POLYRAIL_CODE_SIZE, polyrail_domain_open(&longer.options, &made));
@@ -77,7 +77,7 @@ static void misuse_domains(void) {
   OK(polyrail_domain_open(&longer.options, &made));
   OK(polyrail_domain_close(made));
   IS(POLYRAIL_CODE_HANDLE, polyrail_domain_close(made));
-  /* Of any size: one that ends within a pointer is none that any version had. */
+  /* Of any size: no version had a size that ends within a pointer. */
   for (at = 0; at <= sizeof longer.options; at++) {
     longer.options.size = (uint32_t)at;
     longer.options.devices = "a";
@@ -439,7 +439,7 @@ static void misuse_peers(void) {
   HANDLES(polyrail_peers, domain, polyrail_peers_fd(h, &fd));
   IS(POLYRAIL_CODE_NULL, polyrail_peers_fd(peers, NULL));
   HANDLES(polyrail_peers, domain, polyrail_peers_poll_armed(h, &done, 1, &count));
-  /* What came would be kept, and nothing would tell of it any more. */
+  /* A polled completion would be kept without another notification. */
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_peers_poll_armed(peers, NULL, 0, &count));
   OK(polyrail_peers_open(domain, NULL, &made));
   IS(POLYRAIL_CODE_STATE, polyrail_peers_wait(made, &done, 1, &count, 0));
@@ -770,7 +770,7 @@ static void use(polyrail_peers *far, uint64_t far_peer) {
   CHECK(memcmp(used.bytes + 3, used.bytes + 8000, 97) == 0);
   CHECK(memcmp(used.bytes + 1000, used.bytes + 8097, 28) == 0);
   request.opcode = POLYRAIL_OPCODE_WRITE;
-  /* What the peer does not permit: the request fails, then the connection, and all of it is told. */
+  /* An access that the peer does not permit: the request fails, then the connection, and both are reported. */
   memory gone = make_memory(domain, 4096);
   request.remote = gone.remote;
   request.remote_offset = 0;

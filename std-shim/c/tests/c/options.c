@@ -34,7 +34,7 @@ static void close_pair(pair *used) {
   OK(polyrail_peers_close(used->far));
 }
 
-/* What came at an end that was polled for the other's sake: one at most, in these tests. */
+/* The completion of an end that was polled for the other's progress: at most one, in these tests. */
 static polyrail_completion waits;
 static polyrail_peers *waits_at;
 
@@ -94,7 +94,7 @@ static void atomics(uint32_t rails) {
   close_pair(&both);
 }
 
-/* A write of which the receiver is told: the completion there. */
+/* A write that notifies the receiver: the completion there. */
 static polyrail_completion told(pair *both, uint32_t imm) {
   polyrail_request request = request_of(2, POLYRAIL_OPCODE_WRITE_WITH_IMM, &from, 0, BYTES, &to);
   polyrail_completion done;
@@ -163,7 +163,7 @@ static void no_rail_needed(void) {
   close_pair(&both);
 }
 
-/* A device that sends no faster than it was told needs at least so long. */
+/* A device with a limited rate needs at least this long. */
 static void speed(void) {
   const uint64_t bytes_per_second = 10 << 20;
   polyrail_domain_options slow;

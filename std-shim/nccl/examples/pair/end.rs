@@ -27,7 +27,7 @@ pub(crate) extern "C" fn logger(
     if level > WARN && env::var_os("TELL").is_none() {
         return;
     }
-    // SAFETY: texts of C; one that is ours has one argument.
+    // SAFETY: C strings; a format of this plugin has one argument.
     let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
     if format == "NET/polyrail : %s" {
         // SAFETY: as before.
@@ -102,7 +102,7 @@ impl End {
         Self::of(table, options.devices, WINDOW * options.bytes.max(8), talk)
     }
 
-    /// Over so many devices, with so many bytes of memory for either way.
+    /// Makes an end over this many devices, with this many bytes of memory for each direction.
     pub(crate) fn of(
         table: Table,
         devices: c_int,

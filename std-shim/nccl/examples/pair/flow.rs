@@ -94,8 +94,8 @@ struct Flow {
     end: End,
     /// Of the longest message.
     bytes: usize,
-    /// What makes the messages of one end unlike those of the other: how far its numbers are shifted, for the messages
-    /// that go and those that come.
+    /// Offsets of the numbers in outgoing and incoming messages, so that messages of the two ends
+    /// differ.
     salts: [usize; 2],
     sends: Requests,
     receives: Requests,

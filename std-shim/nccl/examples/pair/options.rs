@@ -1,4 +1,4 @@
-//! What the processes are told to do.
+//! Command line options.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(crate) enum Task {
     Until(PathBuf),
     EndsWithin(Duration),
     OutlivesWithin(Duration),
-    /// So many messages by each version of the table.
+    /// This many messages by each version of the table.
     Tables(usize),
     /// The NICs that are merged.
     Describe(Vec<c_int>),

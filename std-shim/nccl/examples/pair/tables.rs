@@ -1,4 +1,4 @@
-//! Every version of the table: what devices say of themselves, and receives of several buffers.
+//! Every version of the table: properties of devices, and receives of several buffers.
 
 use crate::end::{End, NEWEST, fill, load, logger, until};
 use crate::options::Options;
@@ -74,7 +74,8 @@ fn words(device: &Properties) -> String {
     )
 }
 
-/// Sends so many messages by each version, both ways, each to a receive of one to eight buffers.
+/// Sends this many messages by each version in both directions, each to a receive of one to eight
+/// buffers.
 pub(crate) fn run(options: &Options, talk: &mut Talk, messages: usize) -> Result<String, String> {
     for version in VERSIONS {
         let table = load(&options.plugin, version)?;
@@ -87,7 +88,7 @@ pub(crate) fn run(options: &Options, talk: &mut Talk, messages: usize) -> Result
 
 fn exchange(table: Table, devices: c_int, talk: &mut Talk, messages: usize) -> Result<(), String> {
     let mut end = End::of(table, devices, (AHEAD + 1) * TAGS.len() * ROOM, talk)?;
-    // What makes the messages of one end unlike those of the other.
+    // Different numbers for each end, so that their messages differ.
     let (ours, theirs) = if talk.is_first() { (0, 100) } else { (100, 0) };
     let mut offered = VecDeque::new();
     for number in 0..messages + AHEAD {

@@ -1,4 +1,4 @@
-//! The two processes: the first starts the second, and they tell each other a line at a time.
+//! The two processes: the first starts the second, and they exchange lines.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 /// Which of the two a process is.
 const END: &str = "PAIR_END";
 
-/// What one process hears of the other, and tells it.
+/// The pipes between a process and the other one.
 pub(crate) struct Talk {
     /// The second process, in the first.
     second: Option<Child>,
@@ -33,7 +33,7 @@ impl Talk {
         self.second.is_some()
     }
 
-    /// Tells a line, and returns the other's.
+    /// Sends a line, and returns the other's.
     pub(crate) fn swap(&mut self, line: &str) -> Result<String, String> {
         let mut theirs = String::new();
         let swapped = writeln!(self.to, "{line}").and_then(|()| self.to.flush());
