@@ -85,7 +85,7 @@
 //! | 10.1 timestamps | [`Timestamps`] | fake `completions_are_stamped_with_the_times_that_were_asked_for` |
 //! | 10 extended posting | [`PostMode`] | fake `the_extended_way_takes_all_or_none`; all of *both*, twice |
 //! | 11.1 set-up | all of the above | both `write_arrives_without_a_completion_at_the_peer` |
-//! | 11.2 exchange of addresses | `polyrail::exchange` | host `messages_survive_the_round_trip` |
+//! | 11.2 exchange of addresses | `polyrail::link` | host `messages_survive_the_round_trip` |
 //! | 11.3 cleanup order | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
 //! | 12.1 polling, events | [`CompletionQueue`], [`CompletionChannel::wait`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 12.2 inline data | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting` |

@@ -6,9 +6,7 @@
 //! ```
 
 use polyrail::endpoint::EndpointBuilder;
-use polyrail::exchange::{
-    Control, ControlError, Hello, Listener, Message, NoOutcome, Timeouts, bring_up,
-};
+use polyrail::link::{Hello, Link, LinkError, Listener, Message, NoOutcome, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{OpenOptions, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
@@ -29,8 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let sends = peer != "listen";
     let timeouts = Timeouts { accept: None, ..Timeouts::default() };
-    let mut control: Control = match sends {
-        true => Control::connect(&peer, &timeouts)?,
+    let mut control: Link = match sends {
+        true => Link::connect(&peer, &timeouts)?,
         false => Listener::bind("0.0.0.0:7471")?.accept(&timeouts)?.0,
     };
     let address = endpoint.address();
@@ -74,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match control.try_recv()? {
             Some(Message::Heal(message)) => link.hear(message)?,
             Some(Message::Done(_)) => is_peer_done = true,
-            Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }.into()),
+            Some(Message::Failed { reason }) => return Err(LinkError::GaveUp { reason }.into()),
             _ => {}
         }
     }

@@ -10,10 +10,10 @@ use std::fmt;
 ///
 /// ```
 /// use polyrail::chain::Chain;
-/// use polyrail::exchange::ControlError;
+/// use polyrail::link::LinkError;
 ///
 /// let source = std::io::ErrorKind::ConnectionRefused.into();
-/// let error = ControlError::Connect { address: "10.0.0.2:7471".into(), source };
+/// let error = LinkError::Connect { address: "10.0.0.2:7471".into(), source };
 /// assert_eq!(error.to_string(), "cannot connect to 10.0.0.2:7471");
 /// let all = "cannot connect to 10.0.0.2:7471: connection refused";
 /// assert_eq!(Chain(&error).to_string(), all);

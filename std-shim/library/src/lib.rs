@@ -65,7 +65,7 @@
 //!    queues, with set-up, connection and repair;
 //! 5. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
 //!    threads; [`idle`] decides how a polling thread rests;
-//! 6. [`exchange`]: the TCP protocol with which two processes connect their endpoints;
+//! 6. [`link`]: the TCP protocol with which two processes connect their endpoints and repair rails;
 //! 7. [`trace`] lists the spans and events of connections;
 //! 8. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
 //!    sources.
@@ -81,10 +81,10 @@ pub mod devices;
 #[doc = include_str!("../docs/embedding.md")]
 pub mod embedding {}
 pub mod endpoint;
-pub mod exchange;
 mod heal;
 pub mod idle;
 mod json;
+pub mod link;
 pub mod memory;
 pub mod nic;
 pub mod p2p;

@@ -5,8 +5,8 @@ mod recorded;
 use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, connect_endpoints};
-use polyrail::exchange::{Control, ControlError, Hello, Message, bring_up};
 use polyrail::hardware::QueuePair;
+use polyrail::link::{Hello, Link, LinkError, Message, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric};
 use polyrail::p2p::{P2pBuilder, P2pEndpointSet};
@@ -318,7 +318,7 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
     for (scheme, rails) in [(Scheme::Spray, 4), (Scheme::Dqplb, 4), (Scheme::Spray, 1)] {
         let (a, b) = sides(2);
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let (near, far) = Control::pair().unwrap();
+        let (near, far) = Link::pair().unwrap();
         thread::scope(|scope| {
             let a = &a;
             let b = &b;
@@ -333,11 +333,11 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
 }
 
 /// Brings one side up with three notification receives.
-fn meet(side: &Side, builder: &EndpointBuilder, mut control: Control) {
+fn meet(side: &Side, builder: &EndpointBuilder, mut control: Link) {
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
     enum MeetError {
-        Control(#[from] ControlError),
+        Control(#[from] LinkError),
         Connect(#[from] ConnectError),
         Post(#[from] PostRecvError),
     }

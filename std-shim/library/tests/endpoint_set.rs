@@ -6,7 +6,7 @@ use fixture::{Host, Shape, connect_sets};
 use polyrail::endpoint::{
     BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
 };
-use polyrail::exchange::{Control, Hello, Message, bring_up};
+use polyrail::link::{Hello, Link, Message, bring_up};
 use polyrail::nic::{
     self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
@@ -232,7 +232,7 @@ fn each_is_brought_up_over_a_control_connection() {
     let builders = mixed();
     let fabric = Fabric::deterministic(3);
     let [mut near, mut far] = ["near", "far"].map(|name| Side::new(&fabric, name, &builders));
-    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Control::pair().unwrap()).unzip();
+    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Link::pair().unwrap()).unzip();
     std::thread::scope(|scope| {
         scope.spawn(|| bring_all_up(&mut far, there));
         bring_all_up(&mut near, here);
@@ -255,7 +255,7 @@ fn each_is_brought_up_over_a_control_connection() {
 }
 
 /// Brings every virtual queue pair up, with a receive, and meets the peer's of the same number.
-fn bring_all_up(side: &mut Side, controls: Vec<Control>) {
+fn bring_all_up(side: &mut Side, controls: Vec<Link>) {
     let buffer = side.buffer.remote();
     for (qp, mut control) in side.set.qps_mut().zip(controls) {
         let endpoint = qp.address();

@@ -1,7 +1,7 @@
 //! A peer of a server that has sent its request, and the limits that it is served within.
 
 use crate::fault::Side;
-use crate::job::{Control, Hello};
+use crate::job::{Hello, Link};
 use crate::session::{
     Environment, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
 };
@@ -67,7 +67,7 @@ impl ServeOptions {
 
 /// A peer that has sent its hello, and the resources to serve it.
 pub(crate) struct Visit<'a, D> {
-    pub(crate) control: Control,
+    pub(crate) control: Link,
     pub(crate) hello: &'a Hello,
     pub(crate) domains: &'a [D],
     pub(crate) options: &'a ServeOptions,

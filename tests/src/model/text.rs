@@ -1,7 +1,7 @@
 //! Readers of text that comes from outside.
 
 use polyrail::card::ConnectionCard;
-use polyrail::exchange::HandshakeError;
+use polyrail::link::HandshakeError;
 use polyrail_program::job::{Incoming, Message};
 use polyrail_program::size::{human_size, parse_size};
 

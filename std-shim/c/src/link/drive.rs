@@ -1,13 +1,13 @@
 //! What becomes of a link: one step of each at a time, none of which waits.
 
-use super::meeting::{OurControl as Control, OurMessage as Message};
+use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
 use crate::types::EventKind;
-use polyrail::exchange::ControlError;
+use polyrail::link::LinkError;
 use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
@@ -117,13 +117,13 @@ impl PeerLink {
 }
 
 fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
-    link_failure(&ControlError::Handshake(message.out_of_turn(expected)))
+    link_failure(&LinkError::Handshake(message.out_of_turn(expected)))
 }
 
 /// The next message of the other side's; that it gave up is an error.
-fn next(control: &mut Control) -> Result<Option<Message>, Failure> {
+fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     match control.try_recv() {
-        Ok(Some(Message::Failed { reason })) => Err(link_failure(&ControlError::GaveUp { reason })),
+        Ok(Some(Message::Failed { reason })) => Err(link_failure(&LinkError::GaveUp { reason })),
         Ok(message) => Ok(message),
         Err(error) => Err(link_failure(&error)),
     }
@@ -131,7 +131,7 @@ fn next(control: &mut Control) -> Result<Option<Message>, Failure> {
 
 /// What rails and programs tell each other.
 fn carry(
-    control: &mut Control,
+    control: &mut OurLink,
     unheard: &mut Option<Message>,
     number: u64,
     peer: &mut dyn Meets,

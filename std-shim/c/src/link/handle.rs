@@ -1,6 +1,6 @@
 //! A link before it belongs to a peer.
 
-use super::meeting::{Meeting, OurControl as Control, OurHello as Hello};
+use super::meeting::{Meeting, OurHello as Hello, OurLink};
 use crate::arguments::{Answer, needed_text, out, text};
 use crate::call::call;
 use crate::code::Code;
@@ -8,7 +8,7 @@ use crate::error::{Failure, Refusal, refuse};
 use crate::sized::read;
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions};
-use polyrail::exchange::{ControlError, Timeouts, Token};
+use polyrail::link::{LinkError, Timeouts, Token};
 use std::ffi::{c_char, c_void};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -17,9 +17,9 @@ use std::time::Duration;
 /// A link that nobody uses yet.
 pub(crate) enum Unused {
     /// This side connects.
-    Connecting(Receiver<Result<Control, ControlError>>),
+    Connecting(Receiver<Result<OurLink, LinkError>>),
     /// The other side has, and has said hello.
-    Accepted(Box<(Control, Hello)>),
+    Accepted(Box<(OurLink, Hello)>),
 }
 
 impl Object for Link {
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn polyrail_link_open(
         let Chosen { timeouts, token } = unsafe { chosen(options) }?;
         let (sender, made) = mpsc::channel();
         let connect = move || {
-            let made = Control::connect_with_token(&address, &timeouts, token.as_ref());
+            let made = OurLink::connect_with_token(&address, &timeouts, token.as_ref());
             // The link may have been closed in the meantime.
             _ = sender.send(made);
         };

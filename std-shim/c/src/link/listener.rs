@@ -1,14 +1,14 @@
 //! Accepting links.
 
 use super::handle::{Chosen, Unused, chosen};
-use super::meeting::{OurControl as Control, OurHello as Hello, OurMessage as Message};
+use super::meeting::{OurHello as Hello, OurLink, OurMessage as Message};
 use crate::arguments::{Answer, needed_text, out};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions, Listener};
-use polyrail::exchange::{self, Reason, Timeouts};
+use polyrail::link::{self, Reason, Timeouts};
 use std::ffi::{c_char, c_void};
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ const MOST_SILENT: usize = 64;
 
 /// A listener, and those that have not said hello yet.
 pub(crate) struct Listening {
-    listener: exchange::Listener,
+    listener: link::Listener,
     timeouts: Timeouts,
-    silent: Vec<(Control, Instant)>,
+    silent: Vec<(OurLink, Instant)>,
 }
 
 impl Object for Listener {
@@ -30,13 +30,13 @@ impl Object for Listener {
 
 /// What came of one that connected.
 enum Heard {
-    Nothing(Control),
-    Hello(Control, Hello),
+    Nothing(OurLink),
+    Hello(OurLink, Hello),
     /// It is none of ours, or belongs to an earlier link.
     Gone,
 }
 
-fn hear(mut control: Control) -> Heard {
+fn hear(mut control: OurLink) -> Heard {
     match control.try_recv() {
         Ok(None) => Heard::Nothing(control),
         Ok(Some(Message::Hello(hello))) => Heard::Hello(control, hello),
@@ -59,12 +59,12 @@ fn hear(mut control: Control) -> Heard {
 }
 
 /// It learns why, if it is still there.
-fn give_up(control: &mut Control, why: &str) {
+fn give_up(control: &mut OurLink, why: &str) {
     _ = control.offer(&Message::Failed { reason: Reason::new(why) });
 }
 
 impl Listening {
-    fn accept(&mut self) -> Result<(Control, Hello), Refusal> {
+    fn accept(&mut self) -> Result<(OurLink, Hello), Refusal> {
         while self.silent.len() < MOST_SILENT {
             let accepted = self.listener.try_accept(&self.timeouts);
             match accepted.map_err(|error| Failure::of(Code::Link, &error))? {
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn polyrail_listener_open(
         let address = unsafe { needed_text(address, "address") }?;
         // SAFETY: the caller's promise.
         let Chosen { timeouts, token } = unsafe { chosen(options) }?;
-        let bound = exchange::Listener::bind(address);
+        let bound = link::Listener::bind(address);
         let listener = bound.map_err(|error| Failure::of(Code::Link, &error))?;
         let listener = match token {
             Some(token) => listener.with_token(token),

@@ -1,7 +1,7 @@
 //! What two sides that use this library say to each other.
 
 use crate::types::POLYRAIL_HELLO_BYTES;
-use polyrail::exchange::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};
+use polyrail::link::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};
 use polyrail::memory::RemoteBuffer;
 use serde::Serialize;
 
@@ -11,9 +11,9 @@ pub(crate) struct Meeting {
     pub(crate) hello: HexBytes,
 }
 
-pub(crate) type OurHello = exchange::Hello<Meeting>;
-pub(crate) type OurControl = exchange::Control<Meeting>;
-pub(crate) type OurMessage = exchange::Message<Meeting>;
+pub(crate) type OurHello = link::Hello<Meeting>;
+pub(crate) type OurLink = link::Link<Meeting>;
+pub(crate) type OurMessage = link::Message<Meeting>;
 
 impl Purpose for Meeting {
     type Outcome = NoOutcome;

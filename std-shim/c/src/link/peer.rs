@@ -1,13 +1,11 @@
 //! A link that belongs to a peer: where the meeting stands.
 
 use super::handle::Unused;
-use super::meeting::{
-    Meeting, OurControl as Control, OurHello as Hello, OurMessage as Message, no_memory,
-};
+use super::meeting::{Meeting, OurHello as Hello, OurLink, OurMessage as Message, no_memory};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
-use polyrail::exchange::{ControlError, HexBytes, Reach, Reason};
+use polyrail::link::{HexBytes, LinkError, Reach, Reason};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -32,13 +30,13 @@ pub(crate) trait Meets {
 /// Where a meeting stands.
 pub(super) enum Stage {
     /// A thread connects.
-    Connecting(Receiver<Result<Control, ControlError>>),
+    Connecting(Receiver<Result<OurLink, LinkError>>),
     /// This side has said hello, and waits for the other's.
-    Greeted(Control),
+    Greeted(OurLink),
     /// This side is ready, and waits until the other one is.
-    Ready(Control, Vec<u8>),
+    Ready(OurLink, Vec<u8>),
     /// Both are.
-    Met(Control),
+    Met(OurLink),
 }
 
 /// A link that belongs to a peer.
@@ -73,7 +71,7 @@ impl PeerLink {
     }
 
     /// Tells the other side something, once both have met; whether it was taken.
-    fn say(&mut self, message: &Message) -> Result<bool, ControlError> {
+    fn say(&mut self, message: &Message) -> Result<bool, LinkError> {
         let Stage::Met(control) = &mut self.stage else { return Ok(false) };
         if control.is_broken() || !control.go_on_sending()? {
             return Ok(false);
@@ -85,7 +83,7 @@ impl PeerLink {
     /// Tells the other side that this is the end.
     pub(crate) fn end(mut self) {
         let last = match self.stage {
-            Stage::Met(_) => Message::Done(polyrail::exchange::NoOutcome {}),
+            Stage::Met(_) => Message::Done(polyrail::link::NoOutcome {}),
             _ => Message::Failed { reason: Reason::new("the peer was removed") },
         };
         if let Stage::Greeted(control) | Stage::Ready(control, _) | Stage::Met(control) =
@@ -111,7 +109,7 @@ pub(crate) fn say(link: &mut Option<PeerLink>, said: &[u8]) -> Result<(), Refusa
 
 /// Says this side's hello.
 pub(super) fn greet(
-    control: &mut Control,
+    control: &mut OurLink,
     hello: &[u8],
     peer: &mut dyn Meets,
 ) -> Result<(), Failure> {
@@ -124,7 +122,7 @@ pub(super) fn greet(
 
 /// Connects with the other side, whose hello has come, and says so.
 pub(super) fn ready(
-    mut control: Control,
+    mut control: OurLink,
     theirs: &Hello,
     peer: &mut dyn Meets,
 ) -> Result<Stage, Failure> {
@@ -137,9 +135,9 @@ pub(super) fn ready(
     Ok(Stage::Ready(control, super::handle::said(theirs).to_vec()))
 }
 
-pub(super) fn link_failure(error: &ControlError) -> Failure {
+pub(super) fn link_failure(error: &LinkError) -> Failure {
     let code = match error {
-        ControlError::Handshake(_) => Code::Protocol,
+        LinkError::Handshake(_) => Code::Protocol,
         _ => Code::Link,
     };
     Failure::of(code, error)

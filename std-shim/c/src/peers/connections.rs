@@ -4,7 +4,7 @@ use crate::error::{Failure, Refusal};
 use crate::events::PeerEvent;
 use crate::link::{Meets, Message};
 use crate::types::{EndpointOptions, RailInfo, RailState};
-use polyrail::exchange::Reach;
+use polyrail::link::Reach;
 use polyrail::virtual_qp;
 
 /// The connections of an object, by place. Only places that [`has`](Self::has) confirms are asked for.

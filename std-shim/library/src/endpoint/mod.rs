@@ -29,7 +29,7 @@
 //! rails](EndpointBuilder::min_rails) are in service, and [repairs](Healing) rails automatically:
 //! some of its polls detect failed rails, give them new queue pairs, and bring them back. If the
 //! two ends are in different processes, the program carries the repair messages between them
-//! ([`HealingLink`]); over TCP, [`exchange`](crate::exchange) has a message for them. Nothing has
+//! ([`HealingLink`]); over TCP, [`link`](crate::link) has a message for them. Nothing has
 //! to be carried between endpoints of one process that [`connect_endpoints`] connected. Events can
 //! be [read](EndpointQp::take_rail_event), and are also reported by [`trace`](crate::trace).
 //!

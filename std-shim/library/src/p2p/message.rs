@@ -42,7 +42,7 @@ impl fmt::Display for End {
 /// ```
 ///
 /// Parsing is strict, so both ends must use the same messages: every change of the messages also
-/// changes the [version](crate::exchange::VERSION) of the handshake.
+/// changes the [version](crate::link::VERSION) of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum P2pMessage {

@@ -4,7 +4,7 @@ use super::output;
 use polyrail::backend::DeviceError;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{BuildError, ConnectError, EndpointError, NamedRailError};
-use polyrail::exchange::ControlError;
+use polyrail::link::LinkError;
 use polyrail::printable;
 use polyrail::virtual_qp::RailId;
 use polyrail_program::perf::PerfError;
@@ -161,8 +161,8 @@ impl From<CopyError> for Failure {
 }
 
 /// The server cannot listen.
-impl From<ControlError> for Failure {
-    fn from(error: ControlError) -> Self {
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
         Self { exit: Exit::Unexpected, message: Chain(&error).to_string(), rail: None }
     }
 }

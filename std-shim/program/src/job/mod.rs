@@ -1,5 +1,5 @@
 //! Jobs of two sides, copying a file or measuring requests: plain data, and its encoding on a
-//! [control channel](polyrail::exchange).
+//! [control channel](polyrail::link).
 //!
 //! The side that requests a job states it as the purpose of its hello. At the end both sides send
 //! `done` with their results:
@@ -31,7 +31,7 @@ mod workload;
 pub use file_name::{FileName, MAX_NAME_BYTES};
 pub use outcome::{Back, JobOutcome, Sum};
 pub use plan::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
-pub use purpose::{Control, CopyJob, Hello, Incoming, Job, Message};
+pub use purpose::{CopyJob, Hello, Incoming, Job, Link, Message};
 pub use shape::Shape;
 pub use workload::{
     ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, MAX_MESSAGE_SIZE, Operation,

@@ -6,21 +6,21 @@ use super::plan::{CopyPlan, MAX_CHUNK, MAX_WINDOW};
 use super::workload::{
     ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_INLINE, MAX_MESSAGE_SIZE, Operation, Workload,
 };
-use polyrail::exchange::{self, HandshakeError, Place, Purpose};
+use polyrail::link::{self, HandshakeError, Place, Purpose};
 use serde::Serialize;
 
 /// A control channel between the two sides of a job.
-pub type Control = exchange::Control<Job>;
+pub type Link = link::Link<Job>;
 
 /// A message between the two sides of a job.
-pub type Message = exchange::Message<Job>;
+pub type Message = link::Message<Job>;
 
 /// The hello of a side: the addresses of its endpoint and its buffer. In a copy, the buffer of the
 /// receiver is for chunks, that of the sender for credits.
-pub type Hello = exchange::Hello<Job>;
+pub type Hello = link::Hello<Job>;
 
 /// What arrives from the other side of a job.
-pub type Incoming = exchange::Incoming<Job>;
+pub type Incoming = link::Incoming<Job>;
 
 /// The purpose of a connection; [`Purpose`] decodes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

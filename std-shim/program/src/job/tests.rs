@@ -5,7 +5,7 @@ use polyrail::RemoteBuffer;
 use polyrail::backend::{Gid, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{Address, RailAddress};
-use polyrail::exchange::{HandshakeError, MAX_MESSAGE_BYTES, Reach, Reason};
+use polyrail::link::{HandshakeError, MAX_MESSAGE_BYTES, Reach, Reason};
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 

@@ -15,7 +15,7 @@ use crate::visit::Visit;
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::endpoint::{Address, EndpointBuilder};
-use polyrail::exchange::Reach;
+use polyrail::link::Reach;
 use polyrail::p2p::P2pBuilder;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

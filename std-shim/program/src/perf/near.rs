@@ -15,7 +15,7 @@ use crate::job::{Back, Hello, Job, JobOutcome, Message, Workload};
 use crate::session::{Counterpart, Patience, RailNews, Reporter, ServerAddress, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
-use polyrail::exchange::Reach;
+use polyrail::link::Reach;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 //! delay another one by what it sends, or by sending nothing.
 
 use super::visitor::Visitor;
-use crate::job::{Control, Hello, Job, Message};
+use crate::job::{Hello, Job, Link, Message};
 use crate::session::{Patience, SessionError, tell_failure};
-use polyrail::exchange::{ControlError, HELLO, Listener, Session};
+use polyrail::link::{HELLO, LinkError, Listener, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ pub(super) struct Door<'a> {
 /// A peer that has not sent a hello.
 #[derive(Debug)]
 struct Guest {
-    control: Control,
+    control: Link,
     address: SocketAddr,
     since: Instant,
 }
@@ -65,11 +65,7 @@ impl<'a> Door<'a> {
     /// # Errors
     ///
     /// The server can no longer listen.
-    pub(super) fn attend(
-        &mut self,
-        inside: usize,
-        stray: &mut Stray<'_>,
-    ) -> Result<(), ControlError> {
+    pub(super) fn attend(&mut self, inside: usize, stray: &mut Stray<'_>) -> Result<(), LinkError> {
         self.wait()?;
         // First, so that a new peer cannot take the place of a peer whose hello has just arrived.
         self.read_from_silent(stray);
@@ -79,7 +75,7 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), ControlError> {
+    fn wait(&mut self) -> Result<(), LinkError> {
         let silent = self.silent.iter().map(|guest| guest.control.as_fd());
         let waiting = self.waiting.iter().map(|(visitor, _)| visitor.control.as_fd());
         let listener = (!self.full).then(|| self.listener.as_fd());
@@ -90,7 +86,7 @@ impl<'a> Door<'a> {
         match poll(&mut fds, Some(&tick)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                return Err(ControlError::Io { doing: "waiting for peers", source: error.into() });
+                return Err(LinkError::Io { doing: "waiting for peers", source: error.into() });
             }
         }
         while matches!((&self.bell).read(&mut [0; 64]), Ok(1..)) {}
@@ -99,7 +95,7 @@ impl<'a> Door<'a> {
 
     /// Accepts new connections. If there is no place for one, refuses the peer that has been silent
     /// longest: a proper peer sends its hello at once.
-    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), ControlError> {
+    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), LinkError> {
         self.full = false;
         let timeouts = self.patience.timeouts();
         // Few enough that peers accepted by this call do not push out each other.
@@ -198,12 +194,7 @@ impl Guest {
     }
 }
 
-fn send_away(
-    control: &mut Control,
-    address: SocketAddr,
-    error: SessionError,
-    stray: &mut Stray<'_>,
-) {
+fn send_away(control: &mut Link, address: SocketAddr, error: SessionError, stray: &mut Stray<'_>) {
     tell_failure(control, &error);
     stray(address, error);
 }
@@ -221,8 +212,8 @@ fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
 }
 
 /// Returns whether the system lacks resources for a connection, which is temporary.
-fn is_out_of_room(error: &ControlError) -> bool {
-    let ControlError::Io { source, .. } = error else { return false };
+fn is_out_of_room(error: &LinkError) -> bool {
+    let LinkError::Io { source, .. } = error else { return false };
     let errno = Errno::from_io_error(source);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
@@ -234,13 +225,12 @@ mod tests {
 
     #[test]
     fn lack_of_room_is_temporary_and_other_errors_are_not() {
-        let accepting =
-            |errno: Errno| ControlError::Io { doing: "accepting", source: errno.into() };
+        let accepting = |errno: Errno| LinkError::Io { doing: "accepting", source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
             assert!(is_out_of_room(&accepting(errno)), "{errno}");
         }
         assert!(!is_out_of_room(&accepting(Errno::INVAL)));
-        let other = ControlError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
-        assert!(!is_out_of_room(&other) && !is_out_of_room(&ControlError::HungUp { pending: 0 }));
+        let other = LinkError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
+        assert!(!is_out_of_room(&other) && !is_out_of_room(&LinkError::HungUp { pending: 0 }));
     }
 }

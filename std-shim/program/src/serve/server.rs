@@ -4,7 +4,7 @@ use super::door::Door;
 use super::visitor::Visitor;
 use crate::session::SessionError;
 use crate::visit::ServeOptions;
-use polyrail::exchange::{ControlError, Listener, Token};
+use polyrail::link::{LinkError, Listener, Token};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ impl Server {
     /// # Errors
     ///
     /// See [`Listener::bind`].
-    pub fn bind(address: &str) -> Result<Self, ControlError> {
+    pub fn bind(address: &str) -> Result<Self, LinkError> {
         Ok(Self { listener: Listener::bind(address)? })
     }
 
@@ -42,7 +42,7 @@ impl Server {
     /// # Errors
     ///
     /// The system reports an error.
-    pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
+    pub fn local_addr(&self) -> Result<SocketAddr, LinkError> {
         self.listener.local_addr()
     }
 
@@ -64,8 +64,8 @@ impl Server {
         interrupted: &AtomicBool,
         attend: impl Fn(Visitor) -> ControlFlow<()> + Sync,
         mut stray: impl FnMut(SocketAddr, SessionError),
-    ) -> Result<(), ControlError> {
-        let failed = |source| ControlError::Io { doing: "preparing to serve", source };
+    ) -> Result<(), LinkError> {
+        let failed = |source| LinkError::Io { doing: "preparing to serve", source };
         let (bell, ringer) = UnixStream::pair().map_err(failed)?;
         bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(failed)?;
         let inside = AtomicUsize::new(0);
@@ -82,7 +82,7 @@ impl Server {
                     let attend = &attend;
                     let work = move || visit.over_if(attend(visitor).is_break());
                     if let Err(source) = thread::Builder::new().spawn_scoped(scope, work) {
-                        let error = ControlError::Io { doing: "starting a thread", source };
+                        let error = LinkError::Io { doing: "starting a thread", source };
                         stray(address, error.into());
                     }
                 }

@@ -1,6 +1,6 @@
 //! A peer that has sent its request, and serving it.
 
-use crate::job::{Control, Hello, Job};
+use crate::job::{Hello, Job, Link};
 use crate::perf::{self, Measured, PerfError};
 use crate::session::SessionError;
 use crate::transfer::{self, CopyError, CopyProgress, Received};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 /// A peer that has connected and sent its request.
 #[derive(Debug)]
 pub struct Visitor {
-    pub(super) control: Control,
+    pub(super) control: Link,
     pub(super) hello: Hello,
     pub(super) purpose: Job,
     /// The address of the peer.

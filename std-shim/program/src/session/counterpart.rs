@@ -2,13 +2,11 @@
 //! limits of its silence.
 
 use super::{Failure, Patience, SessionError};
-use crate::job::{Control, Hello, JobOutcome, Message};
+use crate::job::{Hello, JobOutcome, Link, Message};
 use polyrail::backend::{Connect, Domain};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, EndpointQp, HealingLink, HealingMessage};
-use polyrail::exchange::{
-    ControlError, DONE, HELLO, READY, Reason, Session, get_p2p_ready, get_ready,
-};
+use polyrail::link::{DONE, HELLO, LinkError, READY, Reason, Session, get_p2p_ready, get_ready};
 use polyrail::p2p::P2pEndpoint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +39,7 @@ const AT_ONCE: usize = 16;
 
 /// The other side of a connection.
 pub(crate) struct Counterpart<'a> {
-    control: Control,
+    control: Link,
     /// Repair messages between the two endpoints, if they repair rails.
     link: Option<HealingLink>,
     patience: Option<Patience>,
@@ -69,7 +67,7 @@ impl<'a> Counterpart<'a> {
     /// Takes over a control channel. `patience` limits the waits while data moves; `None`: no
     /// limit.
     pub(crate) fn new(
-        control: Control,
+        control: Link,
         patience: Option<Patience>,
         interrupted: &'a AtomicBool,
     ) -> Self {
@@ -198,7 +196,7 @@ impl<'a> Counterpart<'a> {
     }
 
     /// Connects `endpoint` with the endpoint of the other side; see
-    /// [`bring_up`](polyrail::exchange::bring_up).
+    /// [`bring_up`](polyrail::link::bring_up).
     pub(crate) fn bring_up<Q: Connect, E>(
         &mut self,
         endpoint: &mut EndpointQp<Q>,
@@ -206,14 +204,14 @@ impl<'a> Counterpart<'a> {
         post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
     ) -> Result<(), E>
     where
-        E: From<ConnectError> + From<ControlError> + From<SessionError>,
+        E: From<ConnectError> + From<LinkError> + From<SessionError>,
     {
         get_ready(endpoint, &mut self.control, hello, post_receives)?;
         Ok(self.expect_ready()?)
     }
 
     /// Connects an endpoint for messages with that of the other side; see
-    /// [`bring_up_p2p`](polyrail::exchange::bring_up_p2p).
+    /// [`bring_up_p2p`](polyrail::link::bring_up_p2p).
     pub(crate) fn bring_up_p2p<D: Domain>(
         &mut self,
         endpoint: &mut P2pEndpoint<D>,
@@ -285,7 +283,7 @@ impl<'a> Counterpart<'a> {
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
                 // The other side has sent its final report; its data may still be in flight.
-                Err(ControlError::HungUp { .. }) if self.outcome.is_some() => break,
+                Err(LinkError::HungUp { .. }) if self.outcome.is_some() => break,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -392,7 +390,7 @@ impl<'a> Counterpart<'a> {
         while begin.elapsed() < BLAME_TIMEOUT {
             let left = BLAME_TIMEOUT.saturating_sub(begin.elapsed());
             match self.control.expect(left) {
-                Err(ControlError::GaveUp { reason }) => return SessionError::Peer(reason),
+                Err(LinkError::GaveUp { reason }) => return SessionError::Peer(reason),
                 // Both endpoints have failed, so there is nothing left to repair.
                 Ok(Message::Heal(_) | Message::Resumed {}) => {}
                 _ => break,
@@ -419,7 +417,7 @@ impl<'a> Counterpart<'a> {
 }
 
 /// Reports a failure to the other side, unless the other side caused it.
-pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
+pub(crate) fn tell_failure(control: &mut Link, failure: &impl Failure) {
     if !failure.is_echo() {
         // If the report cannot be sent, the other side notices the closed connection.
         _ = control.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
@@ -427,7 +425,7 @@ pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
 }
 
 /// Waits for the hello of the side that requests a job; reports the failure to it if there is none.
-pub(crate) fn expect_asker(control: &mut Control) -> Result<Hello, SessionError> {
+pub(crate) fn expect_asker(control: &mut Link) -> Result<Hello, SessionError> {
     let hello = control.expect_hello().map_err(SessionError::from);
     hello.inspect_err(|error| tell_failure(control, error))
 }

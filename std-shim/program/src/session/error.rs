@@ -4,8 +4,8 @@ use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
 use polyrail::backend::{Connect, DeviceError};
 use polyrail::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
-use polyrail::exchange::{ControlError, HandshakeError, Reason};
 use polyrail::hardware::{CompletionQueue, CqError};
+use polyrail::link::{HandshakeError, LinkError, Reason};
 use polyrail::memory::OutOfRange;
 use polyrail::p2p::{CallError, P2pBuildError, P2pConnectError};
 use polyrail::virtual_qp::{PostError, PostRecvError};
@@ -93,7 +93,7 @@ pub enum SessionError {
     Peer(Reason),
     /// The control channel failed, or carried something invalid.
     #[error(transparent)]
-    Control(ControlError),
+    Link(LinkError),
     /// A server is busy with other peers.
     #[error(
         "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
@@ -122,11 +122,11 @@ impl From<PostRecvError> for SessionError {
     }
 }
 
-impl From<ControlError> for SessionError {
-    fn from(error: ControlError) -> Self {
+impl From<LinkError> for SessionError {
+    fn from(error: LinkError) -> Self {
         match error {
-            ControlError::GaveUp { reason } => Self::Peer(reason),
-            error => Self::Control(error),
+            LinkError::GaveUp { reason } => Self::Peer(reason),
+            error => Self::Link(error),
         }
     }
 }
@@ -139,7 +139,7 @@ pub(crate) trait Failure: Error {
 
 impl Failure for SessionError {
     fn is_echo(&self) -> bool {
-        matches!(self, Self::Peer(_) | Self::Control(ControlError::HungUp { .. }))
+        matches!(self, Self::Peer(_) | Self::Link(LinkError::HungUp { .. }))
     }
 }
 
@@ -161,7 +161,7 @@ impl SessionError {
 
     /// The peer's endpoint is for `theirs`, this side's for `ours`: requests or messages.
     pub(crate) fn other_kind(theirs: &'static str, ours: &'static str) -> Self {
-        ControlError::from(HandshakeError::Reach { theirs, ours }).into()
+        LinkError::from(HandshakeError::Reach { theirs, ours }).into()
     }
 
     /// A request was refused: returns the earlier failure that caused it, or else the refusal.
@@ -177,6 +177,6 @@ impl SessionError {
     }
 
     pub(crate) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
-        ControlError::from(message.out_of_turn(expected)).into()
+        LinkError::from(message.out_of_turn(expected)).into()
     }
 }

@@ -1,6 +1,6 @@
 //! How long a side waits for the other side.
 
-use polyrail::exchange::{MESSAGE_TIMEOUT, Timeouts};
+use polyrail::link::{MESSAGE_TIMEOUT, Timeouts};
 use std::time::Duration;
 
 /// How long a side waits for the other side.

@@ -1,8 +1,8 @@
 //! The address of a server.
 
 use super::patience::Patience;
-use crate::job::Control;
-use polyrail::exchange::{ControlError, Token};
+use crate::job::Link;
+use polyrail::link::{LinkError, Token};
 
 /// The address of a [server](crate::serve), and the token that it requires, if any. Converts from
 /// text such as `10.0.0.2:7471`, without a token.
@@ -21,7 +21,7 @@ impl<T: Into<String>> From<T> for ServerAddress {
 }
 
 impl ServerAddress {
-    pub(crate) fn connect(&self, patience: &Patience) -> Result<Control, ControlError> {
-        Control::connect_with_token(&self.address, &patience.timeouts(), self.token.as_ref())
+    pub(crate) fn connect(&self, patience: &Patience) -> Result<Link, LinkError> {
+        Link::connect_with_token(&self.address, &patience.timeouts(), self.token.as_ref())
     }
 }

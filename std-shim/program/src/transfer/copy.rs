@@ -7,7 +7,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
-use crate::job::{Control, CopyJob, CopyPlan, Shape, Sum};
+use crate::job::{CopyJob, CopyPlan, Link, Shape, Sum};
 use crate::session::{
     Environment, Failure, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
 };
@@ -224,7 +224,7 @@ fn run_sides(
         hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
     let weather = Weather::start(&options.faults, &here, &there, &progress.faults);
     let builder = options.builder();
-    let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;
+    let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
     let environment = |side, domains| Environment {
         domains,
         builder: &builder,

@@ -6,7 +6,7 @@
 //! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
 //! `window` slots of `chunk` bytes in registered memory.
 //!
-//! 1. Over a [`Control`](crate::job::Control) channel, out of band, each side sends a
+//! 1. Over a [`Link`](crate::job::Link) channel, out of band, each side sends a
 //!    [`Hello`](crate::job::Hello) with the address of its endpoint, and the address and keys of
 //!    its buffer; the sender adds its [`CopyPlan`]. Both post their notification receives, connect,
 //!    and send that they are ready.

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::{Control, CopyJob, CopyPlan, Hello, Job, JobOutcome, Message, Sum};
+use crate::job::{CopyJob, CopyPlan, Hello, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Receives a file from the other side into `file`, and counts the bytes in `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
-    mut control: Control,
+    mut control: Link,
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
@@ -38,7 +38,7 @@ pub(super) struct IncomingFile<'a, F> {
 /// Receives a file as [`receive_file`] does, from a sender whose hello has arrived.
 pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
-    control: Control,
+    control: Link,
     peer: &Hello,
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {

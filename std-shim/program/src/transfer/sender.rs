@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::{Control, CopyJob, CopyPlan, Job, JobOutcome, Message, Sum};
+use crate::job::{CopyJob, CopyPlan, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -31,7 +31,7 @@ pub(super) struct Parcel<'a> {
 /// received.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
-    control: Control,
+    control: Link,
     parcel: Parcel<'_>,
     taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {

@@ -2,7 +2,7 @@
 //! orderly end.
 
 use super::error::TransferError;
-use crate::job::{Control, Hello, Message, Sum};
+use crate::job::{Hello, Link, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
 use crate::watched::watched;
 use polyrail::backend::Domain;
@@ -31,7 +31,7 @@ pub(super) struct Side<'a, D: Domain> {
 impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn new(
         environment: Environment<'a, D>,
-        control: Control,
+        control: Link,
     ) -> Result<Self, TransferError> {
         let mut peer = Counterpart::new(control, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
@@ -253,7 +253,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (_near, far) = Control::pair().unwrap();
+        let (_near, far) = Link::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let sound: Vec<_> = sound.iter().collect();
         let mut peer = builder.build(&sound).unwrap();
@@ -329,7 +329,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (mut near, far) = Control::pair().unwrap();
+        let (mut near, far) = Link::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
         side.tell(&Message::Hello(side.hello(&buffer))).unwrap();

@@ -7,14 +7,14 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Control, CopyJob, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
+use crate::job::{CopyJob, CopyPlan, Hello, Incoming, Job, JobOutcome, Link, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, RailCare, Reporter, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
-use polyrail::exchange::{ControlError, HandshakeError, Listener, Reason, Timeouts};
+use polyrail::link::{HandshakeError, LinkError, Listener, Reason, Timeouts};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::ProtectionDomain;
 use polyrail::verbs::{AccessFlags, SendWr};
@@ -50,7 +50,7 @@ fn environment<'a>(
 
 fn send<D: Domain>(
     environment: Environment<'_, D>,
-    control: Control,
+    control: Link,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let source = &Source::new(file.try_clone().unwrap()).unwrap();
@@ -72,7 +72,7 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&here.domains()).unwrap();
-    let (mut near, far) = Control::pair().unwrap();
+    let (mut near, far) = Link::pair().unwrap();
     for message in messages(endpoint.address()) {
         near.send(&message).unwrap();
     }
@@ -96,11 +96,11 @@ fn to_copy() -> Option<Job> {
 fn a_peer_that_is_not_a_sender_is_refused() {
     let error = received(|_| vec![]);
     assert!(
-        matches!(session(&error), SessionError::Control(ControlError::HungUp { pending: 0 })),
+        matches!(session(&error), SessionError::Link(LinkError::HungUp { pending: 0 })),
         "{error}"
     );
     let out_of_turn = |error: &TransferError, said: &str| {
-        matches!(session(error), SessionError::Control(ControlError::Handshake(
+        matches!(session(error), SessionError::Link(LinkError::Handshake(
             HandshakeError::OutOfTurn { message, .. })) if *message == said)
     };
     let error = received(|_| vec![Message::Ready {}]);
@@ -122,7 +122,7 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
-    let (near, mut far) = Control::pair().unwrap();
+    let (near, mut far) = Link::pair().unwrap();
     far.send(&hello(endpoint.address(), to_copy())).unwrap();
     let file = tempfile::tempfile().unwrap();
     let interrupted = AtomicBool::new(false);
@@ -156,8 +156,8 @@ fn run_with(
     let target = tempfile::tempfile().unwrap();
     let builder = EndpointBuilder::new();
     let interrupted = AtomicBool::new(false);
-    let (near, mut from_near) = Control::pair().unwrap();
-    let (mut to_far, far) = Control::pair().unwrap();
+    let (near, mut from_near) = Link::pair().unwrap();
+    let (mut to_far, far) = Link::pair().unwrap();
     thread::scope(|scope| {
         let sender =
             scope.spawn(|| send(environment(&here, &builder, &interrupted), near, &source));
@@ -165,7 +165,7 @@ fn run_with(
             let written = AtomicU64::new(0);
             receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
         });
-        let forward = |from: &mut Control, to: &mut Control| match from.try_recv() {
+        let forward = |from: &mut Link, to: &mut Link| match from.try_recv() {
             Ok(Some(mut message)) => {
                 meddle(&mut message);
                 to.send(&message).unwrap();
@@ -262,7 +262,7 @@ where
             let (control, _) = listener.accept(&timeouts).unwrap();
             receive_file(there, control, &target, &AtomicU64::new(0))
         });
-        let control = Control::connect(&address, &timeouts).unwrap();
+        let control = Link::connect(&address, &timeouts).unwrap();
         let sent = send(here, control, &source);
         [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
     });
@@ -456,7 +456,7 @@ fn errors_state_their_reasons_once() {
     let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));
     let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
     assert_eq!(Chain(&error).to_string(), all);
-    let broken = ControlError::Io { doing: "accepting", source: full() };
+    let broken = LinkError::Io { doing: "accepting", source: full() };
     let error =
         CopyError::of_side(CopyRole::Sender, broken.into(), Path::new("src"), Path::new("dst"));
     assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");

@@ -12,8 +12,8 @@ use crate::peers::connections::{Connections, Standing, rail_state};
 use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
-use polyrail::exchange::{HexBytes, Reach};
 use polyrail::hardware::QueuePair;
+use polyrail::link::{HexBytes, Reach};
 use polyrail::p2p::{
     End, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember, P2pMessage,
     P2pRemoveError,

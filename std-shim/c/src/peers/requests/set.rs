@@ -15,7 +15,7 @@ use polyrail::chain::Chain;
 use polyrail::endpoint::{
     BuildError, ConnectError, EndpointBuilder, EndpointQp, EndpointSet, HealingMessage, RailReport,
 };
-use polyrail::exchange::{Reach, address_from_json, address_to_json};
+use polyrail::link::{Reach, address_from_json, address_to_json};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailFailure};
 use std::collections::{HashMap, VecDeque};

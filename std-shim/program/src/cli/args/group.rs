@@ -6,7 +6,7 @@ use crate::cli::exit::Failure;
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
 use polyrail::chain::Chain;
-use polyrail::exchange::Token;
+use polyrail::link::Token;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::fault::RailFault;
 use polyrail_program::session::{Patience, QualityOfService, RailCare};

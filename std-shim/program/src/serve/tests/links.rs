@@ -1,4 +1,4 @@
-//! Control channels that break while data moves.
+//! Link channels that break while data moves.
 
 use super::*;
 use crate::session::RailNews;

@@ -106,7 +106,7 @@ fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
                 }
             }
             control.send(&Message::Done(JobOutcome::Perf { requests: arrived, back })).unwrap();
-            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
+            while !matches!(control.try_recv(), Err(LinkError::HungUp { .. })) {}
         })
     };
     let error = end(None);
@@ -120,7 +120,7 @@ fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
 fn a_near_end_with_the_wrong_endpoint_is_sent_away() {
     let messages = Job::Perf(Workload::new(Operation::P2p, 4096, 4).unwrap());
     let (text, served) = served(&ServeOptions::default(), 1, |address, host| {
-        let mut control = Control::connect(address, &Timeouts::default()).unwrap();
+        let mut control = Link::connect(address, &Timeouts::default()).unwrap();
         let builder = CopyOptions::default().builder();
         let endpoint: Endpoint = builder.build(&host.domains()).unwrap();
         let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &host.domains()).unwrap();
@@ -219,7 +219,7 @@ fn a_near_end_that_goes_away_does_not_affect_the_next_one() {
 fn a_near_end_that_counts_wrong_is_contradicted() {
     let done = |requests| Message::Done(JobOutcome::Perf { requests, back: None });
     let lie = |message: Message| {
-        move |control: &mut Control| {
+        move |control: &mut Link| {
             control.send(&message).unwrap();
             told(control)
         }
@@ -238,7 +238,7 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
 }
 
 /// Runs a far end that serves one measurement with `then`, and returns the near end's error.
-fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send) -> PerfError {
+fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -> PerfError {
     let (here, there) = software_hosts(2).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -314,7 +314,7 @@ fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
         };
         let error = far_end(&config, |mut control, _| {
             // It has no receives, and ignores all messages.
-            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {
+            while !matches!(control.try_recv(), Err(LinkError::HungUp { .. })) {
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -352,7 +352,7 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
         // It cannot have seen a WRITE.
         while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
         control.send(&Message::Done(JobOutcome::Perf { requests: 1, back: None })).unwrap();
-        while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
+        while !matches!(control.try_recv(), Err(LinkError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
 }

@@ -8,7 +8,7 @@ mod tokens;
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Control, CopyJob, Hello, Job, JobOutcome, Message, Shape};
+use crate::job::{CopyJob, Hello, Job, JobOutcome, Link, Message, Shape};
 use crate::perf::{
     Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_over_time_to,
     measure_to,
@@ -21,7 +21,7 @@ use crate::transfer::{
 use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
-use polyrail::exchange::{ControlError, Listener, Reason, Timeouts, bring_up};
+use polyrail::link::{LinkError, Listener, Reason, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, RecvWr};
 use polyrail::virtual_qp::Scheme;
@@ -227,8 +227,8 @@ fn a_silent_peer_loses_its_place_after_a_time() {
     assert!(matches!(
         strays[..],
         [
-            SessionError::Control(ControlError::NoAnswer { expected: "\"hello\"", .. }),
-            SessionError::Control(ControlError::Stalled { pending: 6, .. })
+            SessionError::Link(LinkError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Link(LinkError::Stalled { pending: 6, .. })
         ]
     ));
 }
@@ -293,10 +293,7 @@ fn a_waiting_peer_gets_its_turn_or_leaves() {
         });
     });
     assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
-    assert!(
-        matches!(strays[..], [SessionError::Control(ControlError::HungUp { .. })]),
-        "{strays:?}"
-    );
+    assert!(matches!(strays[..], [SessionError::Link(LinkError::HungUp { .. })]), "{strays:?}");
 }
 
 #[test]
@@ -380,8 +377,8 @@ fn say_hello(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-) -> (Control, Endpoint, RegisteredBuffer) {
-    let mut control = Control::connect(address, &Timeouts::default()).unwrap();
+) -> (Link, Endpoint, RegisteredBuffer) {
+    let mut control = Link::connect(address, &Timeouts::default()).unwrap();
     let domains = host.domains();
     let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
@@ -403,7 +400,7 @@ fn ask<T>(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-    then: impl FnOnce(&mut Control) -> T,
+    then: impl FnOnce(&mut Link) -> T,
 ) -> T {
     let (mut control, mut endpoint, _buffer) = say_hello(address, host, purpose);
     if let Ok(peer) = control.expect_hello() {
@@ -413,7 +410,7 @@ fn ask<T>(
 }
 
 /// Why the other side gave up.
-fn told(control: &mut Control) -> String {
+fn told(control: &mut Link) -> String {
     control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
 

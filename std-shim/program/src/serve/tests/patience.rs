@@ -4,7 +4,7 @@ use super::*;
 
 /// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's
 /// error.
-fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
+fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
@@ -51,11 +51,11 @@ fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
 }
 
 /// Sends `alive` until the other side gives up.
-fn say_alive(control: &mut Control) -> ControlError {
+fn say_alive(control: &mut Link) -> LinkError {
     loop {
         control.send(&Message::Alive {}).unwrap();
         match control.expect(Duration::from_millis(20)) {
-            Err(ControlError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
+            Err(LinkError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
             Ok(message) => panic!("{message:?}"),
             Err(error) => return error,
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::session::ServerAddress;
-use polyrail::exchange::Token;
+use polyrail::link::Token;
 
 fn token(byte: u8) -> Token {
     Token::new([byte; 32]).unwrap()
@@ -39,10 +39,7 @@ fn a_peer_with_the_token_copies_and_measures_and_others_are_told_nothing() {
     assert!(
         matches!(
             strays[..],
-            [
-                SessionError::Control(ControlError::TokenWanted),
-                SessionError::Control(ControlError::WrongToken)
-            ]
+            [SessionError::Link(LinkError::TokenWanted), SessionError::Link(LinkError::WrongToken)]
         ),
         "{strays:?}"
     );

@@ -16,7 +16,7 @@ const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
 /// nothing that follows can be understood.
 ///
 /// ```
-/// use polyrail::exchange::{HandshakeError, Incoming};
+/// use polyrail::link::{HandshakeError, Incoming};
 ///
 /// let mut incoming: Incoming = Incoming::new();
 /// incoming.room()[..4].copy_from_slice(b"GET ");

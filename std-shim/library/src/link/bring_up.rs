@@ -1,7 +1,7 @@
 //! From two hellos to two endpoints that can talk.
 
-use super::control::Control;
-use super::error::{ControlError, HandshakeError};
+use super::control::Link;
+use super::error::{HandshakeError, LinkError};
 use super::hello::Hello;
 use super::message::Message;
 use super::purpose::Purpose;
@@ -20,13 +20,13 @@ use crate::p2p::{P2pConnectError, P2pEndpoint};
 /// failed; the other side gave up, is gone, or does not answer.
 pub fn bring_up<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
-    control: &mut Control<P>,
+    control: &mut Link<P>,
     peer: &Hello<P>,
     post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
-    E: From<ConnectError> + From<ControlError>,
+    E: From<ConnectError> + From<LinkError>,
     P: Purpose,
 {
     get_ready(endpoint, control, peer, post_receives)?;
@@ -40,13 +40,13 @@ where
 /// As [`bring_up`].
 pub fn get_ready<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
-    control: &mut Control<P>,
+    control: &mut Link<P>,
     peer: &Hello<P>,
     post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
-    E: From<ConnectError> + From<ControlError>,
+    E: From<ConnectError> + From<LinkError>,
     P: Purpose,
 {
     let address = peer.reach.requests().ok_or_else(|| other_kind("messages", "requests"))?;
@@ -63,12 +63,12 @@ where
 /// does not answer.
 pub fn bring_up_p2p<D, E, P>(
     endpoint: &mut P2pEndpoint<D>,
-    control: &mut Control<P>,
+    control: &mut Link<P>,
     peer: &Hello<P>,
 ) -> Result<(), E>
 where
     D: Domain,
-    E: From<P2pConnectError> + From<ControlError>,
+    E: From<P2pConnectError> + From<LinkError>,
     P: Purpose,
 {
     get_p2p_ready::<D, E, P>(endpoint, control, peer)?;
@@ -82,12 +82,12 @@ where
 /// As [`bring_up_p2p`].
 pub fn get_p2p_ready<D, E, P>(
     endpoint: &mut P2pEndpoint<D>,
-    control: &mut Control<P>,
+    control: &mut Link<P>,
     peer: &Hello<P>,
 ) -> Result<(), E>
 where
     D: Domain,
-    E: From<P2pConnectError> + From<ControlError>,
+    E: From<P2pConnectError> + From<LinkError>,
     P: Purpose,
 {
     let address = peer.reach.messages().ok_or_else(|| other_kind("requests", "messages"))?;
@@ -95,6 +95,6 @@ where
     Ok(control.send(&Message::Ready {})?)
 }
 
-fn other_kind(theirs: &'static str, ours: &'static str) -> ControlError {
+fn other_kind(theirs: &'static str, ours: &'static str) -> LinkError {
     HandshakeError::Reach { theirs, ours }.into()
 }

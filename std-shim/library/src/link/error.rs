@@ -149,7 +149,7 @@ fn whole(at: &str) -> &str {
 /// A control connection cannot be made, or does not carry messages any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ControlError {
+pub enum LinkError {
     /// The address cannot be reached.
     #[error("cannot connect to {address}")]
     Connect {

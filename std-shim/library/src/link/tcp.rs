@@ -1,8 +1,8 @@
 //! Control connections between processes: TCP, with timeouts on connecting and accepting.
 
 use super::anew::{Attempt, NeverAgain, NewLink, Origin, Sessions, Target};
-use super::control::Control;
-use super::error::ControlError;
+use super::control::Link;
+use super::error::LinkError;
 use super::message::Message;
 use super::purpose::{NoPurpose, Purpose};
 use super::reason::Reason;
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 /// time later.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-impl<P: Purpose> Control<P> {
+impl<P: Purpose> Link<P> {
     /// Connects to a side that [listens](Listener) at `address`, such as `10.0.0.2:7471`.
     ///
     /// # Errors
     ///
     /// The name is not known; nobody listens there; nobody answers in time.
-    pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, ControlError> {
+    pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, LinkError> {
         Self::connect_with_token(address, timeouts, None)
     }
 
@@ -41,7 +41,7 @@ impl<P: Purpose> Control<P> {
         address: &str,
         timeouts: &Timeouts,
         token: Option<&Token>,
-    ) -> Result<Self, ControlError> {
+    ) -> Result<Self, LinkError> {
         let target =
             Target { address: address.to_owned(), timeouts: *timeouts, token: token.cloned() };
         let mut control = Self::reach(target)?;
@@ -51,9 +51,9 @@ impl<P: Purpose> Control<P> {
         Ok(control)
     }
 
-    fn reach(target: Target) -> Result<Self, ControlError> {
+    fn reach(target: Target) -> Result<Self, LinkError> {
         let Target { address, timeouts, .. } = &target;
-        let failed = |source| ControlError::Connect { address: address.clone(), source };
+        let failed = |source| LinkError::Connect { address: address.clone(), source };
         let begin = Instant::now();
         let mut last = io::Error::from(ErrorKind::NotFound);
         for socket_address in address.to_socket_addrs().map_err(failed)? {
@@ -72,7 +72,7 @@ impl<P: Purpose> Control<P> {
 }
 
 /// Waits for connections, and for new links of those that it accepted earlier
-/// ([`Control::join`]): as long as one of them agreed to that, it has to be listened on.
+/// ([`Link::join`]): as long as one of them agreed to that, it has to be listened on.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -86,8 +86,8 @@ impl Listener {
     /// # Errors
     ///
     /// The address is not local, or it is taken.
-    pub fn bind(address: &str) -> Result<Self, ControlError> {
-        let failed = |source| ControlError::Listen { address: address.to_owned(), source };
+    pub fn bind(address: &str) -> Result<Self, LinkError> {
+        let failed = |source| LinkError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self { listener, sessions: Sessions::default(), token: None })
@@ -104,8 +104,8 @@ impl Listener {
     /// # Errors
     ///
     /// The system refuses.
-    pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
-        let failed = |source| ControlError::Io { doing: "asking for the local address", source };
+    pub fn local_addr(&self) -> Result<SocketAddr, LinkError> {
+        let failed = |source| LinkError::Io { doing: "asking for the local address", source };
         self.listener.local_addr().map_err(failed)
     }
 
@@ -118,7 +118,7 @@ impl Listener {
     pub fn accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
-    ) -> Result<(Control<P>, SocketAddr), ControlError> {
+    ) -> Result<(Link<P>, SocketAddr), LinkError> {
         let deadline = timeouts.accept.and_then(deadline);
         loop {
             if let Some((mut control, peer)) = self.try_accept(timeouts)? {
@@ -130,7 +130,7 @@ impl Listener {
                 return Ok((control, peer));
             }
             if !wait(&self.listener, PollFlags::IN, deadline)? {
-                return Err(ControlError::Nobody { waited: timeouts.accept.unwrap_or_default() });
+                return Err(LinkError::Nobody { waited: timeouts.accept.unwrap_or_default() });
             }
         }
     }
@@ -144,7 +144,7 @@ impl Listener {
     pub fn try_accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
-    ) -> Result<Option<(Control<P>, SocketAddr)>, ControlError> {
+    ) -> Result<Option<(Link<P>, SocketAddr)>, LinkError> {
         loop {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
@@ -157,7 +157,7 @@ impl Listener {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if ended_early(&error) => {}
-                Err(source) => return Err(ControlError::Io { doing: "accepting", source }),
+                Err(source) => return Err(LinkError::Io { doing: "accepting", source }),
             }
         }
     }
@@ -187,15 +187,15 @@ fn ended_early(error: &io::Error) -> bool {
     network || matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
-fn control<P: Purpose>(stream: TcpStream, origin: Origin) -> Result<Control<P>, ControlError> {
+fn control<P: Purpose>(stream: TcpStream, origin: Origin) -> Result<Link<P>, LinkError> {
     let prepare = || -> io::Result<()> {
         stream.set_nonblocking(true)?;
         // Messages are short, and each is waited for.
         stream.set_nodelay(true)?;
         watch(&stream)
     };
-    prepare().map_err(|source| ControlError::Io { doing: "preparing a connection", source })?;
-    Ok(Control::over(stream, origin.timeouts().message).from(origin))
+    prepare().map_err(|source| LinkError::Io { doing: "preparing a connection", source })?;
+    Ok(Link::over(stream, origin.timeouts().message).from(origin))
 }
 
 /// Connects again, for a connection whose link broke.
@@ -207,20 +207,20 @@ fn attempt(session: Session, target: &Target) -> Attempt {
     }
 }
 
-fn resume(session: Session, target: &Target) -> Result<NewLink, ControlError> {
+fn resume(session: Session, target: &Target) -> Result<NewLink, LinkError> {
     let Target { address, timeouts, token } = target;
     let timeouts = Timeouts { connect: ATTEMPT, ..*timeouts };
-    let mut control = Control::<NoPurpose>::connect_with_token(address, &timeouts, token.as_ref())?;
+    let mut control = Link::<NoPurpose>::connect_with_token(address, &timeouts, token.as_ref())?;
     control.send(&Message::Resume { session })?;
     control.expect_resumed()?;
     Ok(control.into_link())
 }
 
 /// Whether the other side is there and has no such connection, or nobody is there: its process ended.
-fn is_final(error: &ControlError) -> bool {
+fn is_final(error: &LinkError) -> bool {
     match error {
-        ControlError::GaveUp { .. } | ControlError::Handshake(_) | ControlError::WrongToken => true,
-        ControlError::Connect { source, .. } => source.kind() == ErrorKind::ConnectionRefused,
+        LinkError::GaveUp { .. } | LinkError::Handshake(_) | LinkError::WrongToken => true,
+        LinkError::Connect { source, .. } => source.kind() == ErrorKind::ConnectionRefused,
         _ => false,
     }
 }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// A side whose system gives the link up on request, the other one, and who listens.
-    fn sides(timeouts: Timeouts) -> (Control, Control, Listener, Arc<AtomicBool>) {
+    fn sides(timeouts: Timeouts) -> (Link, Link, Listener, Arc<AtomicBool>) {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let stream = TcpStream::connect(address).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         let address = address.to_string();
         let target = Target { address, timeouts, token: None };
         let origin = Origin::Connected { target, attempt };
-        let mut near = <Control>::over(silent, timeouts.message).from(origin);
+        let mut near = <Link>::over(silent, timeouts.message).from(origin);
         let (mut far, _) = listener.accept(&timeouts).unwrap();
         near.send(&hello().unwrap()).unwrap();
         let Hello { session, .. } = far.expect_hello().unwrap();
@@ -333,10 +333,10 @@ mod tests {
         let begin = Instant::now();
         let error = near.expect(Duration::from_millis(1)).unwrap_err();
         assert!(begin.elapsed() >= anew, "{:?}", begin.elapsed());
-        let ControlError::NotAnew { waited, source } = error else { panic!("{error}") };
+        let LinkError::NotAnew { waited, source } = error else { panic!("{error}") };
         assert!(waited >= anew && source.kind() == ErrorKind::TimedOut, "{source}");
         // And stays so.
-        assert!(matches!(near.try_recv(), Err(ControlError::HungUp { .. })));
+        assert!(matches!(near.try_recv(), Err(LinkError::HungUp { .. })));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A stream that carries messages, with timeouts.
 
 use super::anew::{Anew, NewLink, Origin};
-use super::error::ControlError;
+use super::error::LinkError;
 use super::gate::{AtGate, Gate};
 use super::hello::Hello;
 use super::incoming::Incoming;
@@ -43,7 +43,7 @@ const THEIRS: usize = 1;
 /// listener of the other side hands the new link to it ([`join`](Self::join)). Either side learns of it by
 /// [`Message::Resumed`].
 #[derive(Debug)]
-pub struct Control<P: Purpose = NoPurpose> {
+pub struct Link<P: Purpose = NoPurpose> {
     stream: Box<dyn Stream>,
     incoming: Incoming<P>,
     unsent: Unsent,
@@ -60,7 +60,7 @@ pub struct Control<P: Purpose = NoPurpose> {
     anew: Option<Anew<P>>,
 }
 
-impl<P: Purpose> Control<P> {
+impl<P: Purpose> Link<P> {
     pub(super) fn over(stream: impl Stream + 'static, message_timeout: Duration) -> Self {
         Self {
             stream: Box::new(stream),
@@ -85,7 +85,7 @@ impl<P: Purpose> Control<P> {
     }
 
     /// Waits until the other side has proved that it knows this side's token.
-    pub(super) fn expect_proof(&mut self) -> Result<(), ControlError> {
+    pub(super) fn expect_proof(&mut self) -> Result<(), LinkError> {
         let until = deadline(self.message_timeout);
         // Not a message more than that: the other side may have no more to say, and be gone.
         while !self.gate.is_open() {
@@ -93,7 +93,7 @@ impl<P: Purpose> Control<P> {
                 Some(message) => match self.gate.pass(message)? {
                     AtGate::Answered(answer) => self.write(&answer)?,
                     AtGate::Passes(Message::Failed { reason }) => {
-                        return Err(ControlError::GaveUp { reason });
+                        return Err(LinkError::GaveUp { reason });
                     }
                     AtGate::Passes(message) => return Err(message.out_of_turn(PROOF).into()),
                 },
@@ -107,7 +107,7 @@ impl<P: Purpose> Control<P> {
     }
 
     /// Proves that this side, which connected, knows the token, and has the other side do the same.
-    pub(super) fn prove(&mut self, token: &Token) -> Result<(), ControlError> {
+    pub(super) fn prove(&mut self, token: &Token) -> Result<(), LinkError> {
         let ours = random();
         self.write(&Message::Knock { nonce: ours })?;
         let nonces = match self.expect_what(CHALLENGE, self.message_timeout)? {
@@ -117,7 +117,7 @@ impl<P: Purpose> Control<P> {
         self.write(&Message::Proof { proof: token.proof(Prover::Connects, &nonces) })?;
         match self.expect_what(PROOF, self.message_timeout)? {
             Message::Proof { proof } if token.is_proved(Prover::Listens, &nonces, &proof) => Ok(()),
-            Message::Proof { .. } => Err(ControlError::WrongToken),
+            Message::Proof { .. } => Err(LinkError::WrongToken),
             other => Err(other.out_of_turn(PROOF).into()),
         }
     }
@@ -127,8 +127,8 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// The system gave no pair of sockets.
-    pub fn pair() -> Result<(Self, Self), ControlError> {
-        let failed = |source| ControlError::Io { doing: "making a pair of sockets", source };
+    pub fn pair() -> Result<(Self, Self), LinkError> {
+        let failed = |source| LinkError::Io { doing: "making a pair of sockets", source };
         let (a, b) = UnixStream::pair().map_err(failed)?;
         for end in [&a, &b] {
             end.set_nonblocking(true).map_err(failed)?;
@@ -197,7 +197,7 @@ impl<P: Purpose> Control<P> {
     ///
     /// The other side does not take the message, or has not proved yet that it knows this side's token: then it
     /// is told only that this side gives up.
-    pub fn send(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+    pub fn send(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         if self.may_say(message)? {
             self.write(message)?;
             self.note_session(OURS, message);
@@ -206,28 +206,28 @@ impl<P: Purpose> Control<P> {
     }
 
     /// Whether there is a link to say it over.
-    fn may_say(&mut self, message: &Message<P>) -> Result<bool, ControlError> {
+    fn may_say(&mut self, message: &Message<P>) -> Result<bool, LinkError> {
         if !self.gate.is_open() && !matches!(message, Message::Failed { .. }) {
-            return Err(ControlError::TokenWanted);
+            return Err(LinkError::TokenWanted);
         }
         let Some(anew) = &mut self.anew else { return Ok(true) };
         anew.note_said(message);
         Ok(!anew.is_missing())
     }
 
-    fn write(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+    fn write(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         self.unsent.push(&message.encode());
         let deadline = deadline(self.message_timeout);
         while !self.write_unsent()? {
             if !wait(&*self.stream, PollFlags::OUT, deadline)? {
-                return Err(ControlError::Deaf { waited: self.message_timeout });
+                return Err(LinkError::Deaf { waited: self.message_timeout });
             }
         }
         Ok(())
     }
 
     /// Writes what the other side takes now; whether nothing is left.
-    fn write_unsent(&mut self) -> Result<bool, ControlError> {
+    fn write_unsent(&mut self) -> Result<bool, LinkError> {
         let source = match self.unsent.write_to(&mut *self.stream) {
             Ok(all) => return Ok(all),
             Err(source) => source,
@@ -246,7 +246,7 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// As [`send`](Self::send), but for a side that does not listen.
-    pub fn offer(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+    pub fn offer(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         if self.may_say(message)? {
             self.unsent.push(&message.encode());
             self.write_unsent()?;
@@ -261,7 +261,7 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn go_on_sending(&mut self) -> Result<bool, ControlError> {
+    pub fn go_on_sending(&mut self) -> Result<bool, LinkError> {
         Ok(self.unsent.is_empty() || self.write_unsent()?)
     }
 
@@ -271,7 +271,7 @@ impl<P: Purpose> Control<P> {
     ///
     /// The other side is gone, and its last message was taken; it broke the protocol; it began a
     /// message and takes too long to finish it; the link broke, and was not made anew.
-    pub fn try_recv(&mut self) -> Result<Option<Message<P>>, ControlError> {
+    pub fn try_recv(&mut self) -> Result<Option<Message<P>>, LinkError> {
         if let Some(anew) = &mut self.anew {
             if let Some(link) = anew.take_link()? {
                 return self.go_on_over(link);
@@ -294,7 +294,7 @@ impl<P: Purpose> Control<P> {
     }
 
     /// The first message over a new link tells the owner of it.
-    fn go_on_over(&mut self, link: NewLink) -> Result<Option<Message<P>>, ControlError> {
+    fn go_on_over(&mut self, link: NewLink) -> Result<Option<Message<P>>, LinkError> {
         let NewLink { stream, unread } = link;
         self.stream = stream;
         self.incoming.go_on(&unread);
@@ -306,7 +306,7 @@ impl<P: Purpose> Control<P> {
         Ok(Some(Message::Resumed {}))
     }
 
-    fn receive(&mut self) -> Result<Option<Message<P>>, ControlError> {
+    fn receive(&mut self) -> Result<Option<Message<P>>, LinkError> {
         loop {
             if let Some(message) = self.incoming.next_message()? {
                 self.began = None;
@@ -325,7 +325,7 @@ impl<P: Purpose> Control<P> {
         {
             let pending = self.incoming.pending();
             let waited = self.message_timeout;
-            return Err(ControlError::Stalled { pending, waited });
+            return Err(LinkError::Stalled { pending, waited });
         }
         Ok(None)
     }
@@ -335,14 +335,14 @@ impl<P: Purpose> Control<P> {
         &mut self,
         doing: &'static str,
         source: io::Error,
-    ) -> Result<Option<Message<P>>, ControlError> {
+    ) -> Result<Option<Message<P>>, LinkError> {
         match &mut self.anew {
             Some(anew) if !self.incoming.is_over() && !is_closed(&source) => {
                 anew.note_broken(source);
                 Ok(None)
             }
             _ if is_gone(&source) => Err(self.hung_up()),
-            _ => Err(ControlError::Io { doing, source }),
+            _ => Err(LinkError::Io { doing, source }),
         }
     }
 
@@ -351,7 +351,7 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// As [`try_recv`](Self::try_recv); the other side gave up; nothing came within `timeout`.
-    pub fn expect(&mut self, timeout: Duration) -> Result<Message<P>, ControlError> {
+    pub fn expect(&mut self, timeout: Duration) -> Result<Message<P>, LinkError> {
         self.expect_what("a message", timeout)
     }
 
@@ -359,11 +359,11 @@ impl<P: Purpose> Control<P> {
         &mut self,
         expected: &'static str,
         timeout: Duration,
-    ) -> Result<Message<P>, ControlError> {
+    ) -> Result<Message<P>, LinkError> {
         let mut until = deadline(timeout);
         loop {
             match self.try_recv()? {
-                Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }),
+                Some(Message::Failed { reason }) => return Err(LinkError::GaveUp { reason }),
                 Some(message) => return Ok(message),
                 None => {}
             }
@@ -385,11 +385,11 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// The system refuses.
-    pub fn wait_for_news(&self, timeout: Duration) -> Result<(), ControlError> {
+    pub fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
         self.wait_until(deadline(timeout))
     }
 
-    fn wait_until(&self, until: Option<Instant>) -> Result<(), ControlError> {
+    fn wait_until(&self, until: Option<Instant>) -> Result<(), LinkError> {
         if self.anew.is_none() {
             return wait(&*self.stream, PollFlags::IN, until).map(|_| ());
         }
@@ -410,7 +410,7 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// As [`expect`](Self::expect).
-    pub fn expect_hello(&mut self) -> Result<Hello<P>, ControlError> {
+    pub fn expect_hello(&mut self) -> Result<Hello<P>, LinkError> {
         match self.expect_what(HELLO, self.message_timeout)? {
             Message::Hello(hello) => Ok(hello),
             other => Err(other.out_of_turn(HELLO).into()),
@@ -422,7 +422,7 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// As [`expect`](Self::expect).
-    pub fn expect_ready(&mut self) -> Result<(), ControlError> {
+    pub fn expect_ready(&mut self) -> Result<(), LinkError> {
         loop {
             match self.expect_what(READY, self.message_timeout)? {
                 Message::Ready {} => return Ok(()),
@@ -433,15 +433,15 @@ impl<P: Purpose> Control<P> {
         }
     }
 
-    pub(super) fn expect_resumed(&mut self) -> Result<(), ControlError> {
+    pub(super) fn expect_resumed(&mut self) -> Result<(), LinkError> {
         match self.expect_what(RESUMED, self.message_timeout)? {
             Message::Resumed {} => Ok(()),
             other => Err(other.out_of_turn(RESUMED).into()),
         }
     }
 
-    fn hung_up(&self) -> ControlError {
-        ControlError::HungUp { pending: self.incoming.pending() }
+    fn hung_up(&self) -> LinkError {
+        LinkError::HungUp { pending: self.incoming.pending() }
     }
 
     /// How long the other side may take for one message, and for its part of the set-up.
@@ -450,16 +450,16 @@ impl<P: Purpose> Control<P> {
     }
 
     /// The error for a message that did not come in time, or not to its end.
-    pub fn no_answer(&self, expected: &'static str, waited: Duration) -> ControlError {
+    pub fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
         match self.incoming.pending() {
-            0 => ControlError::NoAnswer { expected, waited },
-            pending => ControlError::Stalled { pending, waited },
+            0 => LinkError::NoAnswer { expected, waited },
+            pending => LinkError::Stalled { pending, waited },
         }
     }
 }
 
 /// For waiting on many at once.
-impl<P: Purpose> AsFd for Control<P> {
+impl<P: Purpose> AsFd for Link<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (*self.stream).as_fd()
     }

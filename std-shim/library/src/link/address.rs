@@ -13,7 +13,7 @@ use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 ///
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
-/// use polyrail::exchange::{address_from_json, address_to_json};
+/// use polyrail::link::{address_from_json, address_to_json};
 /// # use polyrail::nic::{DeviceConfig, Fabric};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

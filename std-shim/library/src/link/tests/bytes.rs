@@ -4,7 +4,7 @@ use super::given::{endpoint, hello};
 use super::{Hello, Message, error};
 use crate::backend::{Gid, Mtu};
 use crate::endpoint::{HealingMessage, RailAddress};
-use crate::exchange::{HandshakeError, MAX_MESSAGE_BYTES, NoOutcome, Reason};
+use crate::link::{HandshakeError, MAX_MESSAGE_BYTES, NoOutcome, Reason};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};

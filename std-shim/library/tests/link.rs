@@ -5,9 +5,9 @@ mod fixture;
 use polyrail::RemoteBuffer;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
-use polyrail::exchange::{
-    Control, ControlError, HandshakeError, Hello, Listener, Message, NoPurpose, Reach, Reason,
-    Timeouts, bring_up, bring_up_p2p,
+use polyrail::link::{
+    HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reach, Reason, Timeouts,
+    bring_up, bring_up_p2p,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
@@ -32,14 +32,14 @@ fn listen() -> (Listener, SocketAddr) {
 }
 
 /// A control connection to a peer that does not keep the rules.
-fn control_to_stranger(timeouts: Timeouts) -> (Control, TcpStream) {
+fn control_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
     let (listener, address) = listen();
     let stranger = TcpStream::connect(address).unwrap();
     (listener.accept(&timeouts).unwrap().0, stranger)
 }
 
 /// The error of a side that gets these bytes, after which the stranger hangs up or keeps the connection.
-fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> ControlError {
+fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
     let (mut control, mut stranger) = control_to_stranger(timeouts);
     stranger.write_all(bytes).unwrap();
     let held = (!hang_up).then_some(stranger);
@@ -58,24 +58,21 @@ fn rubbish_is_refused_at_once() {
         "the peer is not polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
-    assert!(
-        matches!(error, ControlError::Handshake(HandshakeError::Version { peer: 9 })),
-        "{error}"
-    );
+    assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
     let error = heard(b"PLYR\0\0\0\x05\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
-        matches!(error, ControlError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
+        matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
     let error = heard(b"PLYR\0\0\0\x05\0\0\0\x02no", false, patient);
-    assert!(matches!(error, ControlError::Handshake(HandshakeError::NotJson { .. })), "{error}");
+    assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "nothing was waited for");
 }
 
 #[test]
 fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
-    assert!(matches!(heard(b"", true, impatient()), ControlError::HungUp { pending: 0 }));
+    assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
     let error = heard(b"PLYR\0\0", true, impatient());
     assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
     let error = heard(b"", false, impatient());
@@ -83,7 +80,7 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
     assert_eq!(error.to_string(), text);
     assert!(matches!(
         heard(b"PLYR\0\0\0", false, impatient()),
-        ControlError::Stalled { pending: 7, waited: SOON }
+        LinkError::Stalled { pending: 7, waited: SOON }
     ));
 }
 
@@ -104,7 +101,7 @@ fn a_peer_that_trickles_bytes_gains_no_time() {
     let begin = Instant::now();
     let trickler = thread::spawn(|| trickle(stranger));
     let error = control.expect_hello().unwrap_err();
-    assert!(matches!(error, ControlError::Stalled { pending, .. } if pending > 1), "{error}");
+    assert!(matches!(error, LinkError::Stalled { pending, .. } if pending > 1), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON, "{:?}", begin.elapsed());
     drop(control);
     trickler.join().unwrap();
@@ -123,7 +120,7 @@ fn a_reader_that_polls_now_and_then_is_not_held_up_either() {
         }
         assert!(begin.elapsed() < 5 * SOON);
     };
-    assert!(matches!(error, ControlError::Stalled { .. }), "{error}");
+    assert!(matches!(error, LinkError::Stalled { .. }), "{error}");
     drop(control);
     trickler.join().unwrap();
 }
@@ -140,14 +137,14 @@ fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
         }
         assert!(begin.elapsed() < Duration::from_secs(10));
     };
-    assert!(matches!(error, ControlError::Deaf { waited: SOON }), "{error}");
+    assert!(matches!(error, LinkError::Deaf { waited: SOON }), "{error}");
     drop(stranger);
 }
 
 #[test]
 fn the_last_message_arrives_though_its_sender_is_gone() {
     let (listener, address) = listen();
-    let mut near = <Control>::connect(&address.to_string(), &impatient()).unwrap();
+    let mut near = <Link>::connect(&address.to_string(), &impatient()).unwrap();
     let (mut far, _) = listener.accept::<NoPurpose>(&impatient()).unwrap();
     near.send(&Message::Failed { reason: Reason::new("no disk") }).unwrap();
     drop(near);
@@ -155,7 +152,7 @@ fn the_last_message_arrives_though_its_sender_is_gone() {
     far.send(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
     let error = far.expect(SOON).unwrap_err();
     assert_eq!(error.to_string(), "the other side gave up: no disk");
-    assert!(matches!(far.expect(SOON), Err(ControlError::HungUp { pending: 0 })));
+    assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
 }
 
 #[test]
@@ -163,7 +160,7 @@ fn connecting_and_accepting_end_in_time() {
     let (listener, address) = listen();
     let begin = Instant::now();
     let error = listener.accept::<NoPurpose>(&impatient()).unwrap_err();
-    assert!(matches!(error, ControlError::Nobody { waited: SOON }), "{error}");
+    assert!(matches!(error, LinkError::Nobody { waited: SOON }), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON);
     let error = Listener::bind(&address.to_string()).unwrap_err();
     assert!(
@@ -171,12 +168,12 @@ fn connecting_and_accepting_end_in_time() {
         "{error}"
     );
     drop(listener);
-    let error = <Control>::connect(&address.to_string(), &impatient()).unwrap_err();
+    let error = <Link>::connect(&address.to_string(), &impatient()).unwrap_err();
     assert!(
         Chain(&error).to_string().starts_with(&format!("cannot connect to {address}: ")),
         "{error}"
     );
-    let error = <Control>::connect("no address", &impatient()).unwrap_err();
+    let error = <Link>::connect("no address", &impatient()).unwrap_err();
     assert!(Chain(&error).to_string().starts_with("cannot connect to no address: "), "{error}");
 }
 
@@ -189,13 +186,13 @@ fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
     let mut waiting = Vec::new();
     let begin = Instant::now();
     let error = loop {
-        match <Control>::connect(&address.to_string(), &impatient()) {
+        match <Link>::connect(&address.to_string(), &impatient()) {
             Ok(control) => waiting.push(control),
             Err(error) => break error,
         }
         assert!(waiting.len() < 10_000);
     };
-    let ControlError::Connect { source, .. } = &error else { panic!("{error}") };
+    let LinkError::Connect { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
@@ -221,7 +218,7 @@ impl Host {
     }
 
     /// Says hello, connects to the peer that answers, and returns where its buffer is.
-    fn meet(&mut self, control: &mut Control) -> Result<RemoteBuffer, MeetError> {
+    fn meet(&mut self, control: &mut Link) -> Result<RemoteBuffer, MeetError> {
         control.send(&Message::Hello(self.hello()))?;
         let peer = control.expect_hello()?;
         let result = bring_up(&mut self.endpoint, control, &peer, |endpoint| {
@@ -237,7 +234,7 @@ impl Host {
 #[derive(Debug, thiserror::Error)]
 enum MeetError {
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Control(#[from] LinkError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -260,7 +257,7 @@ fn meet(
             let (mut control, _) = listener.accept(&timeouts).unwrap();
             there.meet(&mut control)
         });
-        let mut control = Control::connect(&address.to_string(), &timeouts).unwrap();
+        let mut control = Link::connect(&address.to_string(), &timeouts).unwrap();
         (here.meet(&mut control), listening.join().unwrap())
     });
     [(here, connected), (there, listened)]
@@ -305,7 +302,7 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
             let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
             meet_for_messages(&mut there, &hosts[1], &mut control).unwrap();
         });
-        let mut control = Control::connect(&address.to_string(), &Timeouts::default()).unwrap();
+        let mut control = Link::connect(&address.to_string(), &Timeouts::default()).unwrap();
         meet_for_messages(&mut here, &hosts[0], &mut control).unwrap();
     });
     let keys = hosts[1].buffer.own_keys();
@@ -334,7 +331,7 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
 fn meet_for_messages(
     endpoint: &mut P2pEndpoint,
     host: &fixture::Host,
-    control: &mut Control,
+    control: &mut Link,
 ) -> Result<(), P2pMeetError> {
     let reach = endpoint.address().into();
     let buffer = host.buffer.remote();
@@ -346,7 +343,7 @@ fn meet_for_messages(
 #[derive(Debug, thiserror::Error)]
 enum P2pMeetError {
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Control(#[from] LinkError),
     #[error(transparent)]
     Connect(#[from] P2pConnectError),
 }
@@ -357,7 +354,7 @@ fn endpoints_of_different_kinds_are_told_apart() {
     let mut requests = Host::new(&fabric, "a", &EndpointBuilder::new());
     let host = fixture::Host::new(&fabric, "b", 2, 1 << 20);
     let mut messages = P2pBuilder::new().build(&host.all()).unwrap();
-    let (mut near, mut far) = Control::pair().unwrap();
+    let (mut near, mut far) = Link::pair().unwrap();
     let (near_error, far_error) = thread::scope(|scope| {
         let met = scope.spawn(|| meet_for_messages(&mut messages, &host, &mut far).unwrap_err());
         (requests.meet(&mut near).unwrap_err(), met.join().unwrap())
@@ -404,7 +401,7 @@ fn devices_that_do_not_match_are_named() {
     let builder = EndpointBuilder::new();
     let mut here = Host::new(&fabric, "a", &builder);
     let there = Host::new(&fabric, "b", &builder);
-    let (mut near, mut far) = Control::pair().unwrap();
+    let (mut near, mut far) = Link::pair().unwrap();
     let mut hello = there.hello();
     let Reach::Requests(endpoint) = &mut hello.reach else { unreachable!() };
     endpoint.rails[1].device = 0;
@@ -432,7 +429,7 @@ fn a_peer_that_is_never_ready_is_not_waited_for() {
     assert!(
         matches!(
             error,
-            MeetError::Control(ControlError::NoAnswer { expected: "\"ready\"", waited: SOON })
+            MeetError::Control(LinkError::NoAnswer { expected: "\"ready\"", waited: SOON })
         ),
         "{error}"
     );

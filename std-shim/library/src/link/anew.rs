@@ -1,7 +1,7 @@
 //! A link that is made anew when it breaks: where the new one comes from, how long it is waited for, and
 //! what is said again.
 
-use super::error::ControlError;
+use super::error::LinkError;
 use super::message::Message;
 use super::purpose::Purpose;
 use super::session::Session;
@@ -214,7 +214,7 @@ impl<P: Purpose> Anew<P> {
     /// # Errors
     ///
     /// There will be none, or it took too long.
-    pub(super) fn take_link(&mut self) -> Result<Option<NewLink>, ControlError> {
+    pub(super) fn take_link(&mut self) -> Result<Option<NewLink>, LinkError> {
         match self.mailbox.take() {
             Some(Ok(link)) => {
                 self.state = State::Whole;
@@ -235,12 +235,12 @@ impl<P: Purpose> Anew<P> {
         }
     }
 
-    fn give_up(&mut self) -> ControlError {
+    fn give_up(&mut self) -> LinkError {
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Broken { since, source, .. } if !is_reset(&source) => {
-                ControlError::NotAnew { waited: since.elapsed(), source }
+                LinkError::NotAnew { waited: since.elapsed(), source }
             }
-            _ => ControlError::HungUp { pending: 0 },
+            _ => LinkError::HungUp { pending: 0 },
         }
     }
 }

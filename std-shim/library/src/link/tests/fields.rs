@@ -2,7 +2,7 @@
 
 use super::{Message, error};
 use crate::card::CardError;
-use crate::exchange::{
+use crate::link::{
     HEADER_BYTES, HandshakeError, HexBytes, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES,
     Reason,
 };

@@ -5,7 +5,7 @@ use crate::RemoteBuffer;
 use crate::backend::{Gid, Mtu};
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
-use crate::exchange::{HexBytes, NoOutcome, Reason, Session};
+use crate::link::{HexBytes, NoOutcome, Reason, Session};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{ControlMessage, MAX_RAILS, RailId, RailNews, Scheme, ToldState};

@@ -1,6 +1,6 @@
 //! What a side that listens asks of those that connect before anything else is told.
 
-use super::error::ControlError;
+use super::error::LinkError;
 use super::message::Message;
 use super::purpose::Purpose;
 use super::token::{Nonces, Prover, Token, random};
@@ -39,12 +39,9 @@ impl Gate {
     /// # Errors
     ///
     /// It may not come before a proof, or proves nothing.
-    pub(super) fn pass<P: Purpose>(
-        &mut self,
-        message: Message<P>,
-    ) -> Result<AtGate<P>, ControlError> {
+    pub(super) fn pass<P: Purpose>(&mut self, message: Message<P>) -> Result<AtGate<P>, LinkError> {
         match (&*self, message) {
-            (Self::Open, Message::Knock { .. }) => Err(ControlError::NoToken),
+            (Self::Open, Message::Knock { .. }) => Err(LinkError::NoToken),
             (Self::Open, message) | (_, message @ Message::Failed { .. }) => {
                 Ok(AtGate::Passes(message))
             }
@@ -55,13 +52,13 @@ impl Gate {
             }
             (Self::Asked(token, nonces), Message::Proof { proof }) => {
                 if !token.is_proved(Prover::Connects, nonces, &proof) {
-                    return Err(ControlError::WrongToken);
+                    return Err(LinkError::WrongToken);
                 }
                 let proof = token.proof(Prover::Listens, nonces);
                 *self = Self::Open;
                 Ok(AtGate::Answered(Message::Proof { proof }))
             }
-            _ => Err(ControlError::TokenWanted),
+            _ => Err(LinkError::TokenWanted),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::given::hello;
 use super::{Hello, Incoming, Message};
 use crate::endpoint::HealingMessage;
-use crate::exchange::{Control, HandshakeError, HexBytes, NoOutcome, NoPurpose, Reason};
+use crate::link::{HandshakeError, HexBytes, Link, NoOutcome, NoPurpose, Reason};
 use polyrail_core::virtual_qp::RailId;
 use quickcheck::{Gen, QuickCheck};
 
@@ -91,7 +91,7 @@ fn messages_out_of_turn_are_refused() {
 /// Offers until the other side takes no more, without a wait, and all of it arrives in order.
 #[test]
 fn what_is_offered_waits_for_the_other_side_and_nobody_waits_for_it() {
-    let (mut near, mut far) = Control::<NoPurpose>::pair().unwrap();
+    let (mut near, mut far) = Link::<NoPurpose>::pair().unwrap();
     let hello = hello(&mut Gen::new(10));
     let hello = Message::Hello(Hello { session: None, ..hello });
     near.offer(&hello).unwrap();

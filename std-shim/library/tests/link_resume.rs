@@ -3,9 +3,9 @@
 mod fixture;
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
-use polyrail::exchange::{
-    Control, ControlError, Hello, Listener, Message, NoOutcome, NoPurpose, Reason, Session,
-    Timeouts, Token,
+use polyrail::link::{
+    Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Session, Timeouts,
+    Token,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
@@ -18,8 +18,8 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// Two sides that have connected through a relay, and what they listen with.
 struct Sides {
-    near: Control,
-    far: Control,
+    near: Link,
+    far: Link,
     listener: Listener,
     relay: Relay,
     timeouts: Timeouts,
@@ -34,7 +34,7 @@ impl Sides {
         let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
         let address = relay.address().to_string();
         let (near, far) = thread::scope(|scope| {
-            let near = scope.spawn(|| Control::connect_with_token(&address, &timeouts, token));
+            let near = scope.spawn(|| Link::connect_with_token(&address, &timeouts, token));
             let (far, _) = listener.accept(&timeouts).unwrap();
             (near.join().unwrap().unwrap(), far)
         });
@@ -72,7 +72,7 @@ impl Sides {
     /// What a server does at its door.
     fn attend(&self) {
         while let Some((mut control, _)) = self.listener.try_accept(&self.timeouts).unwrap() {
-            match <Control>::expect(&mut control, LONG).unwrap() {
+            match <Link>::expect(&mut control, LONG).unwrap() {
                 Message::Resume { session } => {
                     if let Err(mut control) = control.join(session) {
                         let reason = Reason::new("no such connection");
@@ -101,7 +101,7 @@ impl Sides {
 }
 
 /// The error with which a side's link ends, and after how long.
-fn end_of(side: &mut Control, mut meanwhile: impl FnMut()) -> (ControlError, Duration) {
+fn end_of(side: &mut Link, mut meanwhile: impl FnMut()) -> (LinkError, Duration) {
     let begin = Instant::now();
     loop {
         match side.try_recv() {
@@ -194,7 +194,7 @@ fn a_link_that_breaks_before_both_are_ready_loses_no_ready() {
         let far = scope.spawn(|| far.expect_ready());
         while !(near.is_finished() && far.is_finished()) {
             let Some((mut control, _)) = listener.try_accept(timeouts).unwrap() else { continue };
-            let message = <Control>::expect(&mut control, LONG).unwrap();
+            let message = <Link>::expect(&mut control, LONG).unwrap();
             let Message::Resume { session } = message else { panic!("{message:?}") };
             control.join(session).unwrap();
         }
@@ -209,13 +209,13 @@ fn without_an_agreement_a_reset_is_the_end() {
     sides.relay.cut();
     for side in [&mut sides.near, &mut sides.far] {
         let (error, waited) = end_of(side, || {});
-        assert!(matches!(error, ControlError::HungUp { pending: 0 }), "{error}");
+        assert!(matches!(error, LinkError::HungUp { pending: 0 }), "{error}");
         assert!(waited < LONG / 4, "{waited:?}");
     }
     // One side alone cannot agree, nor can the two ends of a pair.
     let sides = Sides::new(Timeouts::default());
     assert!(sides.near.session().is_some() && sides.far.session().is_none());
-    let (near, far) = <Control>::pair().unwrap();
+    let (near, far) = <Link>::pair().unwrap();
     assert!(near.session().is_none() && far.session().is_none());
 }
 
@@ -224,7 +224,7 @@ fn a_side_that_closes_is_gone_at_once() {
     let Sides { near, mut far, relay, .. } = Sides::ready(Timeouts::default());
     drop(near);
     let (error, waited) = end_of(&mut far, || {});
-    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     assert!(waited < LONG / 10, "{waited:?}");
     assert_eq!(relay.relayed(), 1);
 }
@@ -237,7 +237,7 @@ fn a_connection_that_the_other_side_ended_is_not_resumed() {
     let mut told = 0;
     let (error, waited) = end_of(&mut near, || {
         if let Some((mut control, _)) = listener.try_accept(&timeouts).unwrap() {
-            let Message::Resume { session } = <Control>::expect(&mut control, LONG).unwrap() else {
+            let Message::Resume { session } = <Link>::expect(&mut control, LONG).unwrap() else {
                 panic!()
             };
             let mut control = control.join(session).unwrap_err();
@@ -245,7 +245,7 @@ fn a_connection_that_the_other_side_ended_is_not_resumed() {
             told += 1;
         }
     });
-    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     assert!(waited < LONG / 10, "{waited:?}");
     assert_eq!(told, 1);
     // For good.
@@ -258,7 +258,7 @@ fn a_server_that_is_gone_is_noticed_at_once() {
     relay.cut();
     drop((far, listener, relay));
     let (error, waited) = end_of(&mut near, || {});
-    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     assert!(waited < LONG / 4, "{waited:?}");
 }
 
@@ -270,7 +270,7 @@ fn a_link_that_does_not_return_is_given_up() {
     sides.relay.cut();
     for side in [&mut sides.near, &mut sides.far] {
         let (error, waited) = end_of(side, || {});
-        assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+        assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
         assert!(waited < LONG / 4, "{waited:?}");
     }
 }
@@ -278,8 +278,8 @@ fn a_link_that_does_not_return_is_given_up() {
 #[test]
 fn a_stranger_resumes_nothing_and_takes_no_name() {
     let mut sides = Sides::ready(Timeouts::default());
-    let connect = || Control::connect(&sides.relay.address().to_string(), &sides.timeouts);
-    let mut stranger: Control = connect().unwrap();
+    let connect = || Link::connect(&sides.relay.address().to_string(), &sides.timeouts);
+    let mut stranger: Link = connect().unwrap();
     stranger.send(&Message::Resume { session: Session::random() }).unwrap();
     let begin = Instant::now();
     let answer = loop {
@@ -291,7 +291,7 @@ fn a_stranger_resumes_nothing_and_takes_no_name() {
     };
     assert!(matches!(answer, Message::Failed { .. }), "{answer:?}");
     // A second connection that gives the name of the first one is served, and ends with its link.
-    let mut twin: Control = connect().unwrap();
+    let mut twin: Link = connect().unwrap();
     let (mut far_twin, _) = sides.listener.accept(&sides.timeouts).unwrap();
     let session = sides.far.session();
     let hello = Message::Hello(Hello { session, ..Ends::new().hello() });
@@ -301,7 +301,7 @@ fn a_stranger_resumes_nothing_and_takes_no_name() {
     sides.relay.cut();
     assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
     let (error, _) = end_of(&mut far_twin, || {});
-    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
 }
 
 #[test]
@@ -311,20 +311,20 @@ fn a_link_is_made_anew_only_with_the_token() {
     let mut sides = Sides::through(listener, Some(&token), Timeouts::default()).meet(true);
     let session = sides.far.session().unwrap();
     // One who knows the connection's name, but not the token.
-    let mut stranger: Control =
-        Control::connect(&sides.relay.address().to_string(), &sides.timeouts).unwrap();
+    let mut stranger: Link =
+        Link::connect(&sides.relay.address().to_string(), &sides.timeouts).unwrap();
     stranger.send(&Message::Resume { session }).unwrap();
     let (error, _) = match sides.listener.accept::<NoPurpose>(&sides.timeouts) {
         Err(error) => (error, stranger),
         Ok(_) => panic!(),
     };
-    assert!(matches!(error, ControlError::TokenWanted), "{error}");
+    assert!(matches!(error, LinkError::TokenWanted), "{error}");
     sides.relay.cut();
     assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
 }
 
 /// Carries what one endpoint has to tell the other, as owners do.
-fn carry(control: &mut Control, link: &HealingLink) {
+fn carry(control: &mut Link, link: &HealingLink) {
     while let Some(message) = link.next_message() {
         control.send(&Message::Heal(message)).unwrap();
     }

@@ -1,6 +1,6 @@
 //! What bytes go through: waiting for it, and how it shows that the other end is gone.
 
-use super::error::ControlError;
+use super::error::LinkError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::fmt::Debug;
@@ -83,7 +83,7 @@ pub(super) fn wait(
     stream: impl AsFd,
     for_what: PollFlags,
     deadline: Option<Instant>,
-) -> Result<bool, ControlError> {
+) -> Result<bool, LinkError> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // More seconds than the system can count mean forever.
@@ -92,7 +92,7 @@ pub(super) fn wait(
             Ok(ready) => return Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                return Err(ControlError::Io { doing: "waiting for a peer", source: error.into() });
+                return Err(LinkError::Io { doing: "waiting for a peer", source: error.into() });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Sides that want to know whether the other one has their token.
 
-use polyrail::exchange::{
-    Control, ControlError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
+use polyrail::link::{
+    Link, LinkError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,15 +26,15 @@ fn listener(token: Option<u8>) -> (Listener, String) {
     (listener, address)
 }
 
-type Ended<T> = Result<T, ControlError>;
+type Ended<T> = Result<T, LinkError>;
 
 /// One side connects and the other one accepts, with these tokens; the first messages are exchanged if they do.
-fn meet(connects: Option<u8>, listens: Option<u8>) -> (Ended<Control>, Ended<Control>) {
+fn meet(connects: Option<u8>, listens: Option<u8>) -> (Ended<Link>, Ended<Link>) {
     let (listener, address) = listener(listens);
     thread::scope(|scope| {
         let near = scope.spawn(|| {
             let token = connects.map(token);
-            <Control>::connect_with_token(&address, &timeouts(), token.as_ref())
+            <Link>::connect_with_token(&address, &timeouts(), token.as_ref())
         });
         let far = listener.accept::<NoPurpose>(&timeouts()).map(|(control, _)| control);
         (near.join().unwrap(), far)
@@ -51,7 +51,7 @@ fn framed(json: &str) -> Vec<u8> {
 fn sides_with_one_token_meet() {
     let (near, far) = meet(Some(1), Some(1));
     let (mut near, mut far) = (near.unwrap(), far.unwrap());
-    let failed = Message::Failed { reason: polyrail::exchange::Reason::new("enough") };
+    let failed = Message::Failed { reason: polyrail::link::Reason::new("enough") };
     near.send(&failed).unwrap();
     assert_eq!(far.try_recv().unwrap().or_else(|| far.try_recv().unwrap()), Some(failed));
 }
@@ -61,20 +61,20 @@ fn a_side_that_has_proved_what_it_had_to_may_be_gone() {
     for _ in 0..200 {
         let (listener, address) = listener(Some(1));
         let peer = thread::spawn(move || {
-            <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).map(drop)
+            <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).map(drop)
         });
         let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
         peer.join().unwrap().unwrap();
         let error = far.expect(Duration::from_secs(10)).unwrap_err();
-        assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+        assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     }
 }
 
 #[test]
 fn a_wrong_token_is_refused_at_both_ends() {
     let (near, far) = meet(Some(1), Some(2));
-    assert!(matches!(far.unwrap_err(), ControlError::WrongToken));
-    let ControlError::GaveUp { reason } = near.unwrap_err() else { panic!() };
+    assert!(matches!(far.unwrap_err(), LinkError::WrongToken));
+    let LinkError::GaveUp { reason } = near.unwrap_err() else { panic!() };
     assert_eq!(reason.to_string(), "the other side does not know this side's token");
 }
 
@@ -82,7 +82,7 @@ fn a_wrong_token_is_refused_at_both_ends() {
 fn a_side_without_a_token_is_told_that_it_needs_one() {
     let (listener, address) = listener(Some(1));
     let peer = thread::spawn(move || {
-        let mut control = <Control>::connect(&address, &timeouts()).unwrap();
+        let mut control = <Link>::connect(&address, &timeouts()).unwrap();
         control.send(&Message::Alive {}).unwrap();
         control.expect(Duration::from_secs(10)).unwrap_err()
     });
@@ -90,24 +90,24 @@ fn a_side_without_a_token_is_told_that_it_needs_one() {
     let accepted = listener.accept::<NoPurpose>(&timeouts()).map(|_| ());
     assert!(accepted.is_err());
     let error = peer.join().unwrap();
-    assert!(matches!(error, ControlError::GaveUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
 }
 
 #[test]
 fn a_token_that_the_other_side_does_not_have_is_noticed() {
     let (listener, address) = listener(None);
     let peer = thread::spawn(move || {
-        <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
+        <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
     });
     let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
     let error = far.expect(Duration::from_secs(10)).unwrap_err();
-    assert!(matches!(error, ControlError::NoToken), "{error}");
+    assert!(matches!(error, LinkError::NoToken), "{error}");
     drop(far);
-    assert!(matches!(peer.join().unwrap(), ControlError::HungUp { .. }));
+    assert!(matches!(peer.join().unwrap(), LinkError::HungUp { .. }));
 }
 
 /// What a stranger hears who sends this, until the other side hangs up.
-fn heard(listener: &Listener, address: &str, says: &[u8]) -> (String, ControlError) {
+fn heard(listener: &Listener, address: &str, says: &[u8]) -> (String, LinkError) {
     let mut stranger = TcpStream::connect(address).unwrap();
     stranger.write_all(says).unwrap();
     let error = listener.accept::<NoPurpose>(&timeouts()).map(|_| ()).unwrap_err();
@@ -130,7 +130,7 @@ fn strangers_are_told_nothing_but_that_they_are_refused() {
     ] {
         let begin = Instant::now();
         let (heard, error) = heard(&listener, &address, &says);
-        assert_eq!(matches!(error, ControlError::TokenWanted), wants_token, "{error}");
+        assert_eq!(matches!(error, LinkError::TokenWanted), wants_token, "{error}");
         assert!(heard.contains(r#"{"failed":{"reason":"#), "{heard}");
         assert_eq!(heard.matches("PLYR").count(), 1, "{heard}");
         assert!(begin.elapsed() < Duration::from_secs(5));
@@ -145,7 +145,7 @@ fn a_proof_that_was_made_up_is_none() {
     // Such as one of another connection, whose nonces were others.
     let stale = framed(&format!(r#"{{"proof":{{"proof":"{}"}}}}"#, "1e".repeat(32)));
     let (heard, error) = heard(&listener, &address, &[knock, stale].concat());
-    assert!(matches!(error, ControlError::WrongToken), "{error}");
+    assert!(matches!(error, LinkError::WrongToken), "{error}");
     assert!(heard.contains("challenge") && heard.contains("does not know"), "{heard}");
     assert!(!heard.contains(r#"{"proof"#), "nothing is proved to a stranger: {heard}");
 }
@@ -160,7 +160,7 @@ fn nobody_is_told_a_hello_before_the_proof() {
         }
     };
     for message in [Message::Ready {}, Message::Alive {}] {
-        assert!(matches!(control.send(&message), Err(ControlError::TokenWanted)));
+        assert!(matches!(control.send(&message), Err(LinkError::TokenWanted)));
     }
     assert_eq!(control.try_recv().unwrap(), None);
 }
@@ -170,7 +170,7 @@ fn a_listener_that_only_pretends_to_know_the_token_learns_nothing() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let peer = thread::spawn(move || {
-        <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
+        <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
     });
     let (mut stream, _) = listener.accept().unwrap();
     let mut bytes = [0; 1024];
@@ -181,7 +181,7 @@ fn a_listener_that_only_pretends_to_know_the_token_learns_nothing() {
     let read = stream.read(&mut bytes).unwrap();
     // Its own proof, as an echo.
     stream.write_all(&bytes[..read]).unwrap();
-    assert!(matches!(peer.join().unwrap(), ControlError::WrongToken));
+    assert!(matches!(peer.join().unwrap(), LinkError::WrongToken));
     let mut rest = Vec::new();
     _ = stream.read_to_end(&mut rest);
     assert!(rest.is_empty());

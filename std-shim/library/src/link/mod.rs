@@ -143,8 +143,8 @@ mod wire;
 
 pub use address::{address_from_json, address_to_json};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
-pub use control::{Control, DONE, HELLO, READY};
-pub use error::{ControlError, HandshakeError};
+pub use control::{DONE, HELLO, Link, READY};
+pub use error::{HandshakeError, LinkError};
 pub use field::{Object, Place};
 pub use hello::{Hello, Reach};
 pub use hex::{Hex, HexBytes};

@@ -64,7 +64,7 @@ pub struct Hello<P = NoPurpose> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purpose: Option<P>,
     /// The name of the connection, if its link is to be made anew when it breaks: both sides' hellos have the
-    /// same. [`Control::session`](super::Control::session) knows what to say here.
+    /// same. [`Link::session`](super::Link::session) knows what to say here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }

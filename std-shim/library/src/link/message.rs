@@ -55,7 +55,7 @@ pub enum Message<P: Purpose = NoPurpose> {
         /// The connection, as both hellos named it.
         session: Session,
     },
-    /// It is; the answer. To either side its own [`Control`](super::Control) says so: what went over the old link may be
+    /// It is; the answer. To either side its own [`Link`](super::Link) says so: what went over the old link may be
     /// lost, but for [`Ready`](Self::Ready), [`Done`](Self::Done) and [`Failed`](Self::Failed), which are said again.
     Resumed {},
     /// I cannot go on.

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 /// travels.
 ///
 /// ```
-/// use polyrail::exchange::{Control, Listener, NoPurpose, Timeouts, Token};
+/// use polyrail::link::{Link, Listener, NoPurpose, Timeouts, Token};
 ///
 /// let token = Token::new("correct horse battery staple")?;
 /// let listener = Listener::bind("127.0.0.1:0")?.with_token(token.clone());
 /// let address = listener.local_addr()?.to_string();
 /// let timeouts = Timeouts::default();
 /// let peer = std::thread::spawn(move || {
-///     Control::<NoPurpose>::connect_with_token(&address, &timeouts, Some(&token)).map(drop)
+///     Link::<NoPurpose>::connect_with_token(&address, &timeouts, Some(&token)).map(drop)
 /// });
 /// let (_control, _) = listener.accept::<NoPurpose>(&timeouts)?;
 /// peer.join().unwrap()?;
