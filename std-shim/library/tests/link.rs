@@ -59,13 +59,13 @@ fn rubbish_is_refused_at_once() {
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
-    let error = heard(b"PLYR\0\0\0\x05\x7f\xff\xff\xff", false, patient);
+    let error = heard(b"PLYR\0\0\0\x06\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
         matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
-    let error = heard(b"PLYR\0\0\0\x05\0\0\0\x02no", false, patient);
+    let error = heard(b"PLYR\0\0\0\x06\0\0\0\x02no", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "nothing was waited for");
 }

@@ -4,7 +4,7 @@ mod fixture;
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
 use polyrail::link::{
-    Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Session, Timeouts,
+    Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Session, Timeouts,
     Token,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
@@ -21,6 +21,7 @@ struct Sides {
     near: Link,
     far: Link,
     listener: Listener,
+    arrivals: Arrivals<NoPurpose>,
     relay: Relay,
     timeouts: Timeouts,
 }
@@ -38,7 +39,7 @@ impl Sides {
             let (far, _) = listener.accept(&timeouts).unwrap();
             (near.join().unwrap().unwrap(), far)
         });
-        Self { near, far, listener, relay, timeouts }
+        Self { near, far, listener, arrivals: Arrivals::default(), relay, timeouts }
     }
 
     /// They have said hello, and agreed or not.
@@ -69,19 +70,11 @@ impl Sides {
         sides
     }
 
-    /// What a server does at its door.
-    fn attend(&self) {
-        while let Some((mut control, _)) = self.listener.try_accept(&self.timeouts).unwrap() {
-            match <Link>::expect(&mut control, LONG).unwrap() {
-                Message::Resume { session } => {
-                    if let Err(mut control) = control.join(session) {
-                        let reason = Reason::new("no such connection");
-                        control.send(&Message::Failed { reason }).unwrap();
-                    }
-                }
-                other => panic!("{other:?}"),
-            }
-        }
+    /// Accepts as a server does.
+    fn attend(&mut self) {
+        let refused = |_, why| assert!(matches!(why, LinkError::NoSession), "{why}");
+        let arrived = self.arrivals.step(&self.listener, &self.timeouts, refused).unwrap();
+        assert!(arrived.is_empty(), "{arrived:?}");
     }
 
     /// What comes at either side until both have had a new link.
@@ -231,19 +224,17 @@ fn a_side_that_closes_is_gone_at_once() {
 
 #[test]
 fn a_connection_that_the_other_side_ended_is_not_resumed() {
-    let Sides { mut near, far, listener, relay, timeouts } = Sides::ready(Timeouts::default());
+    let Sides { mut near, far, listener, mut arrivals, relay, timeouts } =
+        Sides::ready(Timeouts::default());
     relay.cut();
     drop(far);
     let mut told = 0;
     let (error, waited) = end_of(&mut near, || {
-        if let Some((mut control, _)) = listener.try_accept(&timeouts).unwrap() {
-            let Message::Resume { session } = <Link>::expect(&mut control, LONG).unwrap() else {
-                panic!()
-            };
-            let mut control = control.join(session).unwrap_err();
-            control.send(&Message::Failed { reason: Reason::new("ended") }).unwrap();
+        let refused = |_, why| {
+            assert!(matches!(why, LinkError::NoSession), "{why}");
             told += 1;
-        }
+        };
+        assert!(arrivals.step(&listener, &timeouts, refused).unwrap().is_empty());
     });
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     assert!(waited < LONG / 10, "{waited:?}");
@@ -265,7 +256,7 @@ fn a_server_that_is_gone_is_noticed_at_once() {
 #[test]
 fn a_link_that_does_not_return_is_given_up() {
     let patience = Duration::from_millis(300);
-    let mut sides = Sides::ready(Timeouts { anew: patience, ..Timeouts::default() });
+    let mut sides = Sides::ready(Timeouts { resume: patience, ..Timeouts::default() });
     sides.relay.close(true);
     sides.relay.cut();
     for side in [&mut sides.near, &mut sides.far] {
@@ -278,9 +269,10 @@ fn a_link_that_does_not_return_is_given_up() {
 #[test]
 fn a_stranger_resumes_nothing_and_takes_no_name() {
     let mut sides = Sides::ready(Timeouts::default());
-    let connect = || Link::connect(&sides.relay.address().to_string(), &sides.timeouts);
+    let (address, timeouts) = (sides.relay.address().to_string(), sides.timeouts);
+    let connect = || Link::connect(&address, &timeouts);
     let mut stranger: Link = connect().unwrap();
-    stranger.send(&Message::Resume { session: Session::random() }).unwrap();
+    stranger.send(&Message::Resume { session: Session::random().unwrap() }).unwrap();
     let begin = Instant::now();
     let answer = loop {
         sides.attend();

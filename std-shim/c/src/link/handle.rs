@@ -52,7 +52,8 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
         connect: or(options.connect_ms, default.connect),
         accept: None,
         message: or(options.message_ms, default.message),
-        anew: or(options.anew_ms, default.anew),
+        resume: or(options.anew_ms, default.resume),
+        ..default
     };
     Ok(Chosen { timeouts, token: token.map_err(|error| Failure::of(Code::Argument, &error))? })
 }

@@ -1,25 +1,23 @@
 //! Accepting links.
 
 use super::handle::{Chosen, Unused, chosen};
-use super::meeting::{OurHello as Hello, OurLink, OurMessage as Message};
+use super::meeting::{Meeting, OurHello, OurLink};
 use crate::arguments::{Answer, needed_text, out};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions, Listener};
-use polyrail::link::{self, Reason, Timeouts};
+use polyrail::link::{self, Arrival, Arrivals, Timeouts};
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
-use std::time::Instant;
 
-/// Those that have connected and said nothing yet. More are not accepted before one of them has, or has been given up.
-const MOST_SILENT: usize = 64;
-
-/// A listener, and those that have not said hello yet.
+/// A listener, the links without a hello, and the links whose hello has come.
 pub(crate) struct Listening {
     listener: link::Listener,
     timeouts: Timeouts,
-    silent: Vec<(OurLink, Instant)>,
+    arrivals: Arrivals<Meeting>,
+    ready: VecDeque<(OurLink, OurHello)>,
 }
 
 impl Object for Listener {
@@ -28,65 +26,14 @@ impl Object for Listener {
     type Value = Listening;
 }
 
-/// What came of one that connected.
-enum Heard {
-    Nothing(OurLink),
-    Hello(OurLink, Hello),
-    /// It is none of ours, or belongs to an earlier link.
-    Gone,
-}
-
-fn hear(mut control: OurLink) -> Heard {
-    match control.try_recv() {
-        Ok(None) => Heard::Nothing(control),
-        Ok(Some(Message::Hello(hello))) => Heard::Hello(control, hello),
-        Ok(Some(Message::Resume { session })) => {
-            if let Err(mut control) = control.join(session) {
-                give_up(&mut control, "there is no such connection");
-            }
-            Heard::Gone
-        }
-        Ok(Some(Message::Failed { .. })) => Heard::Gone,
-        Ok(Some(other)) => {
-            give_up(&mut control, &other.out_of_turn("\"hello\"").to_string());
-            Heard::Gone
-        }
-        Err(error) => {
-            give_up(&mut control, &error.to_string());
-            Heard::Gone
-        }
-    }
-}
-
-/// It learns why, if it is still there.
-fn give_up(control: &mut OurLink, why: &str) {
-    _ = control.offer(&Message::Failed { reason: Reason::new(why) });
-}
-
 impl Listening {
-    fn accept(&mut self) -> Result<(OurLink, Hello), Refusal> {
-        while self.silent.len() < MOST_SILENT {
-            let accepted = self.listener.try_accept(&self.timeouts);
-            match accepted.map_err(|error| Failure::of(Code::Link, &error))? {
-                Some((control, _)) => self.silent.push((control, Instant::now())),
-                None => break,
-            }
+    fn accept(&mut self) -> Result<(OurLink, OurHello), Refusal> {
+        if self.ready.is_empty() {
+            let arrived = self.arrivals.step(&self.listener, &self.timeouts, |_, _| {});
+            let arrived = arrived.map_err(|error| Failure::of(Code::Link, &error))?;
+            self.ready.extend(arrived.into_iter().map(|Arrival { link, hello, .. }| (link, hello)));
         }
-        let mut found = None;
-        for (mut control, since) in std::mem::take(&mut self.silent) {
-            if found.is_some() {
-                self.silent.push((control, since));
-            } else if since.elapsed() >= self.timeouts.message {
-                give_up(&mut control, "no hello came in time");
-            } else {
-                match hear(control) {
-                    Heard::Nothing(control) => self.silent.push((control, since)),
-                    Heard::Hello(control, hello) => found = Some((control, hello)),
-                    Heard::Gone => {}
-                }
-            }
-        }
-        found.ok_or(Refusal::NotNow)
+        self.ready.pop_front().ok_or(Refusal::NotNow)
     }
 }
 
@@ -112,7 +59,8 @@ pub unsafe extern "C" fn polyrail_listener_open(
             Some(token) => listener.with_token(token),
             None => listener,
         };
-        let listening = Listening { listener, timeouts, silent: Vec::new() };
+        let (arrivals, ready) = (Arrivals::default(), VecDeque::new());
+        let listening = Listening { listener, timeouts, arrivals, ready };
         place.write(table::insert(listening, &[0; WORDS])?);
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! From two hellos to two endpoints that can talk.
 
-use super::control::Link;
+use super::end::Link;
 use super::error::{HandshakeError, LinkError};
 use super::hello::Hello;
 use super::message::Message;

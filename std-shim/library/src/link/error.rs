@@ -1,10 +1,12 @@
 //! What can go wrong between two processes before, and beside, the rails.
 
-use super::reason::Reason;
-use super::wire::{MAX_MESSAGE_BYTES, VERSION};
+use super::wire::{MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::card::CardError;
 use crate::endpoint::HealingMessageError;
 use crate::p2p::P2pAddressError;
+use crate::printable;
+use serde::Serialize;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -187,14 +189,17 @@ pub enum LinkError {
         /// Bytes of a message that was not finished.
         pending: usize,
     },
-    /// The link broke, and there is no other one.
-    #[error("the control connection broke, and was not made anew within {waited:?}")]
-    NotAnew {
+    /// The link broke, and was not resumed.
+    #[error("the link broke, and was not resumed within {waited:?}")]
+    NotResumed {
         /// How long was waited.
         waited: Duration,
         /// How it broke.
         source: io::Error,
     },
+    /// The peer wants to resume a link that does not exist.
+    #[error("there is no such link, or it has ended")]
+    NoSession,
     /// The peer does not begin with a proof that it knows the token.
     #[error("this side tells nothing to those that do not prove that they know its token")]
     TokenWanted,
@@ -234,4 +239,24 @@ pub enum LinkError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+/// Why a side gave up, for people. No longer than [`MAX_REASON_BYTES`], and safe to print.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reason(String);
+
+impl Reason {
+    /// The text of `why`, cut off if it is long; characters that are not
+    /// [printable](printable::is_printable) are replaced.
+    pub fn new(why: impl fmt::Display) -> Self {
+        let mut text = printable::replaced(&why.to_string());
+        text.truncate(text.floor_char_boundary(MAX_REASON_BYTES));
+        Self(text)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }

@@ -1,14 +1,19 @@
 //! The first message either way: where a side can be reached.
 
-use super::address::read_address;
-use super::error::HandshakeError;
-use super::field::Place;
+use super::error::{HandshakeError, LinkError};
+use super::field::{Hex, Place};
 use super::purpose::{NoPurpose, Purpose};
-use super::session::Session;
-use crate::endpoint::{Address, MAX_DEVICES};
+use super::token::random;
+use super::wire::MAX_MESSAGE_BYTES;
+use crate::backend::Mtu;
+use crate::card::ConnectionCard;
+use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
+use crate::json;
 use crate::memory::RemoteBuffer;
 use crate::p2p::P2pAddress;
+use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use serde::Serialize;
+use std::fmt;
 
 /// A side's endpoint: one for requests, or one for messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -103,5 +108,105 @@ fn buffer(place: &Place<'_>) -> Result<RemoteBuffer, HandshakeError> {
         // It does not wrap around the end of the address space.
         length: fields.field("length")?.number(1, u64::MAX - addr)?,
         rkeys: rkeys.iter().map(rkey).collect::<Result<_, HandshakeError>>()?,
+    })
+}
+
+/// The name of a connection whose link is made anew when it breaks, chosen by the side that asks: 128 bits
+/// that nobody guesses who does not see the link. As text, 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Session(Hex<16>);
+
+impl Session {
+    /// Draws a session that no other link has.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random bytes.
+    pub fn random() -> Result<Self, LinkError> {
+        random().map(Self)
+    }
+
+    pub(super) fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
+        Hex::read(place, "32 hexadecimal digits, in lower case").map(Self)
+    }
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An endpoint's address as text, for programs that carry it themselves: what a hello has as `endpoint`.
+///
+/// ```
+/// use polyrail::endpoint::{Endpoint, EndpointBuilder};
+/// use polyrail::link::{address_from_json, address_to_json};
+/// # use polyrail::nic::{DeviceConfig, Fabric};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+/// let endpoint: Endpoint = EndpointBuilder::new().build(&[&domain])?;
+/// let text = address_to_json(&endpoint.address());
+/// assert_eq!(address_from_json(text.as_bytes())?, endpoint.address());
+/// # Ok(())
+/// # }
+/// ```
+pub fn address_to_json(address: &Address) -> String {
+    // Numbers and strings: nothing here can fail.
+    serde_json::to_string(address).unwrap_or_default()
+}
+
+/// Reads it, strictly.
+///
+/// # Errors
+///
+/// The text is something else, or is too long.
+pub fn address_from_json(text: &[u8]) -> Result<Address, HandshakeError> {
+    let value = json::read(text, MAX_MESSAGE_BYTES as usize)
+        .map_err(|reason| HandshakeError::NotJson { reason })?;
+    read_address(&Place::root(&value))
+}
+
+fn read_address(place: &Place<'_>) -> Result<Address, HandshakeError> {
+    /// Bytes of the longest message of a reliable connection (InfiniBand, volume 1, 9.7.7).
+    const MAX_MSG_SIZE: u64 = 1 << 31;
+    let fields = place.object(&["card", "scheme", "maxMsgSize", "rails", "notify"])?;
+    let card = fields.field("card")?;
+    let rails = fields.field("rails")?.list(1, MAX_RAILS)?;
+    let scheme = fields.field("scheme")?;
+    Ok(Address {
+        card: ConnectionCard::from_value(card.value())
+            .map_err(|source| HandshakeError::Card { at: card.path(), source })?,
+        scheme: match scheme.text()? {
+            "spray" => Scheme::Spray,
+            "dqplb" => Scheme::Dqplb,
+            _ => return Err(scheme.wrong("\"spray\" or \"dqplb\"")),
+        },
+        max_msg_size: fields.field("maxMsgSize")?.number(1, MAX_MSG_SIZE)? as u32,
+        rails: rails.iter().map(rail).collect::<Result<_, _>>()?,
+        notify: fields.optional("notify").map(|place| rail(&place)).transpose()?,
+    })
+}
+
+fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
+    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
+    let gid = fields.field("gid")?;
+    let mtu = fields.field("mtu")?;
+    let bytes = mtu.number(0, u32::MAX.into())? as u32;
+    Ok(RailAddress {
+        device: fields.field("device")?.number(0, MAX_DEVICES as u64 - 1)? as u8,
+        gid: gid.text()?.parse().map_err(|_| gid.wrong("an IPv6 address"))?,
+        lid: fields.field("lid")?.number(0, u16::MAX.into())? as u16,
+        mtu: Mtu::from_bytes(bytes).ok_or_else(|| mtu.wrong("256, 512, 1024, 2048 or 4096"))?,
+        psn: fields.field("psn")?.number(0, 0x00ff_ffff)? as u32,
+        rd_atomic: fields.field("rdAtomic")?.number(0, u8::MAX.into())? as u8,
     })
 }

@@ -1,12 +1,9 @@
 //! What one side tells the other, as plain data and as the bytes that travel.
 
-use super::error::HandshakeError;
-use super::field::Place;
-use super::hello::Hello;
-use super::hex::{Hex, HexBytes};
+use super::error::{HandshakeError, Reason};
+use super::field::{Hex, HexBytes, Place};
+use super::hello::{Hello, Session};
 use super::purpose::{NoPurpose, Purpose};
-use super::reason::Reason;
-use super::session::Session;
 use super::token::{Nonce, Proof};
 use super::wire::{
     HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES, VERSION,
@@ -14,6 +11,13 @@ use super::wire::{
 use crate::endpoint::HealingMessage;
 use crate::json::Value;
 use serde::Serialize;
+
+/// How errors name a hello that is waited for.
+pub const HELLO: &str = "\"hello\"";
+/// How errors name the message that a side is ready.
+pub const READY: &str = "\"ready\"";
+/// How errors name the message that a side is done.
+pub const DONE: &str = "\"done\"";
 
 /// What one side tells the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -118,42 +118,36 @@
 //! another one for the same connection, which `session` names;
 //! `bring_up` connects an endpoint.
 
-mod address;
-mod anew;
+mod blocking;
 mod bring_up;
-mod control;
+mod channel;
+mod end;
 mod error;
 mod field;
 mod gate;
 mod hello;
-mod hex;
 mod incoming;
+mod listener;
 mod message;
 mod purpose;
-mod reason;
-mod session;
+mod resume;
 mod stream;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod timeouts;
 mod token;
-mod unsent;
 mod wire;
 
-pub use address::{address_from_json, address_to_json};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
-pub use control::{DONE, HELLO, Link, READY};
-pub use error::{HandshakeError, LinkError};
-pub use field::{Object, Place};
-pub use hello::{Hello, Reach};
-pub use hex::{Hex, HexBytes};
+pub use end::Link;
+pub use error::{HandshakeError, LinkError, Reason};
+pub use field::{Hex, HexBytes, Object, Place};
+pub use hello::{Hello, Reach, Session, address_from_json, address_to_json};
 pub use incoming::Incoming;
-pub use message::Message;
+pub use listener::{Arrival, Arrivals, Listener};
+pub use message::{DONE, HELLO, Message, READY};
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
-pub use reason::Reason;
-pub use session::Session;
-pub use tcp::Listener;
 pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};
 pub use token::{Nonce, Proof, Token, TokenError};
 pub use wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES, VERSION};

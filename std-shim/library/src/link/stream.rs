@@ -1,94 +1,72 @@
-//! What bytes go through: waiting for it, and how it shows that the other end is gone.
+//! The streams that carry a link's bytes, and waiting for them.
 
 use super::error::LinkError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Something that bytes go through, never blocking.
-pub(super) trait Stream: Read + Write + AsFd + Debug + Send {}
+/// A stream of bytes that never blocks.
+pub(super) trait Stream: Read + Write + AsFd + Debug + Send {
+    /// Returns whether the stream is connected; `false`: not yet.
+    fn is_connected(&self) -> io::Result<bool>;
 
-impl<S: Read + Write + AsFd + Debug + Send> Stream for S {}
+    /// Has the system break the stream when the peer's host has not answered for `silence`.
+    fn watch(&self, silence: Duration);
 
-/// A silent connection is probed after this time, and again at this interval.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-/// This many probes without an answer end it. So a host that lost power or its cable, and cannot close,
-/// is noticed within 20 seconds even if both sides only wait.
-const KEEPALIVE_PROBES: u32 = 3;
-/// Nor is data to such a host sent again for longer, where the system has the option; otherwise it
-/// would be for a quarter of an hour, without any probes.
-const UNANSWERED: Duration = Duration::from_secs(20);
-
-/// The same where a link that broke is made anew: too early a verdict harms nobody there, and one that is
-/// later than [`MESSAGE_TIMEOUT`](super::MESSAGE_TIMEOUT) would come when the last messages have been given up.
-const CLOSE_KEEPALIVE: Duration = Duration::from_secs(3);
-const CLOSE_PROBES: u32 = 2;
-const CLOSE_UNANSWERED: Duration = Duration::from_secs(9);
-
-/// A connection whose other end may vanish without a word is given up when it is silent.
-pub(super) fn watch(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    set_limits(stream.as_fd(), KEEPALIVE, KEEPALIVE_PROBES, UNANSWERED)
+    /// Breaks the stream. The peer finds a reset, not an end.
+    fn reset(&self);
 }
 
-fn set_limits(
-    stream: BorrowedFd<'_>,
-    keepalive: Duration,
-    probes: u32,
-    unanswered: Duration,
-) -> io::Result<()> {
-    sockopt::set_tcp_keepidle(stream, keepalive)?;
-    sockopt::set_tcp_keepintvl(stream, keepalive)?;
-    sockopt::set_tcp_keepcnt(stream, probes)?;
-    #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(stream, unanswered.as_millis() as u32)?;
-    #[cfg(not(target_os = "linux"))]
-    let _ = unanswered;
-    Ok(())
+/// Where streams to a peer come from: TCP, except in tests.
+pub(super) trait Network: Debug + Send + Sync {
+    /// Begins to connect.
+    fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>>;
 }
 
-/// From now on a host that is silent is given up within 9 seconds.
-pub(super) fn watch_closely(stream: BorrowedFd<'_>) {
-    // Where the system refuses, it is noticed later.
-    _ = set_limits(stream, CLOSE_KEEPALIVE, CLOSE_PROBES, CLOSE_UNANSWERED);
+/// A stream within a process. Its other end has no host that could fall silent.
+impl Stream for UnixStream {
+    fn is_connected(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn watch(&self, _: Duration) {}
+
+    fn reset(&self) {}
 }
 
-/// Whether the other end has closed its side, or its system answered that there is no such connection.
+/// Returns whether the peer has closed the stream, or its system answered that there is no such
+/// stream.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     is_closed(error) || is_reset(error)
 }
 
-/// Whether the other end has closed its side before.
+/// Returns whether the peer had closed the stream before.
 pub(super) fn is_closed(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }
 
-/// Whether the other end's system answered, unannounced, that there is no such connection: its process ended, or
-/// the system has given the connection up.
+/// Returns whether the peer's system answered that there is no such stream: the peer's process has
+/// ended, or its system has given the stream up.
 pub(super) fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
 }
 
-/// When `patience` ends; `None`: never, because the clock would overflow.
-pub(super) fn deadline(patience: Duration) -> Option<Instant> {
-    Instant::now().checked_add(patience)
-}
-
-/// Waits until the stream can be read or written, or has an error to report; `false`: it is too late.
+/// Waits until one of `flags` holds for the stream, or it has an error to report. Returns `false`
+/// if that did not happen before `deadline`; `None` is no deadline.
 pub(super) fn wait(
-    stream: impl AsFd,
-    for_what: PollFlags,
+    stream: BorrowedFd<'_>,
+    flags: PollFlags,
     deadline: Option<Instant>,
 ) -> Result<bool, LinkError> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // More seconds than the system can count mean forever.
+        // A timeout of more seconds than the system can count is none.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(&stream, for_what)], timeout.as_ref()) {
+        match poll(&mut [PollFd::from_borrowed_fd(stream, flags)], timeout.as_ref()) {
             Ok(ready) => return Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {

@@ -1,4 +1,4 @@
-//! How long things may take between two sides.
+//! How long the parts of a link's life may take.
 
 use std::time::Duration;
 
@@ -6,25 +6,41 @@ use std::time::Duration;
 /// the set-up: long enough for a host that swaps or registers much memory, short enough for people.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long connections of one side may take.
+/// How long the parts of a link's life may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until a connection is made, for all addresses of a name together. The system has its own timeout
-    /// for looking up the name.
+    /// Until a link is connected, for all addresses of a name together. The system has a separate
+    /// timeout for the lookup of the name.
     pub connect: Duration,
-    /// Until a peer connects; `None`: forever.
+    /// Until a peer connects; `None`: no limit.
     pub accept: Option<Duration>,
     /// For one message, from its first byte to its last, and for the peer's part of the set-up.
     pub message: Duration,
-    /// Until a link that broke is made anew, where both sides agree to that.
-    pub anew: Duration,
+    /// Until a link that broke is resumed, if both sides agree to that.
+    pub resume: Duration,
+    /// Until the side that connects again gives up because each attempt is refused: its peer
+    /// answers that there is no such link, or the peer's system that there is no such process.
+    pub refused: Duration,
+    /// The [`resume`](Self::resume) limit of the side that listens after its link was reset. A
+    /// process that is killed resets its links, too, so this is how late that is noticed.
+    pub reset: Duration,
+    /// Until a link breaks whose peer's host does not answer, if both sides agree to resume it.
+    pub silence: Duration,
 }
 
 impl Default for Timeouts {
-    /// 10 seconds each; a minute until a link is made anew.
+    /// 10 seconds to connect, to accept and for a message; a minute until a link is resumed, but 5
+    /// seconds after a reset, and none after a refusal; 9 seconds of silence, so that a link breaks
+    /// before the messages over it are given up.
     fn default() -> Self {
-        let patience = MESSAGE_TIMEOUT;
-        let anew = Duration::from_secs(60);
-        Self { connect: patience, accept: Some(patience), message: patience, anew }
+        Self {
+            connect: MESSAGE_TIMEOUT,
+            accept: Some(MESSAGE_TIMEOUT),
+            message: MESSAGE_TIMEOUT,
+            resume: Duration::from_secs(60),
+            refused: Duration::ZERO,
+            reset: Duration::from_secs(5),
+            silence: Duration::from_secs(9),
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! A secret that both sides know, and proofs that they do.
 
-use super::hex::Hex;
+use super::error::LinkError;
+use super::field::Hex;
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 use std::fmt;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -124,11 +125,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// 128 bits that nobody guesses: keyed hashes of the standard library, whose keys are the system's random
-/// numbers.
-pub(super) fn random() -> Hex<16> {
-    let half = |number: u64| u128::from(RandomState::new().hash_one(number));
-    Hex((half(0) << 64 | half(1)).to_be_bytes())
+/// Draws 128 bits that cannot be guessed from the system, each time: numbers that a process keeps
+/// are the same in a process that it forks.
+pub(super) fn random() -> Result<Hex<16>, LinkError> {
+    let failed = |source| LinkError::Io { doing: "asking for random bytes", source };
+    let mut bytes = [0; 16];
+    // The system gives this many bytes at once.
+    match getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(16) => Ok(Hex(bytes)),
+        Ok(_) => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+        Err(error) => Err(failed(error.into())),
+    }
 }
 
 #[cfg(test)]

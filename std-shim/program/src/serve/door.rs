@@ -2,9 +2,9 @@
 //! delay another one by what it sends, or by sending nothing.
 
 use super::visitor::Visitor;
-use crate::job::{Hello, Job, Link, Message};
+use crate::job::{Job, Link, Message};
 use crate::session::{Patience, SessionError, tell_failure};
-use polyrail::link::{HELLO, LinkError, Listener, Session};
+use polyrail::link::{Arrival, Arrivals, LinkError, Listener};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Limit of peers that have not sent a hello, and of peers that have and wait for their turn. Each
-/// takes a socket and about 8 KiB.
+/// Limit of peers that have sent a hello and wait for their turn. Each takes a socket and about
+/// 17 KiB.
 const PLACES: usize = 64;
 
 /// Longest wait for peers, between checks for interrupts.
@@ -31,27 +31,16 @@ pub(super) struct Door<'a> {
     patience: Patience,
     /// Becomes readable when a served peer is finished.
     bell: UnixStream,
-    /// Peers that have not sent a hello, in order of arrival.
-    silent: VecDeque<Guest>,
+    /// Peers that have not sent a hello.
+    arrivals: Arrivals<Job>,
     /// Peers that have sent a hello, in the order of their hellos, with the time of each.
     waiting: VecDeque<(Visitor, Instant)>,
-    /// Whether the system lacked resources for the last connection.
-    full: bool,
-}
-
-/// A peer that has not sent a hello.
-#[derive(Debug)]
-struct Guest {
-    control: Link,
-    address: SocketAddr,
-    since: Instant,
 }
 
 impl<'a> Door<'a> {
     pub(super) fn new(listener: &'a Listener, patience: Patience, bell: UnixStream) -> Self {
-        let silent = VecDeque::new();
-        let waiting = VecDeque::new();
-        Self { listener, patience, bell, silent, waiting, full: false }
+        let (arrivals, waiting) = (Arrivals::default(), VecDeque::new());
+        Self { listener, patience, bell, arrivals, waiting }
     }
 
     /// Returns the peer whose turn it is.
@@ -67,18 +56,28 @@ impl<'a> Door<'a> {
     /// The server can no longer listen.
     pub(super) fn attend(&mut self, inside: usize, stray: &mut Stray<'_>) -> Result<(), LinkError> {
         self.wait()?;
-        // First, so that a new peer cannot take the place of a peer whose hello has just arrived.
-        self.read_from_silent(stray);
-        self.let_in(stray)?;
-        self.read_from_silent(stray);
+        let refused = |address, why: LinkError| stray(address, why.into());
+        let arrived = self.arrivals.step(self.listener, &self.patience.timeouts(), refused)?;
+        for Arrival { mut link, hello, address } in arrived {
+            match hello.purpose.clone() {
+                Some(purpose) => {
+                    let visitor = Visitor { control: link, hello, purpose, address };
+                    self.waiting.push_back((visitor, Instant::now()));
+                }
+                None => {
+                    let error = SessionError::Protocol("its hello states no purpose".into());
+                    send_away(&mut link, address, error, stray);
+                }
+            }
+        }
         self.check_waiting(inside, stray);
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), LinkError> {
-        let silent = self.silent.iter().map(|guest| guest.control.as_fd());
+        let silent = self.arrivals.fds();
         let waiting = self.waiting.iter().map(|(visitor, _)| visitor.control.as_fd());
-        let listener = (!self.full).then(|| self.listener.as_fd());
+        let listener = self.arrivals.has_room().then(|| self.listener.as_fd());
         let fds = silent.chain(waiting).chain(listener).chain([self.bell.as_fd()]);
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -91,61 +90,6 @@ impl<'a> Door<'a> {
         }
         while matches!((&self.bell).read(&mut [0; 64]), Ok(1..)) {}
         Ok(())
-    }
-
-    /// Accepts new connections. If there is no place for one, refuses the peer that has been silent
-    /// longest: a proper peer sends its hello at once.
-    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), LinkError> {
-        self.full = false;
-        let timeouts = self.patience.timeouts();
-        // Few enough that peers accepted by this call do not push out each other.
-        for _ in 0..PLACES / 2 {
-            let accepted = match self.listener.try_accept(&timeouts) {
-                Ok(Some(accepted)) => Some(accepted),
-                Ok(None) => return Ok(()),
-                Err(error) if is_out_of_room(&error) => None,
-                Err(error) => return Err(error),
-            };
-            self.full = accepted.is_none();
-            if (self.full || self.silent.len() == PLACES)
-                && let Some(guest) = self.silent.pop_front()
-            {
-                guest.leave_silently(stray);
-            }
-            let Some((control, address)) = accepted else { return Ok(()) };
-            self.silent.push_back(Guest { control, address, since: Instant::now() });
-        }
-        Ok(())
-    }
-
-    fn read_from_silent(&mut self, stray: &mut Stray<'_>) {
-        for _ in 0..self.silent.len() {
-            let Some(mut guest) = self.silent.pop_front() else { return };
-            let said = match guest.control.try_recv() {
-                Ok(None) if guest.since.elapsed() < self.patience.answer => {
-                    self.silent.push_back(guest);
-                    continue;
-                }
-                Ok(None) => {
-                    guest.leave_silently(stray);
-                    continue;
-                }
-                Ok(Some(Message::Resume { session })) => {
-                    guest.join(session, stray);
-                    continue;
-                }
-                Ok(Some(message)) => what_it_asks(message),
-                Err(error) => Err(error.into()),
-            };
-            let Guest { mut control, address, .. } = guest;
-            match said {
-                Ok((hello, purpose)) => {
-                    self.waiting
-                        .push_back((Visitor { control, hello, purpose, address }, Instant::now()));
-                }
-                Err(error) => send_away(&mut control, address, error, stray),
-            }
-        }
     }
 
     /// Refuses peers that have waited for nearly the answer timeout, since the server is busy.
@@ -177,60 +121,7 @@ impl<'a> Door<'a> {
     }
 }
 
-impl Guest {
-    /// Hands this connection over to a peer that is being served and reconnects its control
-    /// channel.
-    fn join(self, session: Session, stray: &mut Stray<'_>) {
-        if let Err(mut control) = self.control.join(session) {
-            send_away(&mut control, self.address, SessionError::Ended, stray);
-        }
-    }
-
-    /// Refuses a peer that has not sent a complete hello in time.
-    fn leave_silently(mut self, stray: &mut Stray<'_>) {
-        let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
-        let error = self.control.no_answer(HELLO, waited).into();
-        send_away(&mut self.control, self.address, error, stray);
-    }
-}
-
 fn send_away(control: &mut Link, address: SocketAddr, error: SessionError, stray: &mut Stray<'_>) {
     tell_failure(control, &error);
     stray(address, error);
-}
-
-/// Returns the request in the first message of a peer.
-fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
-    match message {
-        Message::Hello(hello) => match hello.purpose.clone() {
-            Some(purpose) => Ok((hello, purpose)),
-            None => Err(SessionError::Protocol("its hello states no purpose".into())),
-        },
-        Message::Failed { reason } => Err(SessionError::Peer(reason)),
-        message => Err(SessionError::out_of_turn(&message, HELLO)),
-    }
-}
-
-/// Returns whether the system lacks resources for a connection, which is temporary.
-fn is_out_of_room(error: &LinkError) -> bool {
-    let LinkError::Io { source, .. } = error else { return false };
-    let errno = Errno::from_io_error(source);
-    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io;
-
-    #[test]
-    fn lack_of_room_is_temporary_and_other_errors_are_not() {
-        let accepting = |errno: Errno| LinkError::Io { doing: "accepting", source: errno.into() };
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(is_out_of_room(&accepting(errno)), "{errno}");
-        }
-        assert!(!is_out_of_room(&accepting(Errno::INVAL)));
-        let other = LinkError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
-        assert!(!is_out_of_room(&other) && !is_out_of_room(&LinkError::HungUp { pending: 0 }));
-    }
 }

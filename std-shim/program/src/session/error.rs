@@ -106,9 +106,6 @@ pub enum SessionError {
         /// How many peers it serves.
         peers: usize,
     },
-    /// A peer reconnects its control channel after its job has ended.
-    #[error("cannot resume the control channel: the job ended while the channel was broken")]
-    Ended,
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -29,6 +29,6 @@ impl Patience {
     /// Returns the timeouts of a control channel.
     pub(crate) fn timeouts(&self) -> Timeouts {
         let Self { answer, idle, .. } = *self;
-        Timeouts { connect: answer, message: answer, anew: idle, ..Timeouts::default() }
+        Timeouts { connect: answer, message: answer, resume: idle, ..Timeouts::default() }
     }
 }

@@ -20,5 +20,5 @@ fn every_time_arrives() {
     assert_eq!(timeouts(|_| {}), default);
     assert_eq!(timeouts(|o| o.connect_ms = 11), Timeouts { connect: ms(11), ..default });
     assert_eq!(timeouts(|o| o.message_ms = 12), Timeouts { message: ms(12), ..default });
-    assert_eq!(timeouts(|o| o.anew_ms = 13), Timeouts { anew: ms(13), ..default });
+    assert_eq!(timeouts(|o| o.anew_ms = 13), Timeouts { resume: ms(13), ..default });
 }

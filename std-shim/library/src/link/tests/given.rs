@@ -38,7 +38,7 @@ pub(super) fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
-    let session = bool::arbitrary(g).then(Session::random);
+    let session = bool::arbitrary(g).then(|| Session::random().unwrap());
     let reach = if bool::arbitrary(g) { endpoint(g).into() } else { messages(g).into() };
     Hello { reach, buffer, purpose: None, session }
 }
@@ -78,7 +78,7 @@ impl Arbitrary for Message {
             1 => Self::Done(NoOutcome {}),
             2 => Self::Alive {},
             4 => Self::Heal(heal(g)),
-            5 => Self::Resume { session: Session::random() },
+            5 => Self::Resume { session: Session::random().unwrap() },
             6 => Self::Resumed {},
             3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),

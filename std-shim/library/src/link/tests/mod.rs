@@ -4,6 +4,7 @@
 //! it, and `stream` of the order in which messages come.
 
 mod bytes;
+mod drawn;
 mod fields;
 mod given;
 mod stream;

@@ -1,0 +1,369 @@
+//! Messages over one stream: it connects, both sides prove that they have the token, and messages
+//! go to and fro. Nothing here waits, and the time is an argument.
+
+use super::error::{HandshakeError, LinkError};
+use super::gate::Gate;
+use super::incoming::Incoming;
+use super::message::Message;
+use super::purpose::Purpose;
+use super::stream::{Network, Stream, is_closed, is_gone};
+use super::timeouts::Timeouts;
+use super::token::Token;
+use rustix::event::PollFlags;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A stream breaks when the peer's host has not answered for so long, so that a host without power,
+/// which closes nothing, is noticed.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Why a stream carries no messages any more.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The system says that the stream broke.
+    Broken { doing: &'static str, source: io::Error },
+    /// The peer ended it, or one of the two sides broke the protocol.
+    Over(LinkError),
+}
+
+impl From<LinkError> for Fault {
+    fn from(error: LinkError) -> Self {
+        Self::Over(error)
+    }
+}
+
+impl From<HandshakeError> for Fault {
+    fn from(error: HandshakeError) -> Self {
+        Self::Over(error.into())
+    }
+}
+
+/// Where a side connects to.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) network: Arc<dyn Network>,
+    /// The address as the caller has given it.
+    pub(super) name: String,
+    /// The addresses of the name; after the first success the one that answered: another host may
+    /// be behind another address.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) timeouts: Timeouts,
+    /// The token that the peer requires.
+    pub(super) token: Option<Token>,
+}
+
+/// A channel that is being connected.
+#[derive(Debug)]
+struct Dial {
+    target: Target,
+    /// Index of the address that is being tried.
+    place: usize,
+    /// When the next address is tried.
+    next_at: Instant,
+    /// When the last attempt fails.
+    until: Instant,
+}
+
+impl Dial {
+    /// Begins to connect to the first address that the system takes, from `place` on.
+    fn begin(
+        target: Target,
+        mut place: usize,
+        (until, now): (Instant, Instant),
+        mut last: io::Error,
+    ) -> Result<(Self, Box<dyn Stream>), LinkError> {
+        while let Some(address) = target.addresses.get(place) {
+            match target.network.connect(address) {
+                Ok(stream) => {
+                    // An address that does not answer leaves time for the others.
+                    let left = until.saturating_duration_since(now);
+                    let next_at = now + left / (target.addresses.len() - place) as u32;
+                    return Ok((Self { target, place, next_at, until }, stream));
+                }
+                Err(error) => last = error,
+            }
+            place += 1;
+        }
+        Err(LinkError::Connect { address: target.name, source: last })
+    }
+}
+
+/// Messages over one stream.
+#[derive(Debug)]
+pub(super) struct Channel<P: Purpose> {
+    stream: Box<dyn Stream>,
+    /// While this side connects.
+    dial: Option<Dial>,
+    /// Index of the address that answered.
+    answered: usize,
+    gate: Gate,
+    /// When the peer was last asked for its part of the proofs.
+    asked: Option<Instant>,
+    incoming: Incoming<P>,
+    /// When the message that is incomplete began.
+    began: Option<Instant>,
+    /// Bytes that the stream has not taken, and how many of them it has.
+    unsent: Vec<u8>,
+    taken: usize,
+    /// Bytes that wait until the gate is open.
+    held: Vec<u8>,
+    message_timeout: Duration,
+}
+
+impl<P: Purpose> Channel<P> {
+    /// Carries messages over a stream that was accepted from a peer.
+    pub(super) fn over(
+        stream: Box<dyn Stream>,
+        message_timeout: Duration,
+        token: Option<&Token>,
+    ) -> Self {
+        stream.watch(SILENCE);
+        Self {
+            stream,
+            dial: None,
+            answered: 0,
+            gate: Gate::listens(token),
+            asked: None,
+            incoming: Incoming::new(),
+            began: None,
+            unsent: Vec::new(),
+            taken: 0,
+            held: Vec::new(),
+            message_timeout,
+        }
+    }
+
+    /// Begins to connect.
+    pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
+        let Timeouts { connect, message, .. } = target.timeouts;
+        let gate = Gate::connects(target.token.as_ref());
+        let until = now.checked_add(connect).unwrap_or(now + Duration::from_hours(24));
+        let (dial, stream) = Dial::begin(target, 0, (until, now), ErrorKind::NotFound.into())?;
+        Ok(Self { dial: Some(dial), gate, ..Self::over(stream, message, None) })
+    }
+
+    /// Goes on to connect, and with the proofs. Returns whether both are done.
+    pub(super) fn open(&mut self, now: Instant) -> Result<bool, Fault> {
+        if !self.connect(now)? {
+            return Ok(false);
+        }
+        self.flush()?;
+        while !self.gate.is_open() {
+            let asked = *self.asked.get_or_insert(now);
+            let Some(message) = self.take(now)? else {
+                if now.saturating_duration_since(asked) >= self.message_timeout {
+                    let expected = self.gate.expected();
+                    return Err(self.no_answer(expected, self.message_timeout).into());
+                }
+                return Ok(false);
+            };
+            self.asked = Some(now);
+            if let Some(answer) = self.gate.pass(&message)? {
+                self.unsent.extend(answer.encode());
+            }
+            if self.gate.is_open() {
+                self.unsent.append(&mut self.held);
+            }
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    fn connect(&mut self, now: Instant) -> Result<bool, Fault> {
+        while let Some(&Dial { next_at, until, place, .. }) = self.dial.as_ref() {
+            let error = match self.stream.is_connected() {
+                Ok(true) => {
+                    self.dial = None;
+                    self.answered = place;
+                    match self.gate.knock()? {
+                        Some::<Message<P>>(knock) => self.unsent.extend(knock.encode()),
+                        None => self.unsent.append(&mut self.held),
+                    }
+                    return Ok(true);
+                }
+                Ok(false) if now < next_at => return Ok(false),
+                Ok(false) => ErrorKind::TimedOut.into(),
+                Err(error) => error,
+            };
+            let Some(Dial { target, .. }) = self.dial.take() else { break };
+            let (dial, stream) = Dial::begin(target, place + 1, (until, now), error)?;
+            stream.watch(SILENCE);
+            self.stream = stream;
+            self.dial = Some(dial);
+        }
+        Ok(true)
+    }
+
+    /// Keeps only the address that answered.
+    pub(super) fn keep_address(&self, target: &mut Target) {
+        target.addresses = target.addresses.get(self.answered).copied().into_iter().collect();
+    }
+
+    /// Returns whether this side is connected, and both sides have proved that they have the token.
+    pub(super) fn is_open(&self) -> bool {
+        self.dial.is_none() && self.gate.is_open()
+    }
+
+    /// Returns whether the peer may still have to prove that it has this side's token.
+    pub(super) fn wants_proof(&self) -> bool {
+        matches!(self.gate, Gate::Closed(_) | Gate::Asked(..))
+    }
+
+    /// Returns the next message, if all of it is there. Before the channel is open there is none.
+    pub(super) fn receive(&mut self, now: Instant) -> Result<Option<Message<P>>, Fault> {
+        if !self.open(now)? {
+            return Ok(None);
+        }
+        match self.take(now)? {
+            Some(Message::Knock { .. }) => Err(LinkError::NoToken.into()),
+            message => Ok(message),
+        }
+    }
+
+    /// Takes the next message from the stream.
+    fn take(&mut self, now: Instant) -> Result<Option<Message<P>>, Fault> {
+        loop {
+            if let Some(message) = self.incoming.next_message()? {
+                self.began = None;
+                return Ok(Some(message));
+            }
+            match self.stream.read(self.incoming.room()) {
+                Ok(0) => return Err(self.hung_up().into()),
+                Ok(bytes) => self.incoming.filled(bytes),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(Fault::Broken { doing: "receiving a message", source }),
+            }
+        }
+        let pending = self.incoming.pending();
+        let began = if pending > 0 { *self.began.get_or_insert(now) } else { now };
+        if now.saturating_duration_since(began) >= self.message_timeout {
+            return Err(LinkError::Stalled { pending, waited: self.message_timeout }.into());
+        }
+        Ok(None)
+    }
+
+    /// Adds a message to those that are to be sent. It is held back until the channel is open,
+    /// except that a peer without the token may be sent the reason of its refusal.
+    pub(super) fn push(&mut self, message: &Message<P>) {
+        let is_refusal = self.wants_proof() && matches!(message, Message::Failed { .. });
+        let queue = match self.is_open() || is_refusal {
+            true => &mut self.unsent,
+            false => &mut self.held,
+        };
+        queue.extend(message.encode());
+    }
+
+    /// Sends what the stream takes now. Returns whether nothing is left.
+    pub(super) fn flush(&mut self) -> Result<bool, Fault> {
+        if self.dial.is_some() {
+            return Ok(false);
+        }
+        while self.taken < self.unsent.len() {
+            match self.stream.write(&self.unsent[self.taken..]) {
+                Ok(written) => self.taken += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => {
+                    self.clear();
+                    // The next receive shows the end, after the peer's last message.
+                    if is_closed(&source) {
+                        return Ok(true);
+                    }
+                    return Err(Fault::Broken { doing: "sending a message", source });
+                }
+            }
+        }
+        self.clear();
+        Ok(self.held.is_empty())
+    }
+
+    fn clear(&mut self) {
+        self.unsent.clear();
+        self.taken = 0;
+    }
+
+    /// Takes the stream of another channel, which is open. What this channel has not sent is
+    /// dropped.
+    pub(super) fn replace(&mut self, NewStream { stream, unread }: NewStream) {
+        self.stream = stream;
+        self.incoming.go_on(&unread);
+        self.began = None;
+        self.clear();
+    }
+
+    /// Has the system break the stream when the peer's host has not answered for `silence`.
+    pub(super) fn watch(&self, silence: Duration) {
+        self.stream.watch(silence);
+    }
+
+    pub(super) fn into_stream(self) -> NewStream {
+        NewStream { stream: self.stream, unread: self.incoming.unread().to_vec() }
+    }
+
+    /// Breaks the stream. The peer finds a reset, not an end.
+    pub(super) fn reset(&self) {
+        self.stream.reset();
+    }
+
+    /// Returns whether the peer gave up.
+    pub(super) fn is_over(&self) -> bool {
+        self.incoming.is_over()
+    }
+
+    /// What the channel waits for.
+    pub(super) fn waits_for(&self) -> (BorrowedFd<'_>, PollFlags) {
+        let flags = match (&self.dial, self.unsent.is_empty()) {
+            (Some(_), _) => PollFlags::OUT,
+            (None, true) => PollFlags::IN,
+            (None, false) => PollFlags::IN | PollFlags::OUT,
+        };
+        (self.as_fd(), flags)
+    }
+
+    /// When an incomplete message is too late.
+    pub(super) fn complete_by(&self) -> Option<Instant> {
+        self.began.and_then(|began| began.checked_add(self.message_timeout))
+    }
+
+    pub(super) const fn message_timeout(&self) -> Duration {
+        self.message_timeout
+    }
+
+    fn hung_up(&self) -> LinkError {
+        LinkError::HungUp { pending: self.incoming.pending() }
+    }
+
+    /// The error for a message that did not come in time, or not to its end.
+    pub(super) fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
+        match self.incoming.pending() {
+            0 => LinkError::NoAnswer { expected, waited },
+            pending => LinkError::Stalled { pending, waited },
+        }
+    }
+
+    /// The error of a link that is not resumed after this fault.
+    pub(super) fn end(&self, fault: Fault) -> LinkError {
+        match fault {
+            Fault::Over(error) => error,
+            Fault::Broken { source, .. } if is_gone(&source) => self.hung_up(),
+            Fault::Broken { doing, source } => LinkError::Io { doing, source },
+        }
+    }
+}
+
+impl<P: Purpose> AsFd for Channel<P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.stream).as_fd()
+    }
+}
+
+/// A stream for a link that exists already, with the bytes that were read from it.
+#[derive(Debug)]
+pub(super) struct NewStream {
+    pub(super) stream: Box<dyn Stream>,
+    pub(super) unread: Vec<u8>,
+}

@@ -1,0 +1,290 @@
+//! One end of a link, as a machine that its owner drives. Nothing here waits.
+
+use super::channel::{Channel, Fault, NewStream, Target};
+use super::error::LinkError;
+use super::hello::{Hello, Session};
+use super::message::Message;
+use super::purpose::{NoPurpose, Purpose};
+use super::resume::{Origin, Resumption, Sessions};
+use super::stream::Stream;
+use super::tcp::TcpNetwork;
+use super::timeouts::{MESSAGE_TIMEOUT, Timeouts};
+use super::token::Token;
+use rustix::event::PollFlags;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Whose hello.
+const OURS: usize = 0;
+const THEIRS: usize = 1;
+
+/// One end of a link between two sides that meet for a [`Purpose`].
+///
+/// A link over TCP outlives its stream if both sides agree to that in their hellos
+/// ([`session`](Self::session)): when the stream breaks, the side that connected connects again, and
+/// the listener of the other side hands the new stream to the link. Both sides receive
+/// [`Message::Resumed`].
+///
+/// A link has no thread: connecting, proofs, sending and resuming go on in
+/// [`try_recv`](Self::try_recv), which never waits, and in the methods that wait. Call one of them
+/// again and again.
+///
+/// | methods | they |
+/// |---|---|
+/// | [`begin`](Self::begin), [`offer`](Self::offer), [`go_on_sending`](Self::go_on_sending), [`try_recv`](Self::try_recv) | never wait |
+/// | [`connect`](Self::connect), [`send`](Self::send), [`expect`](Self::expect), [`expect_hello`](Self::expect_hello), [`expect_ready`](Self::expect_ready), [`wait_for_news`](Self::wait_for_news) | wait, up to a limit |
+#[derive(Debug)]
+pub struct Link<P: Purpose = NoPurpose> {
+    pub(super) channel: Channel<P>,
+    /// How the link was made, if it can be resumed.
+    origin: Option<Origin>,
+    /// What the two hellos name, this side's and the other's.
+    sessions: [Option<Session>; 2],
+    /// Once both name the same.
+    pub(super) resumption: Option<Resumption<P>>,
+}
+
+impl<P: Purpose> Link<P> {
+    /// Begins to connect to a side that [listens](super::Listener) at one of these addresses, and,
+    /// with a token, to prove that both sides have it. Messages that are [offered](Self::offer)
+    /// before that is done are held back.
+    ///
+    /// # Errors
+    ///
+    /// There are no addresses, or the system cannot connect to any of them.
+    pub fn begin(
+        addresses: &[SocketAddr],
+        timeouts: &Timeouts,
+        token: Option<&Token>,
+    ) -> Result<Self, LinkError> {
+        let names: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        Self::dial(
+            Target {
+                network: Arc::new(TcpNetwork),
+                name: names.join(", "),
+                addresses: addresses.to_vec(),
+                timeouts: *timeouts,
+                token: token.cloned(),
+            },
+            Instant::now(),
+        )
+    }
+
+    pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
+        let channel = Channel::dial(target.clone(), now)?;
+        Ok(Self { origin: Some(Origin::Connected(target.into())), ..Self::over(channel) })
+    }
+
+    fn over(channel: Channel<P>) -> Self {
+        Self { channel, origin: None, sessions: [None; 2], resumption: None }
+    }
+
+    /// The end of a stream that was accepted by the listener with these sessions.
+    pub(super) fn accepted(
+        stream: Box<dyn Stream>,
+        sessions: Sessions,
+        timeouts: &Timeouts,
+        token: Option<&Token>,
+    ) -> Self {
+        let channel = Channel::over(stream, timeouts.message, token);
+        let origin = Origin::Accepted { sessions, timeouts: *timeouts };
+        Self { origin: Some(origin), ..Self::over(channel) }
+    }
+
+    /// The two ends of a link within this process.
+    ///
+    /// # Errors
+    ///
+    /// The system gave no pair of sockets.
+    pub fn pair() -> Result<(Self, Self), LinkError> {
+        let failed = |source| LinkError::Io { doing: "making a pair of sockets", source };
+        let (a, b) = UnixStream::pair().map_err(failed)?;
+        for end in [&a, &b] {
+            end.set_nonblocking(true).map_err(failed)?;
+        }
+        let end = |socket| Self::over(Channel::over(Box::new(socket), MESSAGE_TIMEOUT, None));
+        Ok((end(a), end(b)))
+    }
+
+    /// The session for this side's hello, so that the link can be resumed: a side that connected
+    /// draws one, and a side that was connected to repeats the one in the peer's hello. `None`
+    /// where a link cannot be resumed: within a process.
+    pub fn session(&self) -> Option<Session> {
+        match &self.origin {
+            Some(Origin::Connected(_)) => Session::random().ok(),
+            Some(Origin::Accepted { .. }) => self.sessions[THEIRS],
+            None => None,
+        }
+    }
+
+    /// Returns whether this side is connected, and both sides have proved that they have the token,
+    /// if there is one.
+    pub fn is_open(&self) -> bool {
+        self.channel.is_open()
+    }
+
+    /// Returns whether the stream broke, and the link waits to be resumed. What is sent now is
+    /// lost, except [`Message::Ready`], [`Message::Done`] and [`Message::Failed`].
+    pub fn is_broken(&self) -> bool {
+        self.resumption.as_ref().is_some_and(Resumption::is_broken)
+    }
+
+    /// Hands the stream of this link to an earlier link of the same
+    /// [`Listener`](super::Listener), after the peer has sent [`Message::Resume`] where a hello
+    /// could have come.
+    ///
+    /// # Errors
+    ///
+    /// There is no such link, or it has ended. This link is returned, for the answer to the peer.
+    pub fn join(self, session: Session) -> Result<(), Box<Self>> {
+        let Some(Origin::Accepted { sessions, timeouts }) = self.origin.clone() else {
+            return Err(Box::new(self));
+        };
+        sessions.join(session, self.channel.into_stream()).map_err(
+            |NewStream { stream, .. }| Box::new(Self::accepted(stream, sessions, &timeouts, None)),
+        )
+    }
+
+    /// Notes the session that a hello names: once both name the same, the link can be resumed.
+    fn note_session(&mut self, whose: usize, message: &Message<P>) {
+        let Message::Hello(Hello { session, .. }) = message else { return };
+        self.sessions[whose] = *session;
+        if let [Some(ours), Some(theirs)] = self.sessions
+            && ours == theirs
+            && let Some(mut origin) = self.origin.clone()
+        {
+            self.channel.watch(origin.timeouts().silence);
+            if let Origin::Connected(target) = &mut origin {
+                self.channel.keep_address(target);
+            }
+            self.resumption = Resumption::new(ours, origin);
+        }
+    }
+
+    /// Sends a message without waiting. What the stream does not take now goes with the next call
+    /// that sends, receives, or [goes on sending](Self::go_on_sending). Messages that are offered
+    /// while the link is [broken](Self::is_broken) may be lost, which is not an error. If the peer
+    /// is gone, the next receive shows that, after the peer's last message.
+    ///
+    /// # Errors
+    ///
+    /// The stream failed; or the peer has not proved that it has this side's token: then only the
+    /// reason of a refusal is sent.
+    pub fn offer(&mut self, message: &Message<P>) -> Result<(), LinkError> {
+        if self.channel.wants_proof() && !matches!(message, Message::Failed { .. }) {
+            return Err(LinkError::TokenWanted);
+        }
+        if let Some(resumption) = &mut self.resumption {
+            resumption.note_sent(message);
+            if resumption.is_broken() {
+                return Ok(());
+            }
+        }
+        self.channel.push(message);
+        self.go_on_sending()?;
+        self.note_session(OURS, message);
+        Ok(())
+    }
+
+    /// Sends what was [offered](Self::offer) and not taken yet. Returns whether nothing is left.
+    /// Until then no more should be offered: it is kept in memory.
+    ///
+    /// # Errors
+    ///
+    /// The stream failed.
+    pub fn go_on_sending(&mut self) -> Result<bool, LinkError> {
+        if self.is_broken() {
+            return Ok(true);
+        }
+        let flushed = self.channel.flush();
+        flushed.or_else(|fault| self.broke(fault, Instant::now()).map(|()| true))
+    }
+
+    /// Returns the next message, if all of it is there, and goes on with everything else that the
+    /// link does.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone, and its last message was taken; one of the two sides broke the protocol;
+    /// the peer could not be reached, or takes too long to finish a message or its proof; the link
+    /// broke, and was not resumed.
+    pub fn try_recv(&mut self) -> Result<Option<Message<P>>, LinkError> {
+        self.receive(Instant::now())
+    }
+
+    pub(super) fn receive(&mut self, now: Instant) -> Result<Option<Message<P>>, LinkError> {
+        if let Some(resumption) = &mut self.resumption {
+            if let Some(stream) = resumption.step(now)? {
+                let opening = resumption.opening();
+                return self.resume(stream, &opening, now).map(Some);
+            }
+            if resumption.is_broken() {
+                return Ok(None);
+            }
+        }
+        let received = self.channel.flush().and_then(|_| self.channel.receive(now));
+        match received {
+            Ok(Some(message)) => {
+                self.note_session(THEIRS, &message);
+                Ok(Some(message))
+            }
+            Ok(None) => Ok(None),
+            Err(fault) => self.broke(fault, now).map(|()| None),
+        }
+    }
+
+    /// Goes on over a new stream. The first message tells the owner of it.
+    fn resume(
+        &mut self,
+        stream: NewStream,
+        opening: &[Message<P>],
+        now: Instant,
+    ) -> Result<Message<P>, LinkError> {
+        self.channel.replace(stream);
+        opening.iter().for_each(|message| self.channel.push(message));
+        if let Err(fault) = self.channel.flush() {
+            self.broke(fault, now)?;
+        }
+        Ok(Message::Resumed {})
+    }
+
+    /// The stream carries no messages any more. Nothing more comes for now if the link is to be
+    /// resumed.
+    fn broke(&mut self, fault: Fault, now: Instant) -> Result<(), LinkError> {
+        match (fault, &mut self.resumption) {
+            (Fault::Broken { source, .. }, Some(resumption)) if !self.channel.is_over() => {
+                resumption.note_broken(source, now);
+                Ok(())
+            }
+            (fault, _) => Err(self.channel.end(fault)),
+        }
+    }
+
+    /// What the link waits for.
+    pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match &self.resumption {
+            Some(resumption) if resumption.is_broken() => resumption.waits_for(),
+            _ => Some(self.channel.waits_for()),
+        }
+    }
+
+    /// How long the other side may take for one message, and for its part of the set-up.
+    pub const fn message_timeout(&self) -> Duration {
+        self.channel.message_timeout()
+    }
+
+    /// The error for a message that did not come in time, or not to its end.
+    pub fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
+        self.channel.no_answer(expected, waited)
+    }
+}
+
+/// For waiting on many at once, while the link is not [broken](Link::is_broken).
+impl<P: Purpose> AsFd for Link<P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,358 @@
+//! A link that breaks and is resumed: where the new stream comes from, how long it is waited for,
+//! and which messages are sent again.
+//!
+//! ```text
+//!           the stream breaks                     time is up, or refused for too long
+//!  Whole ──────────────────────► Broken ─────────────────────────────────────────► Lost
+//!    ▲                             │
+//!    └── the peer has resumed it ──┘
+//!
+//!  the side that connects                          the side that listens
+//!    ── knock, challenge, proof, proof (token) ──►
+//!    ── resume: session ─────────────────────────► its listener finds the link
+//!    ◄──────────────────────────────── resumed ───
+//!    ── ready, done, failed, as sent before ─────►
+//!    ◄──── ready, done, failed, as sent before ───
+//! ```
+//!
+//! The side that listens may not have noticed that the stream broke: a new stream takes the place of
+//! the old one at any time. An attempt that comes to nothing is reset, never closed: if the other
+//! side has taken it, a close would be the end of the link.
+
+use super::channel::{Channel, Fault, NewStream, Target};
+use super::error::LinkError;
+use super::hello::Session;
+use super::message::Message;
+use super::purpose::{NoPurpose, Purpose};
+use super::stream::is_reset;
+use super::timeouts::Timeouts;
+use crate::trace;
+use rustix::event::PollFlags;
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Time between two attempts, at first; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long an attempt may take to connect: the system sends its first packet again after 1 s.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// How long an attempt may take in all. The next one may find a host that is less busy.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+const RESUMED: &str = "\"resumed\"";
+
+/// Where the side that listens leaves a new stream for the link that it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// Read at every receive, so it must not cost a lock.
+    has_mail: AtomicBool,
+    stream: Mutex<Option<NewStream>>,
+}
+
+impl Mailbox {
+    fn put(&self, stream: NewStream) {
+        *lock(&self.stream) = Some(stream);
+        self.has_mail.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Option<NewStream> {
+        self.has_mail.swap(false, Ordering::AcqRel).then(|| lock(&self.stream).take())?
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Plain data, which a panic leaves whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The links of a listener that can be resumed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sessions(Arc<Mutex<HashMap<Session, Weak<Mailbox>>>>);
+
+impl Sessions {
+    /// Hands a new stream to the link that it is for; returns the stream if there is no such link.
+    pub(super) fn join(&self, session: Session, stream: NewStream) -> Result<(), NewStream> {
+        match lock(&self.0).get(&session).and_then(Weak::upgrade) {
+            Some(mailbox) => {
+                mailbox.put(stream);
+                Ok(())
+            }
+            None => Err(stream),
+        }
+    }
+
+    /// Returns whether the session was new.
+    fn add(&self, session: Session, mailbox: &Arc<Mailbox>) -> bool {
+        let mut sessions = lock(&self.0);
+        let is_new = !sessions.contains_key(&session);
+        if is_new {
+            sessions.insert(session, Arc::downgrade(mailbox));
+        }
+        is_new
+    }
+
+    fn remove(&self, session: Session) {
+        lock(&self.0).remove(&session);
+    }
+}
+
+/// How a link was made, and so how it is resumed.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    /// This side connected, and does so again.
+    Connected(Box<Target>),
+    /// The link was accepted. The peer connects again, to the same listener.
+    Accepted { sessions: Sessions, timeouts: Timeouts },
+}
+
+impl Origin {
+    pub(super) fn timeouts(&self) -> &Timeouts {
+        match self {
+            Self::Connected(target) => &target.timeouts,
+            Self::Accepted { timeouts, .. } => timeouts,
+        }
+    }
+}
+
+/// Whether the link has a stream.
+#[derive(Debug)]
+enum State {
+    Whole,
+    Broken(Broken),
+    /// No stream will come.
+    Lost,
+}
+
+/// A link without a stream.
+#[derive(Debug)]
+struct Broken {
+    since: Instant,
+    /// When the link is given up.
+    until: Option<Instant>,
+    /// Since when every attempt was refused.
+    refused: Option<Instant>,
+    attempt: Attempt,
+    pause: Duration,
+    /// How the link broke.
+    source: io::Error,
+}
+
+/// What the side that connects does about it.
+#[derive(Debug)]
+enum Attempt {
+    /// Nothing, before this time.
+    Pause(Instant),
+    /// It connects, since this time, and waits for the answer.
+    Trying(Box<Channel<NoPurpose>>, Instant),
+}
+
+/// What a link needs that both sides agreed to resume.
+#[derive(Debug)]
+pub(super) struct Resumption<P: Purpose> {
+    session: Session,
+    origin: Origin,
+    mailbox: Arc<Mailbox>,
+    state: State,
+    /// Messages that the peer must receive, and may not have received.
+    sent: Vec<Message<P>>,
+}
+
+impl<P: Purpose> Resumption<P> {
+    /// Returns `None` if another link has this session: a peer that takes its name is not resumed.
+    pub(super) fn new(session: Session, origin: Origin) -> Option<Self> {
+        let mailbox = Arc::default();
+        let is_new = match &origin {
+            Origin::Connected(_) => true,
+            Origin::Accepted { sessions, .. } => sessions.add(session, &mailbox),
+        };
+        is_new.then(|| Self { session, origin, mailbox, state: State::Whole, sent: Vec::new() })
+    }
+
+    /// Returns whether there is no stream to send or receive over.
+    pub(super) const fn is_broken(&self) -> bool {
+        !matches!(self.state, State::Whole)
+    }
+
+    /// Keeps a message that the peer must receive.
+    pub(super) fn note_sent(&mut self, message: &Message<P>) {
+        if matches!(message, Message::Ready {} | Message::Done(_) | Message::Failed { .. }) {
+            self.sent.push(message.clone());
+        }
+    }
+
+    /// Returns the messages that begin a new stream.
+    pub(super) fn opening(&self) -> Vec<Message<P>> {
+        let answer = match self.origin {
+            Origin::Connected(_) => None,
+            Origin::Accepted { .. } => Some(Message::Resumed {}),
+        };
+        answer.into_iter().chain(self.sent.iter().cloned()).collect()
+    }
+
+    /// Notes that the stream broke.
+    pub(super) fn note_broken(&mut self, source: io::Error, now: Instant) {
+        if self.is_broken() {
+            return;
+        }
+        let Timeouts { resume, reset, .. } = *self.origin.timeouts();
+        let limit = match &self.origin {
+            Origin::Accepted { .. } if is_reset(&source) => resume.min(reset),
+            _ => resume,
+        };
+        trace::link_broke(&self.session, &source);
+        self.state = State::Broken(Broken {
+            since: now,
+            until: now.checked_add(limit),
+            refused: None,
+            attempt: Attempt::Pause(now),
+            pause: FIRST_PAUSE,
+            source,
+        });
+    }
+
+    /// Goes on with what brings a new stream, and returns the stream when it is there.
+    ///
+    /// # Errors
+    ///
+    /// No stream will come, or it took too long.
+    pub(super) fn step(&mut self, now: Instant) -> Result<Option<NewStream>, LinkError> {
+        if let Some(stream) = self.mailbox.take() {
+            return Ok(Some(self.resumed(stream)));
+        }
+        let broken = match &mut self.state {
+            State::Whole => return Ok(None),
+            State::Broken(broken) => broken,
+            State::Lost => return Err(LinkError::HungUp { pending: 0 }),
+        };
+        if let Origin::Connected(target) = &self.origin {
+            match broken.try_again(self.session, target, now) {
+                Ok(Some(stream)) => return Ok(Some(self.resumed(stream))),
+                Ok(None) => {}
+                Err(NeverAgain) => return Err(self.give_up(now)),
+            }
+        }
+        match broken.until.is_some_and(|until| now >= until) {
+            true => Err(self.give_up(now)),
+            false => Ok(None),
+        }
+    }
+
+    fn resumed(&mut self, stream: NewStream) -> NewStream {
+        self.state = State::Whole;
+        trace::link_is_back(&self.session);
+        stream.stream.watch(self.origin.timeouts().silence);
+        stream
+    }
+
+    fn give_up(&mut self, now: Instant) -> LinkError {
+        match std::mem::replace(&mut self.state, State::Lost) {
+            State::Broken(Broken { since, source, .. }) if !is_reset(&source) => {
+                let waited = now.saturating_duration_since(since);
+                LinkError::NotResumed { waited, source }
+            }
+            _ => LinkError::HungUp { pending: 0 },
+        }
+    }
+
+    /// What an attempt waits for, if one is under way.
+    pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match &self.state {
+            State::Broken(Broken { attempt: Attempt::Trying(channel, _), .. }) => {
+                Some(channel.waits_for())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<P: Purpose> Drop for Resumption<P> {
+    fn drop(&mut self) {
+        if let Origin::Accepted { sessions, .. } = &self.origin {
+            sessions.remove(self.session);
+        }
+    }
+}
+
+/// The peer is there and has no such link, or its process has ended.
+struct NeverAgain;
+
+impl Broken {
+    fn try_again(
+        &mut self,
+        session: Session,
+        target: &Target,
+        now: Instant,
+    ) -> Result<Option<NewStream>, NeverAgain> {
+        let error = match std::mem::replace(&mut self.attempt, Attempt::Pause(now)) {
+            Attempt::Pause(until) if now < until => {
+                self.attempt = Attempt::Pause(until);
+                return Ok(None);
+            }
+            Attempt::Pause(_) => match begin(session, target, now) {
+                Ok(channel) => {
+                    self.attempt = Attempt::Trying(Box::new(channel), now);
+                    return Ok(None);
+                }
+                Err(error) => Fault::Over(error),
+            },
+            Attempt::Trying(mut channel, since) => match ask(&mut channel, now) {
+                Ok(true) => return Ok(Some(channel.into_stream())),
+                Ok(false) if now.saturating_duration_since(since) < ATTEMPT => {
+                    self.attempt = Attempt::Trying(channel, since);
+                    return Ok(None);
+                }
+                failed => {
+                    channel.reset();
+                    let late = || Fault::Over(channel.no_answer(RESUMED, ATTEMPT));
+                    failed.err().unwrap_or_else(late)
+                }
+            },
+        };
+        let Timeouts { refused, .. } = target.timeouts;
+        self.refused = is_refusal(&error).then(|| self.refused.unwrap_or(now));
+        if self.refused.is_some_and(|since| now.saturating_duration_since(since) >= refused) {
+            return Err(NeverAgain);
+        }
+        self.attempt = Attempt::Pause(now + self.pause);
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        Ok(None)
+    }
+}
+
+fn begin(session: Session, target: &Target, now: Instant) -> Result<Channel<NoPurpose>, LinkError> {
+    let timeouts = Timeouts { connect: CONNECT.min(target.timeouts.connect), ..target.timeouts };
+    let mut channel = Channel::dial(Target { timeouts, ..target.clone() }, now)?;
+    channel.push(&Message::Resume { session });
+    Ok(channel)
+}
+
+/// Returns whether the peer has answered that the link is resumed.
+fn ask(channel: &mut Channel<NoPurpose>, now: Instant) -> Result<bool, Fault> {
+    match channel.receive(now)? {
+        None => Ok(false),
+        Some(Message::Resumed {}) => Ok(true),
+        Some(Message::Failed { reason }) => Err(LinkError::GaveUp { reason }.into()),
+        Some(other) => Err(other.out_of_turn(RESUMED).into()),
+    }
+}
+
+fn is_refusal(fault: &Fault) -> bool {
+    match fault {
+        Fault::Over(
+            LinkError::GaveUp { .. }
+            | LinkError::Handshake(_)
+            | LinkError::WrongToken
+            | LinkError::NoToken,
+        ) => true,
+        Fault::Over(LinkError::Connect { source, .. }) => {
+            source.kind() == ErrorKind::ConnectionRefused
+        }
+        Fault::Over(_) | Fault::Broken { .. } => false,
+    }
+}
