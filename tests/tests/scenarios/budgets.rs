@@ -1,9 +1,12 @@
-//! Budgets of polls: who waits for one has a turn, and in order.
+//! Budgets of polls: what a budget leaves over comes first in the next poll, in order, and nothing
+//! starves. `core/docs/architecture.md`, "The virtual completion queue".
 
 use super::completion_queue::{Qp, one_cq, qp, wcs};
+use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, VirtualCq};
-use polyrail_tests::rig::{self, Setup, TestCq, Way};
+use polyrail_core::virtual_qp::{RailId, RailState};
+use polyrail_tests::rig::{self, Rig, Setup, TestCq, Way, ok};
 use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
 
 /// The completion queue and the queue pair that a poll begins with rotate.
@@ -60,7 +63,6 @@ fn small_budgets_starve_no_virtual_queue_pair() {
 
 #[test]
 fn more_virtual_queue_pairs_than_one_poll_looks_at_take_turns() {
-    use polyrail_core::hardware::Refusal;
     let (nic, cqs, mut cq) = one_cq(1 << 14);
     let (mut set, handles): (Vec<_>, Vec<_>) =
         (0..20).map(|n| qp(&nic, &cqs, 2, 10 * (n + 1))).unzip();
@@ -191,8 +193,8 @@ fn polling_one_queue_with_a_small_budget_starves_no_other() {
     assert_eq!(first, 4);
 }
 
-/// A WRITE that is complete waits for budget, while requests that pass straight through complete all the
-/// time: however a queue is polled, each takes its turn.
+/// A WRITE that is complete waits for budget, while requests that pass straight through complete
+/// all the time: however a queue is polled, each takes its turn.
 #[test]
 fn polling_one_queue_with_a_small_budget_starves_no_ring() {
     for ways in [[Way::Queue(0, 1); 2], [Way::All(1), Way::Queue(0, 1)], [Way::All(0), Way::All(1)]]
@@ -229,8 +231,8 @@ fn polling_one_queue_with_a_small_budget_starves_no_ring() {
     }
 }
 
-/// Completions that passed through wait in the backlog, a SEND that is flushed in the ring. The two take turns, and the
-/// order of SENDs holds all the same.
+/// Completions that passed through wait in the backlog, a SEND that is flushed in the ring. The two
+/// take turns, and the order of SENDs holds all the same.
 #[test]
 fn a_send_that_is_flushed_comes_behind_completions_that_wait_for_budget() {
     for budget in [1, 2, usize::MAX] {
@@ -250,8 +252,9 @@ fn a_send_that_is_flushed_comes_behind_completions_that_wait_for_budget() {
     }
 }
 
-/// A SEND that will not be posted any more has something to report, as others have: requests of other virtual queue
-/// pairs that pass straight through all the time do not keep it waiting for ever, whatever the budget.
+/// A SEND that will not be posted any more has something to report, as others have: requests of
+/// other virtual queue pairs that pass straight through all the time do not keep it waiting for
+/// ever, whatever the budget.
 #[test]
 fn a_send_that_is_flushed_has_its_turn_while_others_pass_through() {
     for budget in [1, 2, 8] {
@@ -285,7 +288,6 @@ fn a_send_that_is_flushed_has_its_turn_while_others_pass_through() {
 /// An owner that waits for completion queues alone would wait for ever: none comes.
 #[test]
 fn a_poll_is_needed_for_what_no_completion_brings() {
-    use polyrail_core::hardware::Refusal;
     let mut rig = Setup::spray(2).fragment(128).rig();
     while rig.cq.needs_poll() {
         assert_eq!(rig.poll(), []);
@@ -319,8 +321,6 @@ fn no_poll_is_needed_for_completions_of_a_virtual_queue_pair_that_failed() {
 
 #[test]
 fn a_poll_is_needed_while_a_driver_leaves_a_rail_that_failed_alive() {
-    use polyrail_core::hardware::Refusal;
-    use polyrail_core::virtual_qp::RailId;
     let mut rig = Setup::spray(2).fragment(128).reroute().rig();
     let rail = RailId::Data(1);
     rig.rails[1].refuse_error(Some(Refusal::Driver(19)));
@@ -332,12 +332,10 @@ fn a_poll_is_needed_while_a_driver_leaves_a_rail_that_failed_alive() {
     assert!(!rig.cq.needs_poll(), "it is Fenced, and the peer's word is awaited");
 }
 
-/// A rail fails in a post: its driver refuses a request for good, and nothing is in flight on it. No completion of it
-/// comes, so polls alone have to find that it is Fenced.
+/// A rail fails in a post: its driver refuses a request for good, and nothing is in flight on it.
+/// No completion of it comes, so polls alone have to find that it is Fenced.
 #[test]
 fn a_rail_that_failed_in_a_post_is_fenced_by_polls_though_nothing_completes() {
-    use polyrail_core::hardware::Refusal;
-    use polyrail_core::virtual_qp::{RailId, RailState};
     let rail = RailId::Data(1);
     let mut rig = Setup::spray(2).fragment(128).reroute().rig();
     while rig.cq.needs_poll() {
@@ -351,4 +349,78 @@ fn a_rail_that_failed_in_a_post_is_fenced_by_polls_though_nothing_completes() {
     }
     let state = rig.qp.rail_state(rail);
     assert!(state == Some(RailState::Fenced) || rig.cq.needs_poll(), "{state:?}, and nobody polls");
+}
+
+#[test]
+fn a_budget_of_zero_reports_nothing_and_loses_nothing() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_events(0).0, []);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// Priority polling: the completions of one device first.
+#[test]
+fn poll_cq_takes_from_one_queue_only() {
+    let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::write(2, 128)]);
+    rig.rails[0].complete(1);
+    rig.rails[1].complete(1);
+    let mut seen = Vec::new();
+    let polled = rig.cq.poll_cq(1, &mut rig.qp, 32, |event| seen.push(event));
+    assert_eq!((polled.events, seen.len()), (0, 0), "request 1 is not complete");
+    assert_eq!(rig.nic.unpolled(), 1);
+    let polled = rig.cq.poll_cq(0, &mut rig.qp, 32, |event| seen.push(event));
+    assert_eq!((polled.events, polled.error), (2, None));
+    let ids: Vec<_> = seen.into_iter().filter_map(Event::completion).map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [1, 2]);
+}
+
+#[test]
+fn poll_cq_hands_over_what_its_own_budget_left_behind() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post((0..4).map(|id| rig::write(id, 128)));
+    // Request 0 last, so that all four become reportable with the last completion.
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.rails[0].complete_all();
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let _ = rig.cq.poll_cq(0, &mut rig.qp, 1, |event| seen.push(event));
+    }
+    let ids: Vec<_> = seen.into_iter().filter_map(Event::completion).map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+}
+
+/// Defect 24: a poll stops at its budget, and takes no more than a batch of completions.
+#[test]
+fn defect_24_a_poll_hands_over_no_more_than_its_budget() {
+    let mut rig = Setup::spray(1).rig();
+    rig.post((0..50).map(|id| rig::write(id, 8)));
+    rig.rails[0].complete_all();
+    let mut ids = Vec::new();
+    for unpolled in [50 - 32, 50 - 40, 50 - 44] {
+        let (events, polled) = rig.poll_events(4);
+        assert_eq!((events.len(), polled.events), (4, 4));
+        assert_eq!(rig.nic.unpolled(), unpolled, "as many as there is room for");
+        ids.extend(events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)));
+    }
+    ids.extend(rig.poll().iter().map(|wc| wc.wr_id));
+    assert_eq!(ids, (0..50).collect::<Vec<_>>());
+}
+
+/// Defect 24: completions without a report do not make a poll endless either.
+#[test]
+fn defect_24_silent_completions_are_bounded_too() {
+    let mut rig: Rig<2, 128, 128> = Setup::spray(2).fragment(128).depth(128).build();
+    rig.post([rig::write(0, 256)]);
+    rig.post((1..100).map(|id| rig::write(id, 256)));
+    rig.rails[1].complete_all();
+    assert_eq!(rig.nic.unpolled(), 100);
+    let (events, _) = rig.poll_events(1);
+    assert_eq!((events.len(), rig.nic.unpolled()), (0, 68), "one batch of 32");
+    rig.rails[0].complete_all();
+    let statuses = rig.run_dry().iter().map(|wc| wc.status).collect::<Vec<_>>();
+    assert_eq!(statuses, [WcStatus::SUCCESS; 100]);
 }

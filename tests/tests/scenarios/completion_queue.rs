@@ -1,15 +1,17 @@
-//! The virtual completion queue: attaching, feeding, moving, sets of several sizes.
+//! The virtual completion queue: attaching, feeding, moving, and sets of several sizes.
+//! `core/docs/architecture.md`, "The virtual completion queue".
 
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{Completion, DeviceId, RecvWr, WcOpcode, WcStatus};
-use polyrail_core::virtual_cq::RouteError;
 use polyrail_core::virtual_cq::{
-    AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
+    AttachError, CompletionTarget, Event, RouteError, TooManyCqs, VirtualCq, VirtualWc,
 };
-use polyrail_core::virtual_qp::{BuildError, Config};
-use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp, ok};
-use polyrail_tests::scripted::{LIMITS, Nic, QpHandle, ScriptedCq, ScriptedQp};
+use polyrail_core::virtual_qp::{
+    PostRecvError, PostSendError, ProtocolError, QpState, RailId, TrackerFull,
+};
+use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp, done, ok};
+use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
 
 pub(super) type Qp = TestQp<4, 8, 16>;
 
@@ -162,7 +164,6 @@ fn more_queues_than_the_type_holds_are_refused() {
 /// A runtime that polls the physical queues itself: `feed` alone must drive everything.
 #[test]
 fn feed_alone_drives_everything() {
-    use polyrail_core::hardware::Refusal;
     let nic = Nic::new();
     let own = nic.cq(0, 1 << 10);
     let mut cq: VirtualCq<ScriptedCq, 1, 16> = VirtualCq::new([]).unwrap();
@@ -227,27 +228,6 @@ fn moving_a_queue_pair_between_post_and_completion_is_harmless() {
     assert_eq!(seen, [(10, 1, WcStatus::SUCCESS), (20, 2, WcStatus::SUCCESS)]);
 }
 
-/// At another one's index, a virtual queue pair is not taken for that one.
-#[test]
-fn queue_pairs_that_changed_places_get_no_completion_of_each_other() {
-    let (nic, cqs, mut cq) = one_cq(1 << 14);
-    let (first, rails) = qp(&nic, &cqs, 2, 10);
-    let (second, _) = qp(&nic, &cqs, 2, 20);
-    let mut set = vec![first, second];
-    cq.attach(0, &set[0]).unwrap();
-    cq.attach(1, &set[1]).unwrap();
-    set[0].post_send(&rig::write(1, 256)).unwrap();
-    set.swap(0, 1);
-    rails[0].complete(1);
-    let mut events = Vec::new();
-    let _ = cq.poll(&mut set[..], 32, |event| events.push(event));
-    assert!(matches!(events[..], [Event::Foreign { .. }]), "{events:?}");
-    set.swap(0, 1);
-    rails[1].complete(1);
-    assert_eq!(wcs(&mut cq, &mut set, 32), []);
-    assert_eq!(set.iter().map(|qp| qp.protocol_errors()).sum::<u64>(), 0);
-}
-
 #[test]
 fn queue_pairs_of_all_sizes_share_a_queue() {
     let (nic, cqs, mut cq) = one_cq(1 << 15);
@@ -306,7 +286,6 @@ fn an_error_of_one_queue_pair_costs_the_others_nothing() {
 
 #[test]
 fn a_ring_full_of_unreported_requests_refuses_and_recovers() {
-    use polyrail_core::virtual_qp::{PostRecvError, PostSendError, TrackerFull};
     let mut rig: Rig<2, 8, 4> = Setup::spray(2).fragment(128).build();
     rig.post((0..4).map(|id| rig::write(id, 128)));
     let full = Err(PostSendError::Full(TrackerFull { capacity: 4 }));
@@ -320,28 +299,6 @@ fn a_ring_full_of_unreported_requests_refuses_and_recovers() {
     (0..4).for_each(|id| rig.qp.post_recv(&RecvWr::notification(id)).unwrap());
     let full = PostRecvError::Full(TrackerFull { capacity: 4 });
     assert_eq!(rig.qp.post_recv(&RecvWr::notification(4)), Err(full));
-}
-
-#[test]
-fn what_cannot_work_is_refused_when_it_is_built() {
-    let nic = Nic::new();
-    let cq = nic.cq(0, 64);
-    let make = |number: u32| -> ScriptedQp { nic.qp(number, &cq, LIMITS).0 };
-    let built = |rails: Vec<ScriptedQp>, notify: Option<ScriptedQp>| {
-        Qp::new(Config::default(), rails, notify).map(|_| ())
-    };
-    assert_eq!(built(vec![], None), Err(BuildError::NoRails));
-    let five = (1..6).map(make).collect();
-    assert_eq!(built(five, None), Err(BuildError::TooManyRails { max: 4 }));
-    let duplicate = Err(BuildError::Duplicate { device: DeviceId(0), qp_num: 1 });
-    assert_eq!(built(vec![make(1), make(1)], None), duplicate);
-    assert_eq!(built(vec![make(2), make(1)], Some(make(1))), duplicate);
-    assert_eq!(built(vec![make(1)], Some(make(2))), Err(BuildError::UnexpectedNotify));
-    let none = QpLimits { max_send_wr: 0, ..LIMITS };
-    let notify = nic.qp(9, &cq, none).0;
-    let no_room = Err(BuildError::NoRoom { qp_num: 9, send: true });
-    assert_eq!(built(vec![make(1), make(2)], Some(notify)), no_room);
-    assert_eq!(nic.owners(), 2, "the physical ones were dropped");
 }
 
 #[test]
@@ -374,4 +331,71 @@ fn a_queue_pair_of_fewer_rails_takes_no_completion_of_the_one_whose_place_it_has
         assert_eq!((polled.events, polled.error), (1, None));
         assert!(matches!(seen[0], Event::Foreign { .. }), "{seen:?}");
     }
+}
+
+/// Feeding by hand: a runtime that polls completion queues itself.
+#[test]
+fn completions_fed_by_hand_one_or_a_slice_count_as_polled_ones() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 128)]);
+    let completion = |rail: usize, at: usize| {
+        let request = rig.rails[rail].sends()[at];
+        Completion::success(10 + rail as u32, request.wr_id, WcOpcode::RDMA_WRITE)
+    };
+    let one = completion(0, 0);
+    let slice = [completion(1, 0), completion(0, 1)];
+    let mut seen = Vec::new();
+    let device = DeviceId(0);
+    let mut feed = |completions: &[Completion]| {
+        // SAFETY: the scripted NIC touches no memory.
+        unsafe { rig.cq.feed(&mut rig.qp, device, completions, |event| seen.push(event)) }
+    };
+    assert_eq!(feed(&[one]), 0);
+    assert_eq!(feed(&slice), 2);
+    let wcs: Vec<_> = seen.into_iter().filter_map(Event::completion).collect();
+    let expected = [done(1, WcOpcode::RDMA_WRITE, 256), done(2, WcOpcode::RDMA_WRITE, 128)];
+    assert_eq!(wcs, expected);
+    rig.qp.invariants();
+}
+
+/// Defect 7: an error beside the completions, not instead of them.
+#[test]
+fn defect_07_an_error_while_polling_costs_no_completion() {
+    let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::write(2, 128)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    let broken = rig.cqs[1].clone();
+    rig.nic.break_cq(&broken, Some(5));
+    for _ in 0..3 {
+        let (events, polled) = rig.poll_events(32);
+        let error = polled.error.unwrap();
+        assert_eq!((error.errno, error.device.0), (5, 1));
+        let ids: Vec<_> = events.into_iter().filter_map(Event::completion).collect();
+        assert!(ids.iter().all(|wc| wc.wr_id == 1) && ids.len() <= 1);
+    }
+    assert_eq!(rig.qp.unreported_sends(), 1);
+    rig.nic.break_cq(&broken, None);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+}
+
+/// Defect 7: neither a protocol error nor a foreign completion costs the rest of its batch.
+#[test]
+fn defect_07_bad_completions_cost_the_good_ones_of_their_batch_nothing() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::write(2, 128)]);
+    rig.rails[0].complete(1);
+    let out_of_turn = Tag::new(TagKind::Send, 0, 1).wr_id();
+    rig.rails[0].inject(Completion::success(10, out_of_turn, WcOpcode::SEND));
+    let stranger = Completion::success(99, 5, WcOpcode::SEND);
+    rig.rails[0].inject(stranger);
+    rig.rails[1].complete(1);
+    let (events, polled) = rig.poll_events(32);
+    assert_eq!(polled.error, None);
+    let completions: Vec<_> = events.iter().filter_map(|event| event.completion()).collect();
+    assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
+    let device = polyrail_core::verbs::DeviceId(0);
+    assert!(events.contains(&Event::Foreign { device, completion: stranger }));
+    let error = ProtocolError::Tag { rail: RailId::Data(0), wr_id: out_of_turn, expected: None };
+    assert_eq!(rig.qp.take_protocol_error(), Some(error));
+    assert_eq!(rig.qp.state(), QpState::Ready);
 }

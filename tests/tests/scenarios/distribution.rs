@@ -1,5 +1,5 @@
-//! How work is spread over the rails: round robin, least finish time, shares, boundaries, rails
-//! that are not alike.
+//! How work is spread over the rails: turns, least finish time, shares, boundaries, and rails that
+//! differ. `core/docs/architecture.md`, "Rails and batches".
 
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::SendFlags;
@@ -330,7 +330,8 @@ fn a_reserved_rail_carries_what_no_other_can() {
     assert_eq!(rig.run_dry().len(), 3);
 }
 
-/// A peer whose fragments are shorter: none is longer than its, and each is of a length that fragments can have.
+/// A peer whose fragments are shorter: none is longer than its, and each is of a length that
+/// fragments can have.
 #[test]
 fn fragments_are_no_longer_than_the_peers() {
     for (peer, agreed) in [(u32::MAX, 512), (512, 512), (300, 256), (128, 128)] {

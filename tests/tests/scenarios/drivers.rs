@@ -1,7 +1,8 @@
-//! Drivers that take a batch in part, or not now, or not at all.
+//! Drivers that accept a part of a batch, refuse it for now, or refuse it for good.
+//! `core/docs/architecture.md`, "Rails and batches" and "Failures".
 
-use polyrail_core::hardware::Refusal;
-use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
+use polyrail_core::hardware::{QueuePair, Refusal, SendBatch};
+use polyrail_core::verbs::{Completion, Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PostSendError, QpState, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
@@ -49,7 +50,8 @@ fn a_request_whose_last_batch_is_taken_in_part_is_with_its_rails() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// The receiver is told of what has numbers, so these wait for what has none, however its driver took it.
+/// The receiver is told of what has numbers, so these wait for what has none, however its driver
+/// took it.
 #[test]
 fn numbers_wait_for_a_write_whose_last_batch_was_taken_in_part() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
@@ -189,7 +191,6 @@ fn a_pending_request_that_a_driver_refuses_fails_with_what_is_behind_it() {
 
 #[test]
 fn a_dropped_batch_posts_nothing() {
-    use polyrail_core::hardware::{QueuePair, SendBatch};
     let mut rig = rig();
     rig.post([rig::write(1, 128)]);
     let request = rig.rails[0].take_doorbells()[0][0];
@@ -202,7 +203,6 @@ fn a_dropped_batch_posts_nothing() {
 /// A queue pair with `sq_sig_all` reports the success of unsignaled requests too.
 #[test]
 fn successes_of_unsignaled_requests_are_ignored() {
-    use polyrail_core::verbs::Completion;
     let mut rig = rig();
     rig.post([rig::write(1, 8 * 128)]);
     for request in rig.rails[0].sends() {
@@ -435,7 +435,6 @@ fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
 /// The tag of a fragment that the driver never took cannot complete anything.
 #[test]
 fn a_completion_of_what_was_never_posted_is_a_protocol_error() {
-    use polyrail_core::verbs::Completion;
     let complete = {
         let mut rig = rig();
         rig.post([rig::write(1, 8 * 128)]);

@@ -1,8 +1,108 @@
-//! The error state, stalls, and rails out of service.
+//! The error state, stalls, and rails out of service. `core/docs/architecture.md`, "Failures",
+//! "Tags" and "Rails and batches".
 
-use polyrail_core::verbs::{Completion, Imm, Opcode, RecvWr, WcOpcode, WcStatus};
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::{Completion, Opcode, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PassThroughOrder, PostRecvError, PostSendError, QpState, RailId};
-use polyrail_tests::rig::{self, KEYS, Setup, imm, local, ok};
+use polyrail_tests::rig::{self, Setup, ok};
+
+/// Defect 1: completions are routed by tag, whatever the opcode field holds.
+#[test]
+fn defect_01_a_failed_fragment_is_not_taken_for_a_send() {
+    for opcode in [0, 1, 2, 128, 129, 0xDEAD_BEEF] {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post([rig::write(7, 256)]);
+        let wr_id = rig.rails[0].sends()[0].wr_id;
+        let mut failed = Completion::failure(10, wr_id, WcStatus::REM_ACCESS_ERR, 0x51);
+        failed.opcode = WcOpcode(opcode);
+        rig.rails[0].inject(failed);
+        rig.rails[1].complete(1);
+        let wcs = rig.poll();
+        assert_eq!(wcs.len(), 1);
+        assert_eq!((wcs[0].wr_id, wcs[0].status), (7, WcStatus::REM_ACCESS_ERR));
+        assert_eq!((wcs[0].opcode, wcs[0].qp_num), (WcOpcode::RDMA_WRITE, rig::VIRTUAL_QP_NUM));
+        let error = rig.qp.first_error().unwrap();
+        assert_eq!((error.rail, error.vendor_err), (RailId::Data(0), 0x51));
+    }
+}
+
+/// Defect 2: the rail's other completions, good or flushed, still count.
+#[test]
+fn defect_02_completions_after_an_error_on_the_same_rail_count() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 256), rig::write(3, 256)]);
+    rig.rails[1].complete_all();
+    let tags: Vec<_> = rig.rails[0].sends().iter().map(|request| request.wr_id).collect();
+    rig.rails[0].inject(Completion::failure(10, tags[0], WcStatus::RETRY_EXC_ERR, 0));
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::RETRY_EXC_ERR)]);
+    // RC queue pairs do not succeed after a failure, but nothing breaks if one does.
+    rig.rails[0].inject(Completion::success(10, tags[1], WcOpcode::RDMA_WRITE));
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    rig.rails[0].inject(Completion::failure(10, tags[2], WcStatus::WR_FLUSH_ERR, 0));
+    assert_eq!(rig.poll_ids(), [(3, WcStatus::WR_FLUSH_ERR)]);
+    assert_eq!(rig.qp.protocol_errors(), 0);
+}
+
+/// Defect 6: a request refused is a request forgotten.
+#[test]
+fn defect_06_a_refused_post_leaves_no_ghost() {
+    for request in [rig::write(1, 128), rig::send(1, 64)] {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.rails[0].refuse_next(0, Refusal::Driver(22));
+        let refused = rig.qp.post_send(&request);
+        assert_eq!(refused, Err(PostSendError::Driver { rail: RailId::Data(0), errno: 22 }));
+        assert_eq!(rig.qp.unreported_sends(), 0);
+        assert_eq!(rig.qp.state(), QpState::Ready);
+        assert_eq!(rig.poll(), []);
+        rig.post([SendWr { wr_id: 2, ..request }]);
+        let wcs = rig.run_dry();
+        assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
+    }
+}
+
+/// Defect 6: accepted fragments stay, the rest is cancelled, the request is marked failed.
+#[test]
+fn defect_06_a_request_that_one_rail_took_and_another_refused_fails() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.rails[1].refuse_next(0, Refusal::Driver(5));
+    rig.post([rig::write(1, 256)]);
+    assert_eq!(rig.qp.state(), QpState::Error);
+    assert_eq!(rig.poll(), [], "a fragment is in flight");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::GENERAL_ERR)]);
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.rail, error.errno, error.offset), (RailId::Data(1), Some(5), 128));
+    assert_eq!(rig.qp.post_send(&rig::write(2, 1)), Err(PostSendError::InErrorState));
+}
+
+/// Defect 16: rails that are down are not chosen.
+#[test]
+fn defect_16_a_rail_out_of_service_gets_no_fragments() {
+    let mut rig = Setup::spray(3).fragment(128).rig();
+    assert!(rig.qp.set_rail_in_service(1, false));
+    assert_eq!(rig.qp.state(), QpState::Degraded);
+    rig.post([rig::write(1, 6 * 128), rig::write(2, 128), rig::write(3, 128)]);
+    assert_eq!(rig.rails[1].sends().len(), 0);
+    assert_eq!(rig.rails[0].sends().len() + rig.rails[2].sends().len(), 8);
+    assert_eq!(rig.run_dry().len(), 3);
+}
+
+/// Defect 16: after a failure, nothing more goes to any rail.
+#[test]
+fn defect_16_a_failed_queue_pair_is_given_nothing() {
+    let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+    rig.post([rig::write(1, 4 * 128)]);
+    rig.rails.iter().for_each(|rail| drop(rail.take_doorbells()));
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    assert_eq!(rig.poll(), []);
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::RETRY_EXC_ERR)]);
+    for rail in &rig.rails {
+        assert!(rail.take_doorbells().is_empty(), "unposted fragments are cancelled");
+    }
+    assert_eq!(rig.qp.post_send(&rig::send(2, 1)), Err(PostSendError::InErrorState));
+    assert_eq!(rig.qp.post_recv(&RecvWr::notification(3)), Err(PostRecvError::InErrorState));
+}
 
 #[test]
 fn in_flight_reports_its_real_status_and_unposted_reports_flush() {
@@ -39,55 +139,6 @@ fn deferred_requests_are_flushed_in_the_error_state() {
     rig.rails[0].complete(1);
     let flush = WcStatus::WR_FLUSH_ERR;
     assert_eq!(rig.poll_ids(), [(1, WcStatus::REM_ACCESS_ERR), (2, flush), (3, flush)]);
-}
-
-#[test]
-fn spray_receives_flush_when_the_notify_queue_pair_does() {
-    let mut setup = Setup::spray(2).fragment(128);
-    setup.notify_limits.max_recv_wr = 2;
-    let mut rig = setup.rig();
-    for id in 0..4 {
-        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
-    }
-    rig.post([rig::write(9, 128)]);
-    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
-    assert_eq!(rig.poll_ids(), [(9, WcStatus::RETRY_EXC_ERR)]);
-    rig.notify().deliver_imm(Imm::from_number(5));
-    assert_eq!(rig.poll_ids(), ok(&[0]), "what arrives, arrives");
-    rig.notify().flush();
-    let flushed: Vec<_> = (1..4).map(|id| (id, WcStatus::WR_FLUSH_ERR)).collect();
-    assert_eq!(rig.poll_ids(), flushed);
-}
-
-#[test]
-fn dqplb_receives_flush_when_a_rail_fails() {
-    let mut rig = Setup::dqplb(2).fragment(128).depth(4).rig();
-    for id in 0..3 {
-        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
-    }
-    rig.rails[0].deliver_imm(imm(0, true));
-    rig.rails[1].fail_recv(WcStatus::LOC_QP_OP_ERR);
-    let reports = rig.poll();
-    let seen: Vec<_> = reports.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    let flush = WcStatus::WR_FLUSH_ERR;
-    assert_eq!(seen, [(0, WcStatus::SUCCESS), (1, flush), (2, flush)]);
-    assert_eq!(rig.qp.first_error().unwrap().status, WcStatus::LOC_QP_OP_ERR);
-}
-
-#[test]
-fn data_receives_flush_with_their_queue_pair() {
-    let mut rig = Setup::spray(2).rig();
-    for id in 0..3 {
-        rig.qp.post_recv(&RecvWr::data(id, local(64), &KEYS)).unwrap();
-    }
-    rig.rails[0].deliver_send(7, None);
-    rig.rails[0].fail_recv(WcStatus::LOC_LEN_ERR);
-    let seen: Vec<_> =
-        rig.poll().iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len, wc.imm)).collect();
-    let flush = WcStatus::WR_FLUSH_ERR;
-    let expected =
-        [(0, WcStatus::SUCCESS, 7, None), (1, WcStatus::LOC_LEN_ERR, 0, None), (2, flush, 0, None)];
-    assert_eq!(seen, expected);
 }
 
 #[test]
@@ -220,35 +271,6 @@ fn an_opcode_is_reported_for_what_it_was_whatever_happened() {
     assert_eq!(Opcode::RdmaWriteWithImm.completion(), WcOpcode::RDMA_WRITE);
 }
 
-/// Rails whose receives come from a shared receive queue.
-#[test]
-fn without_a_receive_queue_of_its_own_rail_0_takes_no_data_receives() {
-    let mut setup = Setup::spray(2);
-    setup.limits.max_recv_wr = 0;
-    setup.notify_limits.max_recv_wr = 0;
-    let mut rig = setup.rig();
-    let data = rig.qp.post_recv(&RecvWr::data(1, local(8), &KEYS));
-    assert_eq!(data, Err(PostRecvError::NoReceiveQueue(RailId::Data(0))));
-    let notification = rig.qp.post_recv(&RecvWr::notification(1));
-    assert_eq!(notification, Err(PostRecvError::NoReceiveQueue(RailId::Notify)));
-}
-
-#[test]
-fn data_receives_beyond_the_queue_are_refused_until_one_completes() {
-    let mut rig = Setup::spray(2).depth(2).rig();
-    let data = |id| RecvWr::data(id, local(8), &KEYS);
-    rig.qp.post_recv(&data(1)).unwrap();
-    rig.qp.post_recv(&data(2)).unwrap();
-    assert_eq!(rig.qp.post_recv(&data(3)), Err(PostRecvError::QueueFull(RailId::Data(0))));
-    rig.rails[0].deliver_send(8, None);
-    assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(rig.qp.post_recv(&data(3)), Ok(()));
-    for _ in 0..2 {
-        rig.rails[0].deliver_send(8, None);
-    }
-    assert_eq!(rig.poll_ids(), ok(&[2, 3]));
-}
-
 #[test]
 fn the_record_of_an_error_reads_well() {
     let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
@@ -282,25 +304,30 @@ fn pass_through_requests_that_waited_are_flushed_behind_those_in_flight() {
     }
 }
 
-/// Of DQPLB no queue pair holds the caller's receives: with the virtual queue pair they have failed, whatever is still in
-/// flight, and no completion tells of them.
+/// The status of a request is its first error: the one whose completion came first.
 #[test]
-fn receives_that_no_queue_pair_holds_are_flushed_though_requests_are_in_flight() {
-    use polyrail_core::hardware::Refusal;
-    for write_is_in_flight in [true, false] {
-        let mut rig = Setup::dqplb(2).unordered().fragment(128).rig();
-        rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
-        while rig.cq.needs_poll() {
-            assert_eq!(rig.poll(), []);
-        }
-        if write_is_in_flight {
-            rig.post([rig::write(2, 128)]);
-        }
-        // Its driver takes it, and complains: the virtual queue pair fails outside of a poll.
-        rig.rails[0].complain_next(1, Refusal::Driver(5));
-        rig.post([rig::fetch_add(3)]);
-        assert_eq!(rig.qp.state(), QpState::Error);
-        let flushed = (1, WcStatus::WR_FLUSH_ERR);
-        assert_eq!(rig.poll_ids(), [flushed], "a WRITE is in flight: {write_is_in_flight}");
-    }
+fn the_first_error_wins_and_is_reported_when_all_fragments_are_in() {
+    let mut rig = Setup::spray(3).fragment(128).rig();
+    rig.post([rig::write(1, 3 * 128), rig::write(2, 128)]);
+    rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
+    assert_eq!(rig.poll(), [], "two fragments are still in flight");
+    rig.rails[2].fail(WcStatus::RETRY_EXC_ERR);
+    assert_eq!(rig.poll(), []);
+    rig.rails[0].complete_all();
+    let expected = [(1, WcStatus::REM_ACCESS_ERR), (2, WcStatus::SUCCESS)];
+    assert_eq!(rig.poll_ids(), expected, "what was in flight reports its real status");
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.status, error.offset), (WcStatus::REM_ACCESS_ERR, 128));
+}
+
+#[test]
+fn within_a_batch_the_failure_wins_over_the_flushes_behind_it() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 8 * 128)]);
+    rig.rails[0].fail_after(2, WcStatus::LOC_PROT_ERR);
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::LOC_PROT_ERR)]);
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.offset, error.qp_num), (2 * 128, 10));
+    assert_eq!(error.vendor_err & 0xFF00_0000, 0x8100_0000);
 }

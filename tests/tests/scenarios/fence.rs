@@ -1,9 +1,10 @@
 //! FENCE: what it waits for, among SENDs, atomics and fragmented requests.
+//! `core/docs/architecture.md`, "Order and buffer ownership"; `core/docs/reference.md`, defect 21.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::verbs::{Opcode, SendFlags};
+use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode};
 use polyrail_core::virtual_qp::{PeerWindow, PostSendError};
-use polyrail_tests::rig::{self, Rig, Setup, ok};
+use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
 fn unordered() -> Setup {
     Setup::spray(2).fragment(128).unordered()
@@ -182,8 +183,8 @@ fn a_fenced_read_does_not_wait_for_itself() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// A request that found everything before it complete, and then no room, waits for nothing that came
-/// meanwhile.
+/// A request that found everything before it complete, and then no room, waits for nothing that
+/// came meanwhile.
 #[test]
 fn unordered_a_fence_that_was_passed_is_not_waited_at_again() {
     let mut rig = unordered().depth(2).rig();
@@ -197,4 +198,62 @@ fn unordered_a_fence_that_was_passed_is_not_waited_at_again() {
     rig.post([rig::send(3, 8)]);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.opcodes(0), [Opcode::Send, Opcode::RdmaWrite]);
+}
+
+/// Defect 21, FENCE: waits for every earlier READ and atomic, on any rail.
+#[test]
+fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
+    let mut rig = Setup::spray(3).fragment(128).rig();
+    rig.post([rig::fetch_add(1), rig::read(2, 2 * 128)]);
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::write(3, 3 * 128).with_flags(fenced), rig::write(4, 128)]);
+    let count = |rig: &Rig, fetching: bool| {
+        let sends = rig.rails.iter().flat_map(|rail| rail.sends());
+        sends.filter(|request| request.opcode.is_fetching() == fetching).count()
+    };
+    let mut reported = Vec::new();
+    for rail in [2, 1, 0] {
+        assert_eq!(count(&rig, false), 0, "3 waits for READ and atomic, 4 behind it");
+        while rig.rails[rail].sends().first().is_some_and(|first| first.opcode.is_fetching()) {
+            rig.rails[rail].complete(1);
+            reported.extend(rig.poll_ids());
+            assert!(count(&rig, true) == 0 || count(&rig, false) == 0);
+        }
+    }
+    assert_eq!(count(&rig, false), 4, "3 fragments of request 3, one of request 4");
+    let flags = rig.rails.iter().flat_map(|rail| rail.sends()).map(|request| request.flags);
+    assert!(flags.clone().all(|flags| flags == SendFlags::SIGNALED), "no FENCE on fragments");
+    reported.extend(rig.run_dry().iter().map(|wc| (wc.wr_id, wc.status)));
+    assert_eq!(reported, ok(&[1, 2, 3, 4]));
+}
+
+/// Defect 21, FENCE of a SEND: it waits for READs even where pass-through may overtake writes.
+#[test]
+fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
+    let mut rig = Setup::spray(2).fragment(128).unordered().rig();
+    rig.post([rig::read(1, 256)]);
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::send(2, 8).with_flags(fenced)]);
+    assert_eq!(rig.rails[0].sends().len(), 1, "only the READ's fragment");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.rails[0].sends().len(), 0);
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.rails[0].sends()[0].opcode, Opcode::Send);
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 8)]);
+}
+
+/// Defect 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up
+/// the request ahead of the READ, while rail 0 has room for an atomic.
+#[test]
+fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
+    let mut rig = Setup::dqplb(2).fragment(128).depth(8).unordered().rig();
+    let peer = polyrail_core::virtual_qp::PeerWindow { window: 17, receives_per_rail: 8 };
+    rig.qp.set_peer_window(peer).unwrap();
+    rig.post([rig::write_imm(1, 128, 0), rig::write_imm(2, 128, 0), rig::read(3, 128)]);
+    rig.post([rig::fetch_add(4).with_flags(SendFlags::SIGNALED | SendFlags::FENCE)]);
+    let opcodes: Vec<_> = rig.rails[0].sends().iter().map(|request| request.opcode).collect();
+    assert_eq!(opcodes, [Opcode::RdmaWriteWithImm], "span 1: request 2 and the READ wait");
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }

@@ -1,10 +1,12 @@
-//! Which keys of a request a rail uses: those of its device, and of the peer's device that it meets.
+//! Which keys of a request a rail uses: the keys of its device and of the peer's device that it
+//! meets. `core/docs/architecture.md`, "The life of a request"; `core/docs/reference.md`, defect
+//! 15.
 
 use super::reroute::{RAIL_0, RAIL_1, fenced, ready};
-use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalPart, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{PostSendError, RailId};
-use polyrail_tests::rig::{self, KEYS, Rig, Setup, keys_on, local, ok};
-use polyrail_tests::scripted::{LIMITS, QpHandle};
+use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalPart, Opcode, RecvWr, SendWr, WcOpcode};
+use polyrail_core::virtual_qp::{Config, PostRecvError, PostSendError, RailId};
+use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, keys_on, local, ok};
+use polyrail_tests::scripted::{LIMITS, Nic, QpHandle};
 
 /// Keys on a device, those of the peer's device `peer`. The local one is the same for all.
 const fn key(device: u32, peer: u32) -> DeviceKeys {
@@ -32,8 +34,8 @@ fn same_as(key: DeviceKeys) -> (u32, u32) {
     (key.lkey, key.rkey)
 }
 
-/// Posts one request of as many fragments as there are rails in every way there is. Each rail must use the keys that
-/// belong to it.
+/// Posts one request of as many fragments as there are rails in every way there is. Each rail must
+/// use the keys that belong to it.
 fn check_keys(rig: &mut Rig, keys: &[DeviceKeys], expected: &[DeviceKeys]) {
     let length = 128 * expected.len() as u32;
     let wr = SendWr { keys, ..rig::write(1, length) };
@@ -112,7 +114,8 @@ fn a_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() {
     check_keys(&mut rig, &all, &[a, d, c, d]);
     replace(&mut rig, RAIL_1, 1, 0);
     check_keys(&mut rig, &all, &[a, b, c, d]);
-    // Its new device meets the other device of the peer only: so does the rail, until it comes back.
+    // Its new device meets the other device of the peer only: so does the rail, until it comes
+    // back.
     let mut rig = paired(Setup::spray(3).reroute(), &[0, 0, 1], &[0, 1, 0]);
     let all = [a, b, c];
     replace(&mut rig, RAIL_1, 0, 1);
@@ -149,8 +152,8 @@ fn receives_that_were_posted_before_devices_were_paired_keep_their_keys() {
     assert_eq!(rig.poll_ids(), ok(&[1, 2]));
 }
 
-/// With re-routing a SEND is remembered for every device that rail 0 may come back on, whether it has one buffer or
-/// a list of them.
+/// With re-routing a SEND is remembered for every device that rail 0 may come back on, whether it
+/// has one buffer or a list of them.
 #[test]
 fn a_list_of_a_send_needs_keys_for_every_device_that_rail_0_may_move_to() {
     let setup = Setup {
@@ -176,8 +179,8 @@ fn a_list_of_a_send_needs_keys_for_every_device_that_rail_0_may_move_to() {
     assert_eq!(lkeys, [keys_on(1).lkey; 2]);
 }
 
-/// Of the device that it moved to, it uses the keys for the peer's device that rail 0 meets, for requests that were posted
-/// before as for those after.
+/// Of the device that it moved to, it uses the keys for the peer's device that rail 0 meets, for
+/// requests that were posted before as for those after.
 #[test]
 fn a_notify_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() {
     let keys = [key(0, 0), key(1, 1), key(1, 0)];
@@ -208,4 +211,39 @@ fn a_notify_queue_pair_on_another_device_than_rail_0_uses_the_keys_of_the_same_p
     rig.poll();
     let rkeys: Vec<_> = rig.notify().sends().iter().map(|send| send.rkey).collect();
     assert_eq!(rkeys, [key(0, 1).rkey]);
+}
+
+/// Defect 15: checked before anything changes; the next post works.
+#[test]
+fn defect_15_missing_keys_are_refused_before_anything_changes() {
+    let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
+    let missing = |device| Err(PostSendError::MissingKeys { device: DeviceId(device) });
+    for opcode in [Opcode::RdmaWrite, Opcode::RdmaWriteWithImm, Opcode::RdmaRead] {
+        let wr = SendWr { opcode, keys: &KEYS[..1], ..rig::write(1, 128) };
+        assert_eq!(rig.qp.post_send(&wr), missing(1));
+    }
+    for wr in [rig::send(1, 8), rig::fetch_add(1)] {
+        assert_eq!(rig.qp.post_send(&SendWr { keys: &KEYS[1..], ..wr }), missing(0));
+    }
+    let recv = RecvWr::data(1, local(8), &KEYS[1..]);
+    let missing = PostRecvError::MissingKeys { device: DeviceId(0) };
+    assert_eq!(rig.qp.post_recv(&recv), Err(missing));
+    assert_eq!((rig.qp.unreported_sends(), rig.qp.unreported_recvs()), (0, 0));
+    assert!(rig.rails.iter().all(|rail| rail.sends().is_empty() && rail.recvs().is_empty()));
+    rig.post([rig::write(2, 256)]);
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::RDMA_WRITE, 256)]);
+}
+
+/// Defect 15: the notify queue pair's device counts as well.
+#[test]
+fn defect_15_missing_keys_of_the_notify_device_are_refused() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 256), nic.cq(1, 256)];
+    let rails = [nic.qp(10, &cqs[0], LIMITS).0, nic.qp(11, &cqs[0], LIMITS).0];
+    let notify = nic.qp(20, &cqs[1], LIMITS).0;
+    let mut qp = <rig::TestQp>::new(Config::default(), rails, Some(notify)).unwrap();
+    let wr = SendWr { keys: &KEYS[..1], ..rig::write_imm(1, 128, 1) };
+    assert_eq!(qp.post_send(&wr), Err(PostSendError::MissingKeys { device: DeviceId(1) }));
+    let plain = SendWr { keys: &KEYS[..1], ..rig::write(1, 128) };
+    assert_eq!(qp.post_send(&plain), Ok(()), "a plain WRITE needs no notify");
 }

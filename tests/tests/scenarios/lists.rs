@@ -1,6 +1,5 @@
-//! Requests whose local bytes are a list of buffers.
-
-mod gathered;
+//! Requests whose local bytes are a list of buffers. `core/docs/architecture.md`, "Rails and
+//! batches".
 
 use crate::reroute::{RAIL_1, fail, fenced, spray};
 use polyrail_core::hardware::Refusal;
@@ -9,8 +8,10 @@ use polyrail_core::verbs::{
     DeviceId, DeviceKeys, LocalBuffer, LocalPart, Opcode, ReportOrder, SendRequest, SendWr,
     WcOpcode, WcStatus,
 };
-use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError};
 use polyrail_tests::rig::{self, KEYS, LOCAL, REMOTE, Rig, Setup, done, local, ok};
+
+mod gathered;
 
 /// Buffers of these lengths, a page apart, each with an lkey of its own.
 struct List {
@@ -38,7 +39,8 @@ fn post(rig: &mut Rig, wr: &SendWr<'_>, lengths: &[u32]) -> Result<(), PostSendE
     rig.qp.post_list(wr, &list.parts())
 }
 
-/// Which buffer a fragment is of, its offset there, its length, and its offset in the remote buffer.
+/// Which buffer a fragment is of, its offset there, its length, and its offset in the remote
+/// buffer.
 fn place(request: &SendRequest) -> (u32, u64, u32, u64) {
     let at = request.sge.lkey() - 1000;
     let offset = request.sge.addr() - LOCAL - u64::from(at) * 4096;
@@ -161,15 +163,6 @@ fn lost_fragments_are_posted_again_from_their_buffers() {
     rig.rails[0].complete_all();
     rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
     assert_eq!(rig.poll_ids(), ok(&[1]));
-}
-
-#[test]
-fn one_that_a_driver_refuses_is_forgotten_with_its_buffers() {
-    let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.rails[0].refuse_next(0, Refusal::Driver(5));
-    let refused = post(&mut rig, &rig::write(1, 0), &[64, 64]);
-    assert!(matches!(refused, Err(PostSendError::Driver { errno: 5, .. })), "{refused:?}");
-    assert_eq!((rig.qp.state(), rig.qp.unreported_sends()), (QpState::Ready, 0));
 }
 
 #[test]

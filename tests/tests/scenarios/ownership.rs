@@ -1,7 +1,7 @@
 //! A completion belongs to the queue pair whose device, number and tag it carries, and to no other,
-//! whatever the owner does with indices, numbers and places.
+//! whatever the owner does with indices, numbers and places. `core/docs/architecture.md`, "Tags".
 
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::{QpLimits, QueuePair, SendBatch};
 use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{Completion, DeviceId, RecvWr, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{AttachError, Event, VirtualCq};
@@ -175,7 +175,6 @@ fn a_successful_receive_is_never_taken_for_a_send() {
 
 #[test]
 fn requests_posted_behind_the_engines_back_are_the_callers() {
-    use polyrail_core::hardware::{QueuePair, SendBatch};
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128)]);
     let request = SendRequest { wr_id: 5, ..rig.rails[0].sends()[0] };
@@ -203,4 +202,31 @@ fn a_send_is_never_taken_for_a_receive() {
     let (seen, _) = rig.poll_events(usize::MAX);
     assert_eq!((seen.len(), seen.iter().all(is_foreign)), (1, true), "{seen:?}");
     assert_eq!(rig.qp.first_error(), None);
+}
+
+/// Defect 18: a completion after its virtual queue pair is gone belongs to the caller.
+#[test]
+fn defect_18_a_completion_after_detach_is_foreign() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256)]);
+    assert!(rig.cq.detach(0));
+    assert!(!rig.cq.detach(0), "only once");
+    rig.rails[0].complete(1);
+    let wr_id = rig.qp.rails().next().map(|_| rig.rails[0].take_doorbells()[0][0].wr_id);
+    let (events, _) = rig.poll_events(32);
+    let [Event::Foreign { device, completion }] = events[..] else { panic!("{events:?}") };
+    assert_eq!((device.0, completion.qp_num, Some(completion.wr_id)), (0, 10, wr_id));
+}
+
+/// Defect 18: the same when the virtual queue pair is dropped while it is attached.
+#[test]
+fn defect_18_a_completion_of_a_dropped_queue_pair_is_foreign() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails[1].complete(1);
+    let mut none: [rig::TestQp; 0] = [];
+    let mut events = Vec::new();
+    let polled = rig.cq.poll(&mut none[..], 32, |event| events.push(event));
+    assert_eq!((polled.events, polled.error), (1, None));
+    assert!(matches!(events[0], Event::Foreign { completion, .. } if completion.qp_num == 11));
 }

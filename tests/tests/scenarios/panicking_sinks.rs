@@ -1,17 +1,20 @@
-//! Sinks that panic: the poll that it happens in loses the event that the sink was given, and nothing else.
+//! Sinks that panic: the poll that panics loses the event that it passed to the sink, and nothing
+//! else. `core/docs/architecture.md`, "The virtual completion queue".
 
 use super::budgets::names;
 use super::completion_queue::{one_cq, qp};
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::{Completion, DeviceId, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::RailId;
 use polyrail_tests::rig::{self, Setup, Way};
 use polyrail_tests::scripted::QpHandle;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A sink that panics is the caller's fault, and costs one event: the one that it was given.
 #[test]
 fn a_sink_that_panics_loses_nothing_else() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     let run = |panics_at: usize, budget: usize| {
         let (nic, cqs, mut cq) = one_cq(1 << 14);
         let (mut set, handles): (Vec<_>, Vec<_>) = [(1, 10), (2, 20), (2, 30), (1, 40)]
@@ -71,9 +74,6 @@ fn a_sink_that_panics_loses_nothing_else() {
 /// queue pair than the one before it.
 #[test]
 fn after_a_sink_panicked_every_way_to_poll_goes_on() {
-    use polyrail_core::hardware::CompletionQueue;
-    use std::mem::MaybeUninit;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     let run = |way: Way| {
         let (nic, cqs, mut cq) = one_cq(1 << 14);
         let (mut set, handles): (Vec<_>, Vec<_>) =
@@ -115,7 +115,6 @@ fn after_a_sink_panicked_every_way_to_poll_goes_on() {
 /// A failure of an only rail is known to its queue pair before its completion finds budget.
 #[test]
 fn what_passed_through_and_waits_for_budget_is_counted_with_its_failures() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     let mut rig = Setup::spray(1).rig();
     rig.rails[0].inject(Completion::success(99, 0, WcOpcode::SEND));
     rig.post((0..4).map(|id| rig::send(id, 8)));
@@ -131,11 +130,10 @@ fn what_passed_through_and_waits_for_budget_is_counted_with_its_failures() {
     assert_eq!(names(rig.poll_events(32).0), [1, 2, 3]);
 }
 
-/// A queue pair that took completions in a poll whose sink panicked, and was detached before the next
-/// one, goes on when it is attached again: no more completions of it may come.
+/// A queue pair that took completions in a poll whose sink panicked, and was detached before the
+/// next one, goes on when it is attached again: no more completions of it may come.
 #[test]
 fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     let mut rig = Setup::spray(2).fragment(128).rig();
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     rig.post([rig::send(1, 8), rig::write(2, 256).with_flags(fenced)]);
@@ -153,10 +151,10 @@ fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
     assert_eq!(rig.run_dry().len(), 1, "request 2 waited for request 1 only");
 }
 
-/// What a sink that panicked left behind was taken out of the completion queue: that tells of it no more.
+/// What a sink that panicked left behind was taken out of the completion queue: that tells of it no
+/// more.
 #[test]
 fn a_poll_is_needed_after_a_sink_panicked() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     for rails in [1, 2] {
         let mut rig = Setup::spray(rails).fragment(128).rig();
         while rig.cq.needs_poll() {
@@ -177,7 +175,6 @@ fn a_poll_is_needed_after_a_sink_panicked() {
 /// The same while SENDs are flushed: each is given once, and in order.
 #[test]
 fn a_sink_that_panics_while_sends_are_flushed_loses_nothing_else() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     for panics_at in 0..9 {
         for budget in [1, 2, 3, usize::MAX] {
             let mut rig = Setup::spray(2).fragment(128).rig();

@@ -1,23 +1,15 @@
 //! SENDs and atomics over several rails: their place among fragmented requests.
+//! `core/docs/architecture.md`, "Order and buffer ownership" and "Routing over one rail and over
+//! several".
 
-use polyrail_core::hardware::Refusal;
-use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PassThroughOrder, PostSendError, RailId};
-use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+use polyrail_core::hardware::{QpLimits, Refusal};
+use polyrail_core::verbs::{LocalBuffer, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus};
+use polyrail_core::virtual_qp::{PassThroughOrder, PostRecvError, PostSendError, RailId};
+use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, QpHandle};
 
 fn unordered() -> Setup {
     Setup::spray(2).fragment(128).unordered()
-}
-
-#[test]
-fn with_nothing_ahead_a_send_goes_straight_through() {
-    let mut rig = Setup::spray(2).rig();
-    rig.post([rig::send(1, 64)]);
-    assert_eq!(rig.opcodes(0), [Opcode::Send]);
-    assert_eq!(rig.qp.unreported_sends(), 1);
-    rig.rails[0].complete(1);
-    assert_eq!(rig.poll(), [done(1, WcOpcode::SEND, 64)]);
 }
 
 #[test]
@@ -304,17 +296,6 @@ fn unordered_an_inline_send_that_had_to_wait_leaves_nothing_to_wait_for() {
     assert_eq!(rig.poll_ids(), ok(&[3]), "it took no place in the ring");
 }
 
-#[test]
-fn an_inline_send_fills_what_rail_0_takes_inline() {
-    let mut rig = Setup::spray(2).rig();
-    let max = LIMITS.max_inline_data;
-    let inline = SendFlags::SIGNALED | SendFlags::INLINE;
-    rig.post([rig::send(1, max).with_flags(inline)]);
-    let too_long = rig.qp.post_send(&rig::send(2, max + 1).with_flags(inline));
-    assert_eq!(too_long, Err(PostSendError::InlineTooLong { length: max + 1, max }));
-    assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, max)]);
-}
-
 /// It is signaled underneath, so that its credit comes back.
 #[test]
 fn an_unsignaled_send_is_swallowed_on_success() {
@@ -388,16 +369,6 @@ fn with_dqplb_a_send_over_several_rails_is_refused() {
 }
 
 #[test]
-fn a_send_that_the_driver_refuses_is_forgotten() {
-    let mut rig = Setup::spray(2).rig();
-    rig.rails[0].refuse_next(0, Refusal::Driver(22));
-    let refused = rig.qp.post_send(&rig::send(1, 64));
-    assert_eq!(refused, Err(PostSendError::Driver { rail: RailId::Data(0), errno: 22 }));
-    rig.post([rig::send(2, 64)]);
-    assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 64)]);
-}
-
-#[test]
 fn a_send_that_finds_the_drivers_queue_full_is_offered_again() {
     for setup in [unordered(), Setup::spray(2)] {
         let mut rig = setup.rig();
@@ -410,18 +381,7 @@ fn a_send_that_finds_the_drivers_queue_full_is_offered_again() {
 }
 
 #[test]
-fn with_rail_0_out_of_service_sends_are_refused() {
-    let mut rig = Setup::spray(2).rig();
-    assert!(rig.qp.set_rail_in_service(0, false));
-    assert_eq!(rig.qp.post_send(&rig::send(1, 64)), Err(PostSendError::RailDown));
-    assert!(rig.qp.set_rail_in_service(0, true));
-    rig.post([rig::send(1, 64)]);
-    assert_eq!(rig.run_dry().len(), 1);
-}
-
-#[test]
 fn an_empty_send_needs_no_keys() {
-    use polyrail_core::verbs::{LocalBuffer, SendWr};
     let mut rig = Setup::spray(2).rig();
     rig.post([SendWr::send(1, LocalBuffer::EMPTY, &[])]);
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, 0)]);
@@ -443,4 +403,34 @@ fn a_request_is_unreported_until_it_is_complete_whichever_way_it_takes() {
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[2]));
     assert_eq!(rig.qp.unreported_sends(), 0);
+}
+
+/// Defect 22: pass-through requests take credits of rail 0.
+#[test]
+fn defect_22_pass_through_takes_credits_of_rail_0() {
+    let mut rig = Setup::spray(2).fragment(128).depth(4).unordered().rig();
+    rig.post((0..3).map(|id| rig::send(id, 8)));
+    rig.post([rig::write(3, 16 * 128)]);
+    assert_eq!(rig.rails[0].sends().len(), 4, "three SENDs leave one credit");
+    assert_eq!(rig.rails[1].sends().len(), 4);
+    rig.post([rig::send(4, 8)]);
+    assert_eq!(rig.rails[0].sends().len(), 4, "a SEND without credit waits");
+    assert_eq!(rig.rails[0].slots(), 4);
+    assert_eq!(rig.run_dry().len(), 5);
+}
+
+/// Defect 22: on a single rail the driver's own queue-full is the back-pressure.
+#[test]
+fn defect_22_a_single_rail_reports_the_drivers_queue_full() {
+    let mut setup = Setup::spray(1);
+    setup.limits = QpLimits { max_send_wr: 2, max_recv_wr: 1, ..LIMITS };
+    let mut rig = setup.rig();
+    rig.post([rig::write(1, 8), rig::send(2, 8)]);
+    assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Err(PostSendError::QueueFull(RailId::Data(0))));
+    rig.qp.post_recv(&RecvWr::data(4, local(8), &KEYS)).unwrap();
+    let full = rig.qp.post_recv(&RecvWr::data(5, local(8), &KEYS));
+    assert_eq!(full, Err(PostRecvError::QueueFull(RailId::Data(0))));
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), [done(1, WcOpcode::RDMA_WRITE, 0)]);
+    assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Ok(()));
 }

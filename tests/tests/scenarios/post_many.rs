@@ -1,4 +1,5 @@
-//! Several requests with one call.
+//! Several requests with one call. `core/docs/architecture.md`, "The life of a request" and "Rails
+//! and batches".
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{SendFlags, SendWr};

@@ -1,4 +1,5 @@
-//! Completions that no correct NIC and no correct peer produces.
+//! Completions that no correct NIC and no correct peer produces. `core/docs/architecture.md`,
+//! "Tags" and "Failures".
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::MODULUS;
@@ -33,8 +34,8 @@ fn is_out_of_turn(rig: &mut Rig, completion: Completion) -> bool {
     is_ours
 }
 
-/// Completions of rail 0 under this name, good and bad, change nothing. Returns how many of them are
-/// protocol errors.
+/// Completions of rail 0 under this name, good and bad, change nothing. Returns how many of them
+/// are protocol errors.
 fn is_not_in_turn(rig: &mut Rig, wr_id: u64) -> u64 {
     let errors = [
         Completion::success(10, wr_id, WcOpcode::RDMA_WRITE),

@@ -1,5 +1,6 @@
-//! A refused call changes nothing: all that is inside of the virtual queue pair and of its NIC is compared with what
-//! it was before.
+//! A refused call changes nothing: the whole state of the virtual queue pair and of its NIC is
+//! compared with the state before the call. `core/docs/architecture.md`, "The life of a request",
+//! step 1.
 
 use polyrail_core::hardware::{CompletionQueue, QpLimits, Refusal};
 use polyrail_core::verbs::{
@@ -74,8 +75,8 @@ impl<E: Named> Met<E> {
         error
     }
 
-    /// A call that a driver refuses. What it refused is offered to it again with the next poll: only then is all
-    /// as it was before, but for whose turn it is.
+    /// A call that a driver refuses. What it refused is offered to it again with the next poll:
+    /// only then is all as it was before, but for whose turn it is.
     fn refused_by_driver<T>(&mut self, rig: &mut Rig, call: impl FnOnce(&mut Rig) -> Result<T, E>) {
         assert_eq!(rig.poll(), [], "nothing is left to do");
         let before = but_for_turns(&rig.qp);

@@ -1,9 +1,77 @@
-//! Requests that are reported when they are done, beside those that are reported in order.
+//! The order of reports: the order of posting, or the order of completion for requests that ask for
+//! it. `core/docs/architecture.md`, "Order and buffer ownership" and "One ring with four cursors".
 
 use crate::reroute::{RAIL_1, fail, fenced, spray};
-use polyrail_core::verbs::{ReportOrder, SendFlags, SendWr, WcStatus};
+use polyrail_core::verbs::{Imm, RecvWr, ReportOrder, SendFlags, SendWr, WcOpcode, WcStatus};
+use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::PostSendError;
-use polyrail_tests::rig::{self, Rig, Setup, ok};
+use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+
+/// Requests 1 (on rails 0 and 1), 2 (on rails 2 and 3) and 3 (on rail 0).
+fn abc() -> Rig {
+    let mut rig = Setup::spray(4).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 256), rig::write(3, 128)]);
+    rig
+}
+
+/// The requests complete in the order B, A, C, A.
+#[test]
+fn c_waits_for_b_even_though_a_is_reported() {
+    let mut rig = abc();
+    for (rail, expected) in [(2, vec![]), (0, vec![]), (0, vec![]), (1, ok(&[1]))] {
+        rig.rails[rail].complete(1);
+        assert_eq!(rig.poll_ids(), expected);
+    }
+    rig.rails[3].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2, 3]));
+}
+
+/// A batch gives the same results as its completions one by one.
+#[test]
+fn completions_in_one_batch_and_one_by_one_report_the_same() {
+    let wanted = {
+        let mut rig = abc();
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        rig.poll_ids()
+    };
+    assert_eq!(wanted, ok(&[1, 2, 3]));
+    let mut rig = abc();
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    let mut one_by_one = Vec::new();
+    while rig.nic.unpolled() > 0 || rig.qp.unreported_sends() > 0 {
+        let (events, _) = rig.poll_events(1);
+        one_by_one.extend(events.into_iter().filter_map(Event::completion));
+    }
+    let ids: Vec<_> = one_by_one.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ids, wanted);
+}
+
+/// Completions of receives never wait for pending sends.
+#[test]
+fn sends_and_receives_are_ordered_independently() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256)]);
+    let recv = RecvWr::notification(50);
+    rig.qp.post_recv(&recv).unwrap();
+    rig.notify().deliver_imm(Imm::from_number(9));
+    let mut expected = done(50, WcOpcode::RECV_RDMA_WITH_IMM, 0);
+    expected.imm = Some(9);
+    assert_eq!(rig.poll(), [expected]);
+    assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
+}
+
+/// Sends and receives are ordered separately; neither keeps the other waiting.
+#[test]
+fn finished_sends_and_receives_are_reported_in_turns() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    for id in [11, 12, 13] {
+        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
+        rig.notify().deliver_imm(Imm::from_number(0));
+    }
+    rig.post((1..=3).map(|id| rig::write(id, 128)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[11, 1, 12, 2, 13, 3]));
+}
 
 /// Fragments of 128 bytes, so that short requests take rails in turns.
 fn two_rails() -> Rig {

@@ -1,4 +1,5 @@
 //! A WRITE_WITH_IMM without data over several rails: a pure signal, which keeps its place.
+//! `core/docs/architecture.md`, "The schemes".
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::SequenceImm;
@@ -114,12 +115,4 @@ fn nobody_is_signaled_past_a_failure() {
     assert_eq!(rig.poll_ids(), [(1, WcStatus::REM_ACCESS_ERR), (2, flushed)]);
     assert_eq!(rig.notifies(), Vec::<Vec<u32>>::new());
     assert_eq!(rig.qp.state(), QpState::Error);
-}
-
-#[test]
-fn a_single_rail_takes_a_signal_as_it_is() {
-    let mut rig = Setup::spray(1).rig();
-    rig.post([signal(3)]);
-    let [request] = rig.rails[0].sends()[..] else { panic!("one request") };
-    assert_eq!((request.opcode, request.imm.number()), (Opcode::RdmaWriteWithImm, 3));
 }

@@ -1,4 +1,5 @@
-//! Lists on queue pairs that take several buffers with a request.
+//! Lists on queue pairs that take several buffers with one request. `core/docs/architecture.md`,
+//! "Rails and batches".
 
 use super::{List, post};
 use crate::reroute::{self, RAIL_0, RAIL_1, fail, fenced};
@@ -22,7 +23,8 @@ fn bytes(sge: &Sge) -> Bytes {
     (at, sge.addr() - LOCAL - u64::from(at) * 4096, sge.length())
 }
 
-/// What every doorbell of a rail brought: the place of each fragment in the remote buffer, and its bytes.
+/// What every doorbell of a rail brought: the place of each fragment in the remote buffer, and its
+/// bytes.
 fn rung(rig: &Rig, rail: usize) -> Vec<Vec<(u64, Vec<Bytes>)>> {
     let rail = &rig.rails[rail];
     let fragment = |request: &SendRequest| {

@@ -1,4 +1,5 @@
-//! What the two ends tell each other, as one of them hears and says it.
+//! The messages that one end sends, and how it handles the messages that it receives.
+//! `core/docs/rails-that-fail.md`, "Messages between the ends".
 
 use super::{RAIL_0, RAIL_1, dqplb, fail, failed, fenced, news, ready, spray};
 use polyrail_core::verbs::WcStatus;
@@ -162,9 +163,9 @@ fn a_peer_that_is_ahead_says_what_arrived_before() {
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::InService), "the peer is ready");
 }
 
-/// A message of the next generation ends this one, then adopts the next: each event names the generation that it is
-/// of, and none takes the place of another, however many generations the peer goes through. An owner that reads them
-/// after each message misses none.
+/// A message of the next generation ends this one, then adopts the next: each event names the
+/// generation that it is of, and none takes the place of another, however many generations the peer
+/// goes through. An owner that reads them after each message misses none.
 #[test]
 fn events_of_generations_that_are_adopted_come_in_their_order() {
     let mut rig = dqplb().rig();

@@ -1,4 +1,5 @@
-//! Requests that the peer counts: SENDs and notifies; and atomics, which nobody can.
+//! Requests whose arrival the peer counts (SENDs and notifies), and atomics, which it cannot count.
+//! `core/docs/rails-that-fail.md`, "What happens to requests".
 
 use super::{RAIL_0, fail, fenced, ready, spray};
 use polyrail_core::hardware::CompletionQueue;
@@ -8,7 +9,8 @@ use polyrail_core::virtual_qp::{Failure, PostSendError, QpState, RailId, RailSta
 use polyrail_tests::rig::{self, Rig, ok};
 use std::mem::MaybeUninit;
 
-/// Those that arrived are done; the others go out on the replacement of rail 0, before any new ones.
+/// Those that arrived are done; the others go out on the replacement of rail 0, before any new
+/// ones.
 #[test]
 fn sends_go_out_again_on_the_replacement_of_rail_0() {
     let mut rig = spray().rig();
@@ -57,7 +59,8 @@ fn sends_wait_for_rail_0_and_writes_do_not() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// Nobody knows whether a lost atomic was carried out: it fails, and the virtual queue pair with it.
+/// Nobody knows whether a lost atomic was carried out: it fails, and the virtual queue pair with
+/// it.
 #[test]
 fn a_lost_atomic_ends_the_virtual_queue_pair() {
     let mut rig = spray().rig();
@@ -154,7 +157,8 @@ fn a_fenced_send_behind_a_lost_one_goes_out() {
     assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
-/// SENDs are reported in order: one that arrived and was lost before one that goes out on the replacement.
+/// SENDs are reported in order: one that arrived and was lost before one that goes out on the
+/// replacement.
 #[test]
 fn a_send_that_arrived_is_reported_before_the_next_one() {
     let mut rig = spray().rig();
@@ -180,7 +184,8 @@ fn poll_one_completion(rig: &mut Rig) -> Vec<VirtualWc> {
     wcs
 }
 
-/// Given up between the flush of the first notify of a batch and that of the second: neither succeeded.
+/// Given up between the flush of the first notify of a batch and that of the second: neither
+/// succeeded.
 #[test]
 fn a_batch_of_notifies_that_is_partly_lost_fails_whole() {
     let mut rig = spray().rig();
@@ -196,7 +201,8 @@ fn a_batch_of_notifies_that_is_partly_lost_fails_whole() {
     assert_eq!(reports, [(1, flushed), (2, flushed)]);
 }
 
-/// Given up while one SEND is lost and the next one still in flight: each is reported once, in order.
+/// Given up while one SEND is lost and the next one still in flight: each is reported once, in
+/// order.
 #[test]
 fn sends_that_are_lost_and_in_flight_are_flushed_in_order() {
     let mut rig = spray().unordered().rig();

@@ -1,4 +1,5 @@
-//! Fragments that were lost with their rail.
+//! Fragments that were lost with their rail. `core/docs/rails-that-fail.md`, "What happens to
+//! requests".
 
 use super::{RAIL_0, RAIL_1, dqplb, fail, fenced, ready, spray};
 use polyrail_core::hardware::{QpLimits, Refusal};
@@ -72,7 +73,8 @@ fn what_was_lost_goes_first_in_parts_if_need_be() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// Numbers must not arrive twice: after the fence, those beyond what arrived, with their old numbers.
+/// Numbers must not arrive twice: after the fence, those beyond what arrived, with their old
+/// numbers.
 #[test]
 fn numbered_fragments_wait_for_the_fence_and_keep_their_numbers() {
     let mut rig = dqplb().rig();
@@ -227,8 +229,8 @@ fn a_driver_that_refuses_the_rest_of_a_batch_is_a_failed_rail() {
     }
 }
 
-/// A driver that refuses everything: the other rails carry the request that was refused, and the caller
-/// hears nothing of it.
+/// A driver that refuses everything: the other rails carry the request that was refused, and the
+/// caller hears nothing of it.
 #[test]
 fn a_driver_that_refuses_is_a_failed_rail() {
     let mut rig = spray().rig();

@@ -1,4 +1,5 @@
-//! Where re-routing ends.
+//! Where re-routing ends. `core/docs/rails-that-fail.md`, "Which errors are a rail's fault" and
+//! "What each owner must do".
 
 use super::{RAIL_0, RAIL_1, fail, fenced, spray};
 use polyrail_core::hardware::{QpLimits, Refusal};
@@ -173,7 +174,8 @@ fn setup_without_rerouting_is_as_it_was() {
     assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
 }
 
-/// A queue pair that answers may still carry out what is on its way: nothing is told before it is silent.
+/// A queue pair that answers may still carry out what is on its way: nothing is told before it is
+/// silent.
 #[test]
 fn a_queue_pair_that_still_answers_is_not_fenced() {
     let mut rig = spray().rig();
@@ -206,8 +208,8 @@ fn completions_of_a_queue_pair_that_is_no_more_tell_nothing() {
     assert_eq!(rig.qp.protocol_errors(), 0);
 }
 
-/// Given up while a fence is awaited: what was posted again and acknowledged may still be written by what
-/// was lost, so it is no success.
+/// Given up while a fence is awaited: what was posted again and acknowledged may still be written
+/// by what was lost, so it is no success.
 #[test]
 fn without_its_fence_a_request_that_was_posted_again_is_no_success() {
     let mut rig = spray().rig();

@@ -1,4 +1,5 @@
-//! Rails that fail while others take over: one end, whose peer is played by the test.
+//! Rails that fail while others take over, seen from one end; the test plays the peer.
+//! `core/docs/rails-that-fail.md`: the documentation of each module names the heading.
 
 mod control;
 mod counted;

@@ -1,4 +1,5 @@
-//! Batches that a driver took in part when their rail failed, and what is posted again out of its order.
+//! Batches of which a driver had accepted a part when their rail failed, and requests that are
+//! posted again out of order. `core/docs/rails-that-fail.md`, "What happens to requests".
 
 use super::{RAIL_0, RAIL_1, dqplb, fenced, ready, spray};
 use polyrail_core::hardware::Refusal;
@@ -13,8 +14,8 @@ fn numbers(rig: &Rig, rail: usize, last: u32) -> Vec<u32> {
     imms.map(|sent| (0..16).find(|number| imm(*number) == sent).expect("a number")).collect()
 }
 
-/// The peer takes receives for what was posted. What the driver never took is neither due nor lost there: counted, it
-/// would pass for arrived, or the peer for one that lost completions.
+/// The peer takes receives for what was posted. What the driver never took is neither due nor lost
+/// there: counted, it would pass for arrived, or the peer for one that lost completions.
 #[test]
 fn of_a_batch_that_was_taken_in_part_only_what_was_taken_can_have_arrived() {
     for arrived in 0..=2 {
@@ -62,7 +63,8 @@ fn of_notifies_that_were_taken_in_part_only_those_taken_can_have_arrived() {
     }
 }
 
-/// The oldest number in flight is not that of the front any more: the sender must not run ahead of the peer's window.
+/// The oldest number in flight is not that of the front any more: the sender must not run ahead of
+/// the peer's window.
 #[test]
 fn what_is_posted_again_keeps_the_sender_within_the_window() {
     let mut rig = dqplb().rig();

@@ -1,4 +1,5 @@
-//! Receives that were posted to a rail that failed.
+//! Receives that were posted to a rail that failed. `core/docs/rails-that-fail.md`, "What happens
+//! to requests".
 
 use super::{RAIL_0, RAIL_1, dqplb, fenced, ready, spray};
 use polyrail_core::verbs::{Imm, RecvWr, WcStatus};
@@ -46,7 +47,8 @@ fn a_replacement_has_all_receives_before_ready_is_told() {
     assert_eq!(rig.poll_ids(), ok(&[1]), "completions are taken while it joins");
 }
 
-/// Notification receives of SPRAY wait for the replacement, in order, and those posted meanwhile behind.
+/// Notification receives of SPRAY wait for the replacement, in order, and those posted meanwhile
+/// behind.
 #[test]
 fn notification_receives_are_posted_again_in_order() {
     let mut rig = spray().rig();
@@ -106,7 +108,8 @@ fn receives_that_wait_for_a_rail_are_flushed_when_all_is_given_up() {
     assert_eq!(rig.told(), [ControlMessage::Error]);
 }
 
-/// What a sender's device says of a port that is down, a receiver's says of a buffer that is too short.
+/// What a sender's device says of a port that is down, a receiver's says of a buffer that is too
+/// short.
 #[test]
 fn a_bad_buffer_of_a_receive_is_no_failure_of_its_rail() {
     let fails = |mut rig: Rig| {

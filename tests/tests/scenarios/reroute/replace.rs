@@ -1,4 +1,5 @@
-//! Queue pairs that are to take a rail's place.
+//! Queue pairs that take a rail's place. `core/docs/rails-that-fail.md`, "States" and "What each
+//! owner must do".
 
 use super::{RAIL_0, RAIL_1, fail, fenced, ready, replace, spray};
 use polyrail_core::hardware::{CompletionQueue, QpLimits, Refusal};
@@ -121,8 +122,8 @@ fn a_replacement_on_another_device_uses_its_keys() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// Maintenance of rail 0 while a SEND is lost on it, and the other way round: the SEND was accepted, so it goes out on
-/// the queue pair that takes the place of the lost one.
+/// Maintenance of rail 0 while a SEND is lost on it, and the other way round: the SEND was
+/// accepted, so it goes out on the queue pair that takes the place of the lost one.
 #[test]
 fn a_send_that_rail_0_lost_goes_again_whatever_its_owner_wants() {
     for maintenance_first in [false, true] {
@@ -146,8 +147,8 @@ fn a_send_that_rail_0_lost_goes_again_whatever_its_owner_wants() {
     }
 }
 
-/// The peer is ready, so that the rail is in service at once; then its driver refuses receives. An owner that goes by the
-/// last event knows that the rail has failed.
+/// The peer is ready, so that the rail is in service at once; then its driver refuses receives. An
+/// owner that goes by the last event knows that the rail has failed.
 #[test]
 fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
     let mut rig = super::dqplb().rig();
@@ -166,8 +167,9 @@ fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
     assert!(rig.qp.rail_state(RAIL_1).is_some_and(|state| state != RailState::InService));
 }
 
-/// Two rails that completed nowhere when they were attached: their completions are fed. The one whose queue pair is
-/// replaced by one of a queue that was added meanwhile has entries there from then on, and nobody else's.
+/// Two rails that completed nowhere when they were attached: their completions are fed. The one
+/// whose queue pair is replaced by one of a queue that was added meanwhile has entries there from
+/// then on, and nobody else's.
 #[test]
 fn a_replacement_takes_the_entries_that_it_needs_and_gives_back_those_that_were_reserved() {
     let nic = Nic::new();

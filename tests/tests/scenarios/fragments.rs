@@ -1,10 +1,9 @@
-//! Fragments: where they go, what waits, what resumes. The examples are those of the C++ design
-//! that polyrail implements.
+//! Fragments: where a request is cut, what each fragment carries, what waits and what resumes.
+//! `core/docs/architecture.md`, "The life of a request" and "Rails and batches";
+//! `core/docs/reference.md`, defect 14.
 
-use polyrail_core::internals::WrTracker;
-use polyrail_core::verbs::{SendFlags, WcOpcode};
-use polyrail_core::virtual_qp::RailId;
-use polyrail_core::virtual_qp::TrackerFull;
+use polyrail_core::verbs::{SendFlags, SendRequest, SendWr, WcOpcode};
+use polyrail_core::virtual_qp::{PostSendError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
 
@@ -43,23 +42,6 @@ fn a_rails_share_is_one_batch_whose_last_fragment_alone_is_signaled() {
     rig.rails[1].complete(1);
     assert_eq!(rig.nic.unpolled(), 2, "two completions for three fragments");
     assert_eq!(rig.poll(), [done(42, WcOpcode::RDMA_WRITE, 3 * KB_100)]);
-}
-
-#[test]
-fn the_last_fragment_is_shorter() {
-    let mut rig = Setup::spray(2).fragment(1024).rig();
-    rig.post([rig::write(1, 2 * 1024 + 1)]);
-    assert_eq!(rig.pieces(0), [[inner(write(0, 1024)), write(1024, 1024)]]);
-    assert_eq!(rig.pieces(1), [[write(2048, 1)]]);
-}
-
-#[test]
-fn what_fits_one_fragment_is_one_fragment() {
-    let mut rig = Setup::spray(4).fragment(1024).rig();
-    rig.post([rig::write(1, 1024), rig::write(2, 1)]);
-    assert_eq!(rig.pieces(0), [[write(0, 1024)]]);
-    assert_eq!(rig.pieces(1), [[write(0, 1)]]);
-    assert_eq!(rig.run_dry().len(), 2);
 }
 
 #[test]
@@ -109,46 +91,6 @@ fn requests_behind_a_waiting_one_wait_too() {
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
 
-/// The C++ design describes its map and its two queues by this table. Here they are one ring with
-/// cursors, so the columns are the ring's counts and fronts.
-#[test]
-fn the_trackers_queues_evolve_as_in_the_table() {
-    let mut tracker = WrTracker::<u32, 4>::new(0);
-    let id = tracker.add(7).unwrap();
-    assert_eq!(tracker.find(id), Some(&7));
-    assert_eq!((tracker.front_pending(), tracker.unreported_count()), (Some(id), 1));
-
-    tracker.pop_pending();
-    assert_eq!((tracker.front_pending(), tracker.pending_count()), (None, 0));
-    assert_eq!((tracker.front_in_flight(), tracker.unreported_count()), (Some(id), 1));
-
-    *tracker.find_mut(id).unwrap() -= 1;
-    assert_eq!(tracker.front_finished(), None, "partial completions change no queue");
-
-    tracker.pop_in_flight();
-    assert_eq!(tracker.front_finished(), Some(id));
-    tracker.pop_finished();
-    assert_eq!((tracker.find(id), tracker.unreported_count()), (None, 0));
-    tracker.invariants();
-}
-
-/// Ids count up and are not reused, so that a late completion cannot name another request.
-#[test]
-fn the_tracker_never_gives_an_id_twice_and_refuses_when_full() {
-    let mut tracker = WrTracker::<u8, 2>::new(0);
-    for expected in 0..5 {
-        assert_eq!(tracker.add(1), Ok(expected));
-        tracker.pop_pending();
-        tracker.pop_in_flight();
-        tracker.pop_finished();
-    }
-    tracker.add(1).unwrap();
-    tracker.add(2).unwrap();
-    assert_eq!(tracker.add(3), Err(TrackerFull { capacity: 2 }));
-    assert_eq!(tracker.take_back(), Some(2));
-    assert_eq!(tracker.add(4), Ok(6));
-}
-
 #[test]
 fn users_may_give_the_same_name_twice() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -171,4 +113,80 @@ fn credits_are_bounded_by_config_queue_pair_and_type() {
         assert_eq!(rig.qp.counters(RailId::Data(0)).unwrap().doorbells, 1);
         assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 128 * 64)]);
     }
+}
+
+/// Defect 14: `length + max_msg_size` overflows 32 bits in the reference.
+#[test]
+fn defect_14_the_largest_fragment_size_does_not_overflow() {
+    let largest = u32::MAX - 127;
+    let mut setup = Setup::spray(2).fragment(largest);
+    setup.limits.max_msg_size = u32::MAX;
+    let mut rig = setup.rig();
+    rig.post([rig::write(1, u32::MAX), rig::read(2, largest)]);
+    assert_eq!(rig.pieces(0)[0], [write(0, largest)]);
+    assert_eq!(rig.pieces(1)[0], [write(u64::from(largest), 127)]);
+    assert_eq!(rig.run_dry().len(), 2);
+}
+
+/// Defect 14: 4 GiB - 1 in 4 fragments, and in 2^20; every one is checked.
+#[test]
+fn defect_14_the_longest_request_covers_every_byte_once() {
+    covers_every_byte_once(1 << 30, 4);
+    covers_every_byte_once(4096, 1 << 20);
+}
+
+/// Defect 14: the maximum number of fragments. Takes some seconds without optimisation.
+#[test]
+#[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
+fn defect_14_the_longest_request_in_the_shortest_fragments_covers_every_byte_once() {
+    covers_every_byte_once(128, 1 << 25);
+}
+
+fn covers_every_byte_once(fragment: u32, expected_fragments: u64) {
+    let setup = Setup::spray(3).fragment(fragment).depth(1024).deep();
+    let mut rig: Rig<3, 1024, 2> = setup.build();
+    rig.post([rig::write(1, u32::MAX)]);
+    let mut bytes = 0u64;
+    let mut fragments = 0u64;
+    let mut ends = std::collections::BTreeSet::from([0u64]);
+    let mut reported = Vec::new();
+    while rig.qp.unreported_sends() > 0 {
+        for rail in &rig.rails {
+            for batch in rail.take_doorbells() {
+                let (start, end) = span(&batch, fragment);
+                fragments += batch.len() as u64;
+                bytes += end - start;
+                assert!(ends.insert(end), "no byte twice");
+            }
+            rail.complete_all();
+        }
+        reported.extend(rig.poll());
+    }
+    assert_eq!(reported, [done(1, WcOpcode::RDMA_WRITE, u32::MAX)]);
+    assert_eq!((bytes, fragments), (u64::from(u32::MAX), expected_fragments));
+    assert_eq!(ends.last(), Some(&u64::from(u32::MAX)));
+}
+
+/// Where a batch of consecutive fragments starts and ends.
+fn span(batch: &[SendRequest], fragment: u32) -> (u64, u64) {
+    let start = batch[0].sge.addr() - rig::LOCAL;
+    let mut end = start;
+    for request in batch {
+        assert_eq!(request.sge.addr() - rig::LOCAL, end);
+        assert_eq!(request.remote_addr - rig::REMOTE, end);
+        assert_eq!(end % u64::from(fragment), 0);
+        end += u64::from(request.sge.length());
+    }
+    (start, end)
+}
+
+/// Defect 14: a remote range past the end of the address space.
+#[test]
+fn defect_14_a_remote_range_that_wraps_is_refused() {
+    let mut rig = Setup::spray(2).rig();
+    let addr = u64::MAX - 99;
+    let wr = SendWr { remote_addr: addr, ..rig::write(1, 100) };
+    assert_eq!(rig.qp.post_send(&wr), Err(PostSendError::RemoteRange { addr, length: 100 }));
+    rig.post([SendWr { remote_addr: addr - 1, ..rig::write(2, 100) }]);
+    assert_eq!(rig.run_dry().len(), 1);
 }

@@ -1,4 +1,5 @@
-//! Defect 20: the connection card is read strictly.
+//! The connection card is read strictly. `core/docs/reference.md`, defect 20; `core/docs/wire.md`,
+//! "Connection cards".
 
 use polyrail::card::{CardError, ConnectionCard, MAX_CARD_BYTES};
 use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow, RailFailure};

@@ -1,8 +1,9 @@
-//! SPRAY's notifies, and its receives: the examples of the C++ design that polyrail implements.
+//! SPRAY's notifies: when they go out, in which order, and for which requests none goes out.
+//! `core/docs/architecture.md`, "The schemes".
 
-use polyrail_core::hardware::{QpLimits, QueuePair};
-use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
+use polyrail_core::hardware::{QpLimits, QueuePair, Refusal};
+use polyrail_core::verbs::{Opcode, RecvWr, SendFlags, SendRequest, WcOpcode, WcStatus};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::scripted::LIMITS;
 use polyrail_tests::view::write;
@@ -45,23 +46,26 @@ fn with_notify_slots(max_send_wr: u32) -> Rig {
     Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig()
 }
 
-/// The notify queue pair is full when the data of several requests is complete. Their notifies go
-/// out as far as there are credits, and not one for each round trip.
+/// A notify queue pair that is full, by its own limit or by the configured one, holds up notifies
+/// and nothing else. They go out as far as there are credits, and not one for each round trip.
 #[test]
-fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
-    let mut rig = with_notify_slots(2);
-    rig.post((0..5).map(|id| rig::write_imm(id, 256, id as u32)));
-    rig.rails.iter().for_each(|rail| rail.complete_all());
-    assert_eq!(rig.poll(), []);
-    assert_eq!(rig.notifies(), [[0, 1]], "two credits");
-    rig.notify().complete(2);
-    assert_eq!(rig.poll_ids(), ok(&[0, 1]));
-    assert_eq!(rig.notifies(), [[2, 3]]);
-    rig.notify().complete(2);
-    assert_eq!(rig.poll_ids(), ok(&[2, 3]));
-    assert_eq!(rig.notifies(), [[4]]);
-    rig.notify().complete(1);
-    assert_eq!(rig.poll_ids(), ok(&[4]));
+fn notifies_without_credits_wait_for_an_acknowledgement() {
+    let configured = Setup::spray(2).fragment(128).depth(2).rig();
+    for (limit, mut rig) in [("its own", with_notify_slots(2)), ("configured", configured)] {
+        rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.notifies(), [[1, 2]], "{limit}");
+        rig.post([rig::write(5, 128)]);
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.notifies(), NONE, "{limit}");
+        rig.notify().complete_all();
+        assert_eq!(rig.poll_ids(), ok(&[1, 2]));
+        assert_eq!(rig.notifies(), [[3, 4]], "{limit}");
+        rig.notify().complete_all();
+        assert_eq!(rig.poll_ids(), ok(&[3, 4, 5]));
+    }
 }
 
 /// A notify means that every earlier request is complete too, those
@@ -98,6 +102,24 @@ fn requests_without_notify_between_two_notifies_do_not_part_them() {
     assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
 }
 
+/// Defect 4: all notifies that are ready go out together, in order, as credits allow.
+#[test]
+fn defect_04_notifies_of_ready_requests_go_out_together() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post((0..8).map(|id| rig::write_imm(id, 256, 100 + id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [(100..108).collect::<Vec<_>>()], "one doorbell");
+    let signaled: Vec<_> = rig.notify().sends().iter().map(signaled).collect();
+    assert_eq!(signaled, [false, false, false, false, false, false, false, true]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[0, 1, 2, 3, 4, 5, 6, 7]));
+}
+
+fn signaled(request: &SendRequest) -> bool {
+    request.flags.contains(SendFlags::SIGNALED)
+}
+
 /// RDMA must be signaled, WRITE_WITH_IMM excepted: its success is then not reported.
 #[test]
 fn an_unsignaled_write_with_imm_is_notified_and_not_reported() {
@@ -129,40 +151,8 @@ fn write_with_imm_needs_a_notify_queue_pair() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Receives beyond the notify queue pair's capacity wait, in order.
-#[test]
-fn receives_beyond_the_notify_queue_pairs_capacity_wait_in_order() {
-    let notify_limits = QpLimits { max_recv_wr: 2, ..LIMITS };
-    let mut rig: Rig = Setup { notify_limits, ..Setup::spray(2) }.build();
-    for id in 0..5 {
-        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
-    }
-    assert_eq!(rig.notify().recvs().len(), 2);
-    for id in 0..5u64 {
-        rig.notify().deliver_imm(Imm::from_number(100 + id as u32));
-        let wcs = rig.poll();
-        assert_eq!(wcs.len(), 1);
-        assert_eq!((wcs[0].wr_id, wcs[0].imm), (id, Some(100 + id as u32)));
-        assert_eq!(rig.notify().recvs().len() as u64, (4 - id).min(2));
-    }
-}
-
-#[test]
-fn receives_that_a_full_driver_refused_are_offered_again_at_the_next_poll() {
-    use polyrail_core::hardware::Refusal;
-    let mut rig = Setup::spray(2).rig();
-    rig.notify().refuse_next_recv(0, Refusal::QueueFull);
-    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
-    rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
-    assert_eq!(rig.poll(), []);
-    assert_eq!(rig.notify().recvs().len(), 2);
-    rig.notify().deliver_imm(Imm::from_number(0));
-    assert_eq!(rig.poll_ids(), ok(&[1]));
-}
-
 #[test]
 fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
-    use polyrail_core::hardware::Refusal;
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post((0..4).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
@@ -179,21 +169,73 @@ fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
     assert_eq!((counters.send_requests, counters.doorbells, counters.bytes), (4, 2, 0));
 }
 
-/// A notify queue pair that is full holds up notifies, and nothing else.
+/// Defect 3: no notify for failed data, nor past it.
 #[test]
-fn notifies_without_credits_wait_for_an_acknowledgement() {
-    let mut rig = Setup::spray(2).fragment(128).depth(2).rig();
-    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
-    rig.rails.iter().for_each(|rail| rail.complete_all());
+fn defect_03_the_receiver_is_not_notified_of_failed_data_nor_past_it() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post((1..=3).map(|id| rig::write_imm(id, 256, id as u32)));
+    rig.rails[0].complete(1);
+    rig.rails[1].complete(1);
     assert_eq!(rig.poll(), []);
-    assert_eq!(rig.notifies(), [[1, 2]]);
-    rig.post([rig::write(5, 128)]);
-    rig.rails.iter().for_each(|rail| rail.complete_all());
-    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1]]);
+    rig.rails[0].complete(2);
+    rig.rails[1].fail(WcStatus::REM_OP_ERR);
+    assert_eq!(rig.poll(), [], "request 1 waits for its notify");
+    rig.notify().complete(1);
+    let expected = [
+        (1, WcStatus::SUCCESS),
+        (2, WcStatus::REM_OP_ERR),
+        // Its fragment on rail 1 was flushed; that on rail 0 arrived.
+        (3, WcStatus::WR_FLUSH_ERR),
+    ];
+    assert_eq!(rig.poll_ids(), expected);
     assert_eq!(rig.notifies(), Vec::<Vec<u32>>::new());
-    rig.notify().complete_all();
-    assert_eq!(rig.poll_ids(), ok(&[1, 2]));
-    assert_eq!(rig.notifies(), [[3, 4]]);
-    rig.notify().complete_all();
-    assert_eq!(rig.poll_ids(), ok(&[3, 4, 5]));
+}
+
+/// Defect 3, the other side: data complete, notify not sent when a *later* request fails.
+#[test]
+fn defect_03_data_whose_notify_was_not_sent_is_flushed_not_successful() {
+    let mut rig = with_notify_slots(1);
+    rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails[0].complete(1);
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1]], "one slot: the notify of 2 waits");
+    rig.rails[0].fail(WcStatus::LOC_PROT_ERR);
+    assert_eq!(rig.poll(), []);
+    rig.notify().complete(1);
+    let expected =
+        [(1, WcStatus::SUCCESS), (2, WcStatus::WR_FLUSH_ERR), (3, WcStatus::LOC_PROT_ERR)];
+    assert_eq!(rig.poll_ids(), expected);
+    assert_eq!(rig.notifies(), Vec::<Vec<u32>>::new());
+}
+
+/// Defect 23: a driver's error on notifies surfaces, and the request does not succeed.
+#[test]
+fn defect_23_an_error_while_posting_notifies_surfaces() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.notify().refuse_all(Some(Refusal::Driver(19)));
+    rig.post([rig::write_imm(1, 256, 1), rig::write_imm(2, 256, 2)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    let mut reports = rig.poll_ids();
+    reports.extend(rig.poll_ids());
+    assert_eq!(reports, [(1, WcStatus::GENERAL_ERR), (2, WcStatus::WR_FLUSH_ERR)]);
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.rail, error.errno), (RailId::Notify, Some(19)));
+    assert_eq!(rig.qp.state(), QpState::Error);
+}
+
+/// Defect 23: the same for a notify that fails on its way.
+#[test]
+fn defect_23_a_failed_notify_fails_its_request_and_flushes_those_behind() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post((1..=3).map(|id| rig::write_imm(id, 256, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1, 2, 3]]);
+    rig.notify().fail_after(1, WcStatus::RNR_RETRY_EXC_ERR);
+    let expected =
+        [(1, WcStatus::SUCCESS), (2, WcStatus::RNR_RETRY_EXC_ERR), (3, WcStatus::WR_FLUSH_ERR)];
+    assert_eq!(rig.poll_ids(), expected);
+    assert_eq!(rig.qp.first_error().unwrap().rail, RailId::Notify);
 }
