@@ -1,5 +1,5 @@
-//! An allocator that counts, thread by thread, since tests and simulations run side by side, and for
-//! all threads together.
+//! An allocator that counts, thread by thread, since tests and simulations run side by side, and
+//! for all threads together.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -372,8 +372,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         std::iter::from_fn(|| self.qp.take_rail_event()).collect()
     }
 
-    /// Puts a queue pair with this number, on the device of the first completion queue, in the place of a
-    /// rail that is down.
+    /// Puts a queue pair with this number, on the device of the first completion queue, in the
+    /// place of a rail that is down.
     pub fn replace(&mut self, rail: RailId, generation: u16, qp_num: u32) -> QpHandle {
         let limits = self.rails[0].limits();
         let (queue_pair, handle) = self.nic.qp(qp_num, &self.cqs[0], limits);

@@ -1,7 +1,7 @@
 //! Two ends whose rails fail: by seed, and in every order of small worlds.
 //!
-//! `ENDS_SEEDS=n` runs n seeds; `simulate ends` runs many more of them; `simulate ends --states n` explores
-//! n states of each small world.
+//! `ENDS_SEEDS=n` runs n seeds; `simulate ends` runs many more of them; `simulate ends --states n`
+//! explores n states of each small world.
 
 use polyrail_tests::ends::{Shape, Summary};
 use polyrail_tests::search::{Bounds, Failure, attempt, explore_all};

@@ -1,8 +1,9 @@
 //! Every interleaving of small configurations: two rails, up to three requests, up to six
 //! completions, one fault. Nothing is sampled; their number is printed.
 //!
-//! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, signals, those of more
-//! fragments than rails and those that are reported when they are done, come alone or in pairs, with each other and with the plain ones.
+//! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, signals, those of
+//! more fragments than rails and those that are reported when they are done, come alone or in
+//! pairs, with each other and with the plain ones.
 //!
 //! `ENUMERATION=all` runs them all; otherwise two requests without a fault, or one with a fault.
 

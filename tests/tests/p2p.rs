@@ -1,7 +1,7 @@
 //! Simulated worlds of connections of the p2p protocol.
 //!
-//! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them; `simulate p2p --states n` explores
-//! n states of each small world.
+//! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them; `simulate p2p --states n`
+//! explores n states of each small world.
 
 use polyrail_tests::p2p::{Shape, Summary, on_large_stack};
 use polyrail_tests::search::{Bounds, Explored, Failure, Small as _, attempt, explore_all};

@@ -1,6 +1,6 @@
-//! Nothing allocates between a handle of messages and its outcome, neither in the producer's thread nor in the progress
-//! thread: messages that wait for their buffers, receives that wait for room, eight buffers, flushes, and every way to
-//! wait.
+//! Nothing allocates between a handle of messages and its outcome, neither in the producer's thread
+//! nor in the progress thread: messages that wait for their buffers, receives that wait for room,
+//! eight buffers, flushes, and every way to wait.
 //!
 //! A single test: the allocations of all threads are counted.
 

@@ -1,5 +1,5 @@
-//! Nothing allocates between a handle and its completion, neither in the producer's thread nor in the
-//! progress thread: every kind of request, requests that wait for room, and every way to wait.
+//! Nothing allocates between a handle and its completion, neither in the producer's thread nor in
+//! the progress thread: every kind of request, requests that wait for room, and every way to wait.
 //!
 //! A single test: the allocations of all threads are counted.
 

@@ -53,8 +53,8 @@ impl Other {
         Self { qp, rails, memory: rig.target(1 << 12) }
     }
 
-    /// Posts WRITEs of this many bytes. Over a single rail names are the driver's, and these devices take the
-    /// engine's only.
+    /// Posts WRITEs of this many bytes. Over a single rail names are the driver's, and these
+    /// devices take the engine's only.
     fn post(&mut self, ids: impl IntoIterator<Item = u64>, length: u32) {
         let Self { qp, memory, .. } = self;
         for id in ids {
@@ -73,7 +73,8 @@ impl Other {
         self.rails.iter().for_each(|at| rig.fabric.run_only(*at));
     }
 
-    /// Polls the receiver's completion queues for both targets. Returns the names of what is reported.
+    /// Polls the receiver's completion queues for both targets. Returns the names of what is
+    /// reported.
     fn poll(&mut self, rig: &mut Rig, budget: usize) -> Vec<u64> {
         let mut reported = Vec::new();
         let receiver: &mut dyn CompletionTarget = &mut rig.connections[0].receiver;
@@ -98,8 +99,8 @@ fn failed_receiver() -> Rig {
     rig
 }
 
-/// What passed through and found no budget comes before what is found while the completion queue is emptied, whose
-/// turn it may be.
+/// What passed through and found no budget comes before what is found while the completion queue is
+/// emptied, whose turn it may be.
 #[test]
 fn what_waits_for_budget_comes_before_what_emptying_a_completion_queue_finds() {
     for polls in 1..=2 {
@@ -115,8 +116,9 @@ fn what_waits_for_budget_comes_before_what_emptying_a_completion_queue_finds() {
     }
 }
 
-/// While the queue is emptied for one queue pair of a receiver, completions of another one come. The receiver may then ask
-/// that one's driver for its word, with which more completions appear: the empty queue says nothing of them.
+/// While the queue is emptied for one queue pair of a receiver, completions of another one come.
+/// The receiver may then ask that one's driver for its word, with which more completions appear:
+/// the empty queue says nothing of them.
 #[test]
 fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_seen_empty() {
     let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
@@ -152,7 +154,8 @@ fn whoever_is_polled_for_while_a_completion_queue_is_emptied_goes_on_at_once() {
     assert_eq!(posted, 2, "what had waited for the two rails");
 }
 
-/// A completion queue that is full of what is others' is not seen empty before it has given out all of it.
+/// A completion queue that is full of what is others' is not seen empty before it has given out all
+/// of it.
 #[test]
 fn a_queue_pair_whose_immediate_waits_behind_completions_of_others_was_not_seen_empty() {
     let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
@@ -186,8 +189,8 @@ fn assert_no_share_was_written_twice(rig: &Rig) {
     assert_eq!(once.len(), shares.len(), "a share is written again that had arrived: {shares:x?}");
 }
 
-/// Requests of others that pass straight through all the time do not keep a queue pair that failed from being drained,
-/// however small the budget is: what waits for it would wait as long.
+/// Requests of others that pass straight through all the time do not keep a queue pair that failed
+/// from being drained, however small the budget is: what waits for it would wait as long.
 #[test]
 fn a_queue_pair_is_drained_while_others_on_its_completion_queue_are_busy() {
     for budget in [usize::MAX, 40, 8, 2, 1] {

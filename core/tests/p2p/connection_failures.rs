@@ -200,7 +200,8 @@ fn the_first_failure_is_kept() {
     assert_eq!(rig.sender().failure(), Some(&Failure::Peer));
 }
 
-/// Completions of queue pairs that are not attached any more come out as foreign, and are the pool's.
+/// Completions of queue pairs that are not attached any more come out as foreign, and are the
+/// pool's.
 #[test]
 fn receives_that_unknown_queue_pairs_take_are_the_pools() {
     let (mut rig, ..) = under_way();

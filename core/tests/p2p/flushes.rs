@@ -81,7 +81,8 @@ fn a_carrier_that_failed_is_an_error_and_never_success() {
     assert_eq!(rig.receiver().failure(), None, "messages go on");
 }
 
-/// A device took completions with it, so that the signal comes again, but not what had come with it.
+/// A device took completions with it, so that the signal comes again, but not what had come with
+/// it.
 #[test]
 fn what_a_lost_device_had_brought_is_flushed_there_or_not_at_all() {
     for is_gone in [false, true] {
@@ -135,7 +136,8 @@ fn a_flush_that_is_refused_is_for_later() {
     flush(&mut rig, &received);
 }
 
-/// The first of its devices has room, and is not asked to read time and again while the second one has none.
+/// The first of its devices has room, and is not asked to read time and again while the second one
+/// has none.
 #[test]
 fn a_flush_that_finds_no_room_on_one_device_reads_on_none() {
     let (mut rig, received) = received(&setup(2), 1024);
@@ -169,7 +171,8 @@ fn a_flush_that_one_device_cannot_do_reads_on_none() {
     assert!(rig.fabric.posted(first).is_empty());
 }
 
-/// What the first one was given already ends as any other READ, and the next attempt is one of its own.
+/// What the first one was given already ends as any other READ, and the next attempt is one of its
+/// own.
 #[test]
 fn a_driver_that_refuses_the_second_read_costs_the_first_once_more() {
     let (mut rig, received) = received(&setup(2), 1024);

@@ -1,5 +1,5 @@
-//! The p2p protocol on devices of which the test chooses every step: `device` has them, `rig` two ends of
-//! connections on them; the others are scenarios by subject, named by what they show.
+//! The p2p protocol on devices of which the test chooses every step: `device` has them, `rig` two
+//! ends of connections on them; the others are scenarios by subject, named by what they show.
 
 mod allocations;
 mod beside;

@@ -33,7 +33,8 @@ fn number(imm: Imm, byte_len: u32) -> Completion {
     Completion { imm, byte_len, wc_flags, ..Completion::success(0, 0, opcode) }
 }
 
-/// The last of these, by rail, is wrong: the first connection fails, the second one does not notice.
+/// The last of these, by rail, is wrong: the first connection fails, the second one does not
+/// notice.
 fn breaks(buffers: u32, came: &[(usize, Completion)], expected: ProtocolError) {
     let (mut rig, bad, good) = waiting(buffers);
     for (at, (rail, completion)) in came.iter().enumerate() {
@@ -260,7 +261,8 @@ impl Random {
     }
 }
 
-/// Whatever words the peer writes into the ring: no panic, and nothing but messages to its own memory.
+/// Whatever words the peer writes into the ring: no panic, and nothing but messages to its own
+/// memory.
 #[test]
 fn any_entry_at_all() {
     use polyrail_core::p2p::{Entry, EntryForm};

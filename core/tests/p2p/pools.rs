@@ -130,8 +130,8 @@ fn accounts_of_a_connection_that_ended_go_back_to_the_pool() {
     assert_eq!(account.posted() + rig.pools[0].unowned(), i64::from(rig.fabric.receives(0)) / 2);
 }
 
-/// Receives that a closed account leaves may have been taken by completions that nobody has polled: none of them is
-/// promised to a peer before it is known to be there.
+/// Receives that a closed account leaves may have been taken by completions that nobody has polled:
+/// none of them is promised to a peer before it is known to be there.
 #[test]
 fn receives_that_nobody_knows_to_be_there_are_not_promised_again() {
     let mut rig = small(1, 8, 1);
@@ -170,7 +170,8 @@ fn receives_that_nobody_knows_to_be_there_are_not_promised_again() {
     assert_eq!((rig.pools[0].unowned(), rig.pools[0].left()), (0, 0));
 }
 
-/// A pool counts the receives of its own accounts: one of another pool comes back, even if that is of the same device.
+/// A pool counts the receives of its own accounts: one of another pool comes back, even if that is
+/// of the same device.
 #[test]
 fn an_account_of_another_pool_is_given_back() {
     let mut rig = small(2, 8, 1);
@@ -198,7 +199,8 @@ fn an_account_of_another_pool_is_given_back() {
     }
 }
 
-/// A queue pair that died with a receive of another connection's was the last one of its connection there.
+/// A queue pair that died with a receive of another connection's was the last one of its connection
+/// there.
 #[test]
 fn what_was_taken_on_a_device_without_queue_pairs_is_paid_back() {
     let mut setup = Setup::rerouting(2);

@@ -112,7 +112,8 @@ fn the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() 
                 let (last, others) = requests.split_last().expect("a share");
                 assert!(is_imm(last) && !others.iter().any(|request| is_imm(request)));
                 assert_eq!(others.len(), usize::from(separate_signal.is_some()));
-                // 64 units of 128 bytes: the bytes of slot | 0b11 << 8 | 64 << 10, the most significant first.
+                // 64 units of 128 bytes: the bytes of slot | 0b11 << 8 | 64 << 10, the most
+                // significant first.
                 assert_eq!(last.imm.wire(), [0, 1, 3, slot]);
                 let immediate = ImmLayout::new(2).expect("two rails").decode(last.imm);
                 assert_eq!((immediate.mask, immediate.told), (Mask::first(2), Told::Units(64)));

@@ -1,8 +1,8 @@
 //! A rail that fails and returns, from the failure to the reports.
 //!
-//! Two ends with two rails each. Half of a WRITE_WITH_IMM is in flight on rail 1 when that rail fails: the ends
-//! fence it, rail 0 takes the lost fragments, and a new queue pair takes the place of the old one. The
-//! WRITE_WITH_IMM is then reported at both ends.
+//! Two ends with two rails each. Half of a WRITE_WITH_IMM is in flight on rail 1 when that rail
+//! fails: the ends fence it, rail 0 takes the lost fragments, and a new queue pair takes the place
+//! of the old one. The WRITE_WITH_IMM is then reported at both ends.
 
 use crate::watched::{control, next_control, poll, replace_rail};
 use polyrail_core::verbs::{RecvWr, WcStatus};

@@ -1,4 +1,5 @@
-//! The calls into the engine that are traced. None is inlined, so that gdb finds it among the callers.
+//! The calls into the engine that are traced. None is inlined, so that gdb finds it among the
+//! callers.
 
 use polyrail_core::hardware::{CompletionQueue, QueuePair, ReceiveQueue};
 use polyrail_core::p2p::{Receiver, RecvBuffer, RecvHandle, SendHandle, Sender, Words};

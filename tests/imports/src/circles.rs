@@ -57,7 +57,8 @@ fn circle_through(imports: &Imports, start: ModuleId) -> Option<Circle> {
     Some(circle)
 }
 
-/// The modules that `start` imports, directly or not, each with the one before it on the shortest way.
+/// The modules that `start` imports, directly or not, each with the one before it on the shortest
+/// way.
 fn came_from(imports: &Imports, start: ModuleId) -> BTreeMap<ModuleId, ModuleId> {
     let mut came_from = BTreeMap::new();
     let mut queue = VecDeque::from([start]);

@@ -27,8 +27,8 @@ impl Section {
 }
 
 impl<'t> Report<'t> {
-    /// Looks for circles between the files of a crate, and between the modules of its root: those that
-    /// the files do not show already.
+    /// Looks for circles between the files of a crate, and between the modules of its root: those
+    /// that the files do not show already.
     pub(crate) fn new(tree: &'t Tree) -> Self {
         let files = Section::new(Graph::of_files(tree));
         let mut folded = Section::new(files.graph.fold(tree));

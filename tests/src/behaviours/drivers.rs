@@ -1,5 +1,5 @@
-//! The engine over drivers with faults: what only costs time loses no byte, and what is refused for good
-//! is reported.
+//! The engine over drivers with faults: what only costs time loses no byte, and what is refused for
+//! good is reported.
 
 use super::engine::{Engines, delivers};
 use super::{End, Fixture, LIMIT, Patience, Wrapped};

@@ -9,7 +9,8 @@ use polyrail_core::verbs::{
 };
 use polyrail_core::virtual_qp::{RailId, Scheme};
 
-/// Buffers as offsets and lengths: neither in order nor adjacent, with one of a byte and one of none.
+/// Buffers as offsets and lengths: neither in order nor adjacent, with one of a byte and one of
+/// none.
 const FROM: [(usize, u32); 4] = [(40_000, 9_000), (100, 1), (30_000, 0), (60_000, 20_000)];
 /// Others for as many bytes.
 const INTO: [(usize, u32); 3] = [(500_000, 8_193), (700_000, 808), (600_000, 20_000)];
@@ -57,8 +58,8 @@ impl<F: Fixture> Side<F> {
     }
 }
 
-/// Whether requests that are not cut can have the lists; says so if not. A driver may miscount lists, and then its
-/// queue pairs have requests of one buffer only.
+/// Whether requests that are not cut can have the lists; says so if not. A driver may miscount
+/// lists, and then its queue pairs have requests of one buffer only.
 fn takes_lists<F: Fixture>(side: &Side<F>, what: &str) -> bool {
     let most = side.qp.rails().map(|qp| qp.limits().max_send_sge).min().expect("rails");
     let takes = most as usize >= FROM.len() - 1;

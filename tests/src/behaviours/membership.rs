@@ -1,5 +1,5 @@
-//! Virtual queue pairs that come to a set, leave it and are replaced, while the others work; their completion
-//! queues grow. And endpoints that are polled in all ways.
+//! Virtual queue pairs that come to a set, leave it and are replaced, while the others work; their
+//! completion queues grow. And endpoints that are polled in all ways.
 
 use super::hosts::{EndpointOf, Host, Route, SetOf, connect, ended, hosts};
 use super::{End, Fixture, LIMIT};
@@ -49,7 +49,8 @@ impl<F: Fixture> Sets<F> {
             for (set, came) in self.sets.iter_mut().zip(&mut self.came) {
                 let batch = set.poll(16);
                 assert_eq!(batch.error, None);
-                // A device may report what was posted to a queue pair that has left and was destroyed.
+                // A device may report what was posted to a queue pair that has left and was
+                // destroyed.
                 let is_of_gone =
                     |foreign: &(_, Completion)| foreign.1.status == WcStatus::WR_FLUSH_ERR;
                 assert!(batch.foreign.iter().all(is_of_gone), "{:?}", batch.foreign);

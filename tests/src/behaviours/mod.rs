@@ -1,6 +1,6 @@
-//! What every backend must do: one list of named behaviours, over core's hardware traits, endpoints and a
-//! small [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the guest,
-//! which shows that both behave alike.
+//! What every backend must do: one list of named behaviours, over core's hardware traits, endpoints
+//! and a small [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the
+//! guest, which shows that both behave alike.
 //!
 //! Senders are polled before receivers: a device in software may work while it is polled only.
 //! [`Statuses`] states where backends may differ.

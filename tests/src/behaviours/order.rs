@@ -18,7 +18,8 @@ fn post_write<F: Fixture>(ends: &mut Engines<F>, wr_id: u64, order: ReportOrder)
     near.qp.post_send(&wr.reported(order)).expect("room");
 }
 
-/// Writes without a notification, one of them reported out of turn, and a WRITE_WITH_IMM of no bytes.
+/// Writes without a notification, one of them reported out of turn, and a WRITE_WITH_IMM of no
+/// bytes.
 pub(super) fn a_signal_arrives_behind_what_was_posted_before<F: Fixture>(fixture: &F) {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
         let mut ends = Engines::new(fixture, 2, scheme, Patience::LONG);

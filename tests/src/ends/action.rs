@@ -52,8 +52,8 @@ pub enum Action {
     Lose { end: usize, rail: usize, purges: bool },
     /// A completion queue breaks.
     BreakCq { host: usize, device: usize },
-    /// The driver does not take the next batch whole that is longer, and nothing of what it is offered then, so many
-    /// times.
+    /// The driver does not take the next batch whole that is longer, and nothing of what it is
+    /// offered then, so many times.
     Refuse { name: Name, taken: u32, times: u32, sends: bool, is_full: bool },
     /// An owner gives the virtual queue pair up.
     Surrender(usize),

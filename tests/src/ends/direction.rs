@@ -1,5 +1,5 @@
-//! What travels in one direction, and what is known of it: the requests of one end, the memory and the
-//! receives of the other.
+//! What travels in one direction, and what is known of it: the requests of one end, the memory and
+//! the receives of the other.
 
 use super::shape::{Job, Kind, MOST_BYTES};
 use polyrail_core::verbs::WcStatus;
@@ -28,8 +28,8 @@ pub(super) struct Request {
     pub(super) cuts: Vec<u32>,
     /// The place that a WRITE goes to.
     pub(super) place: usize,
-    /// Fragments that were executed, bit by bit; the first stands for a SEND, an atomic, or the empty
-    /// fragment of a signal.
+    /// Fragments that were executed, bit by bit; the first stands for a SEND, an atomic, or the
+    /// empty fragment of a signal.
     pub(super) ran: u32,
     /// Fragments of a READ, or the old value, that came back.
     pub(super) landed: u32,
@@ -127,7 +127,8 @@ impl Direction {
         }
     }
 
-    /// Places for a run of requests, one for each that writes: those that nobody waits for, then new ones.
+    /// Places for a run of requests, one for each that writes: those that nobody waits for, then
+    /// new ones.
     pub(super) fn free_places(&self, jobs: &[Job]) -> Vec<usize> {
         let settled = |place: &usize| self.requests[self.owners[*place]].is_settled();
         let known = self.owners.len();

@@ -115,7 +115,8 @@ impl World {
         assert!(is_fair, "end {end} failed, and for no good reason: {failure}");
     }
 
-    /// Takes note of how many data rails there are for requests before a step that takes one of them away.
+    /// Takes note of how many data rails there are for requests before a step that takes one of
+    /// them away.
     pub(super) fn note_usable(&mut self, action: &Action) {
         for end in self.all_ends() {
             let usable = (0..self.shape.rails).filter(|rail| self.is_usable(end, *rail)).count();
@@ -187,8 +188,8 @@ impl World {
         self.ends[2 * connection..][..2].iter().any(|end| end.failed)
     }
 
-    /// Lets everything happen but what the owners do, then what had left queue pairs that failed: a fence
-    /// that was not awaited shows.
+    /// Lets everything happen but what the owners do, then what had left queue pairs that failed: a
+    /// fence that was not awaited shows.
     fn settle_in_silence(&mut self) {
         (self.shape.replaces, self.shape.restores) = (false, false);
         self.settle_some(|world, action| match action {
@@ -199,8 +200,8 @@ impl World {
         self.settle_some(|_, action| matches!(action, Action::Execute(_)));
     }
 
-    /// Lets everything happen that must, until nothing is left: rails are replaced, or brought back into service, or
-    /// not.
+    /// Lets everything happen that must, until nothing is left: rails are replaced, or brought back
+    /// into service, or not.
     fn settle(&mut self, replaces: bool, restores: bool) {
         (self.shape.replaces, self.shape.restores) = (replaces, restores);
         self.settle_some(|_, _| true);
@@ -270,7 +271,8 @@ impl World {
         }
     }
 
-    /// Without a rail being replaced, everything is done that does not need one that is down, or out of service.
+    /// Without a rail being replaced, everything is done that does not need one that is down, or
+    /// out of service.
     fn check_all_that_can_is_done(&self, end: usize) {
         if self.has_failed_end(connection(end)) {
             return;
@@ -335,8 +337,8 @@ impl World {
         assert_eq!(told, wanted, "notifications and SENDs of end {end} that arrived");
     }
 
-    /// One virtual queue pair of a connection failed for good: so did the other, and all queue pairs go to the error
-    /// state.
+    /// One virtual queue pair of a connection failed for good: so did the other, and all queue
+    /// pairs go to the error state.
     fn enter_error(&mut self, connection: usize) {
         let ends = [2 * connection, 2 * connection + 1];
         let failed = ends.map(|end| self.ends[end].failed);

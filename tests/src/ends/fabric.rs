@@ -178,8 +178,8 @@ impl Fabric {
         !qp.in_error && qp.completed < qp.sent.len() && !self.answers(at)
     }
 
-    /// Whether the peer can execute the next request of a queue pair. What had left before the queue
-    /// pair went to the error state counts.
+    /// Whether the peer can execute the next request of a queue pair. What had left before the
+    /// queue pair went to the error state counts.
     pub(super) fn can_execute(&self, at: usize) -> bool {
         let qp = &self.qps[at];
         let end = if qp.in_error { qp.left } else { qp.sent.len() };

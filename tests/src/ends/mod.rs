@@ -1,22 +1,24 @@
-//! Virtual queue pairs of two hosts whose rails fail, with every step of applications, owners, NICs and the
-//! network chosen by the test: what `RailFailure::Reroute` promises.
+//! Virtual queue pairs of two hosts whose rails fail, with every step of applications, owners, NICs
+//! and the network chosen by the test: what `RailFailure::Reroute` promises.
 //!
-//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are executed
-//! in order, acknowledgements can be lost, and what left a queue pair before it failed may be executed at
-//! any later time, unless the peer's queue pair is in the error state. Control messages are late, links of
-//! them break, owners replace rails one before the other, take them out of service, and poll in every way that
-//! there is. Two connections may share the completion queues; a device may meet several of the peer's.
+//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are
+//! executed in order, acknowledgements can be lost, and what left a queue pair before it failed may
+//! be executed at any later time, unless the peer's queue pair is in the error state. Control
+//! messages are late, links of them break, owners replace rails one before the other, take them out
+//! of service, and poll in every way that there is. Two connections may share the completion
+//! queues; a device may meet several of the peer's.
 //!
-//! The oracle knows memory, and checks after every step: what was reported or notified does not change any
-//! more; requests, notifications and SENDs are reported once and in order, failed or not; no fragment is a
-//! duplicate; events of rails tell of their states. When an owner may sleep, another poll does nothing. In
-//! the end, with all trouble over, nothing waits if what it needs is left, whatever rails are out of service, and
-//! either both ends of a connection are in the error state or none.
+//! The oracle knows memory, and checks after every step: what was reported or notified does not
+//! change any more; requests, notifications and SENDs are reported once and in order, failed or
+//! not; no fragment is a duplicate; events of rails tell of their states. When an owner may sleep,
+//! another poll does nothing. In the end, with all trouble over, nothing waits if what it needs is
+//! left, whatever rails are out of service, and either both ends of a connection are in the error
+//! state or none.
 //!
-//! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
-//! engine's side of them; `action` is what can happen, `steps`, `traffic`
-//! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends;
-//! `search` and `small` are how [`search`](crate::search) sees it.
+//! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is
+//! the engine's side of them; `action` is what can happen, `steps`, `traffic` and `owner` let it
+//! happen; `direction` and `oracle` know what must be true; `ending` is how a world ends; `search`
+//! and `small` are how [`search`](crate::search) sees it.
 
 mod action;
 mod direction;
@@ -303,7 +305,8 @@ impl End {
         }
     }
 
-    /// Tells the engine how far it may run ahead of its peer. Returns the numbers that may be on their way.
+    /// Tells the engine how far it may run ahead of its peer. Returns the numbers that may be on
+    /// their way.
     fn expect_peer(&mut self, shape: &Shape, peer: PeerWindow) -> u32 {
         let unseen = peer.receives_per_rail * shape.rails as u32;
         let span = shape.span.min(peer.window - unseen);
@@ -318,8 +321,8 @@ impl End {
     }
 }
 
-/// The keys of the buffers of an end: one set for each pair of devices that meet, those of one device in the order of
-/// the rails.
+/// The keys of the buffers of an end: one set for each pair of devices that meet, those of one
+/// device in the order of the rails.
 fn keys(order: KeyOrder, end: usize, pairs: &[[usize; 2]]) -> Vec<DeviceKeys> {
     let mut pairs = pairs.to_vec();
     if order == KeyOrder::Backwards {

@@ -83,8 +83,8 @@ impl Direction {
         self.requests[number].ran |= 1 << fragment;
     }
 
-    /// What tells the receiver of a request wakes it if that was asked for. With DQPLB it then finds those before it in
-    /// place that wake nobody.
+    /// What tells the receiver of a request wakes it if that was asked for. With DQPLB it then
+    /// finds those before it in place that wake nobody.
     fn check_wakes(&self, number: usize, request: &SendRequest) {
         let Job { solicited, .. } = self.requests[number].job;
         let wakes = request.flags.contains(SendFlags::SOLICITED);
@@ -217,8 +217,8 @@ impl Direction {
         self.is_unchecked = true;
     }
 
-    /// A request that waits for its turn is reported: neither is one before it left that has to be reported, nor
-    /// was one behind it reported, of those that it has to be in order with.
+    /// A request that waits for its turn is reported: neither is one before it left that has to be
+    /// reported, nor was one behind it reported, of those that it has to be in order with.
     fn check_turn(&self, number: usize) {
         // Pass-through requests of different kinds share rail 0.
         let is_fragmented = self.requests[number].job.is_fragmented();

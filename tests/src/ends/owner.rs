@@ -1,5 +1,5 @@
-//! The owners replace rails: both make a queue pair of the next generation, connect them, and hand them
-//! over, each at its own time.
+//! The owners replace rails: both make a queue pair of the next generation, connect them, and hand
+//! them over, each at its own time.
 
 use super::World;
 use super::fabric::EndQp;
@@ -29,7 +29,8 @@ pub(super) struct Attempt {
 }
 
 impl World {
-    /// Whether the owner hands over what it has made: when the rail is down, or has passed that generation.
+    /// Whether the owner hands over what it has made: when the rail is down, or has passed that
+    /// generation.
     pub(super) fn would_replace(&self, end: usize, rail: usize) -> bool {
         let is_down = self.state(end, rail) == RailState::Down;
         let next = self.generation(end, rail) + 1;
@@ -42,8 +43,8 @@ impl World {
         self.attempts[connection(end)][rail].as_ref()
     }
 
-    /// The devices, host by host, on which the next queue pairs of a rail may be made, as far as this end may make
-    /// its own now.
+    /// The devices, host by host, on which the next queue pairs of a rail may be made, as far as
+    /// this end may make its own now.
     pub(super) fn devices_for(&self, end: usize, rail: usize) -> Option<[usize; 2]> {
         let state = self.state(end, rail);
         let is_out = matches!(state, RailState::Draining | RailState::Fenced | RailState::Down);
@@ -63,8 +64,8 @@ impl World {
         }
     }
 
-    /// Where the next queue pairs of a rail are made: where the first were, if that works. Requests have to carry
-    /// the keys of devices that meet.
+    /// Where the next queue pairs of a rail are made: where the first were, if that works. Requests
+    /// have to carry the keys of devices that meet.
     pub(super) fn next_devices(&self, connection: usize, rail: usize) -> Option<[usize; 2]> {
         let ends = [2 * connection, 2 * connection + 1];
         let first = ends.map(|end| self.shape.first_device(end, rail));
@@ -79,8 +80,9 @@ impl World {
         std::iter::once(&first).chain(others).find(|devices| works(devices)).copied()
     }
 
-    /// The device of the peer whose keys requests of a rail carry when its queue pair is on a device: the one that the
-    /// rail met at the beginning, or else the first that meets this device.
+    /// The device of the peer whose keys requests of a rail carry when its queue pair is on a
+    /// device: the one that the rail met at the beginning, or else the first that meets this
+    /// device.
     fn meets(&self, end: usize, rail: usize, device: usize) -> usize {
         let first = [device, self.shape.first_device(peer(end), rail)];
         let pairs = &self.ends[end].pairs;
@@ -109,7 +111,8 @@ impl World {
         }
     }
 
-    /// In a brief world, the other owner makes its queue pair as well, if it can, and both are connected.
+    /// In a brief world, the other owner makes its queue pair as well, if it can, and both are
+    /// connected.
     pub(super) fn be_brief(&mut self, end: usize, rail: usize) {
         if !self.shape.is_brief {
             return;
@@ -146,8 +149,8 @@ impl World {
         }
     }
 
-    /// Hands a queue pair over. It may be of a generation that the rail has meanwhile passed: then the
-    /// engine refuses it.
+    /// Hands a queue pair over. It may be of a generation that the rail has meanwhile passed: then
+    /// the engine refuses it.
     pub(super) fn replace(&mut self, end: usize, rail: usize) {
         let Pending { qp, generation, .. } =
             self.ends[end].pending[rail].take().expect("one was made");

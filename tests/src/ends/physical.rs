@@ -51,11 +51,13 @@ pub(super) struct Qp {
     pub(super) mood: Option<Mood>,
     /// The same for receives.
     pub(super) recv_mood: Option<Mood>,
-    /// The driver took only the front of the last batch of sends that it was offered, or none of one behind that.
+    /// The driver took only the front of the last batch of sends that it was offered, or none of
+    /// one behind that.
     pub(super) is_owed: bool,
 }
 
-/// What a driver answers to a batch of which it does not take all, and how often it then takes nothing at all.
+/// What a driver answers to a batch of which it does not take all, and how often it then takes
+/// nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mood {
     pub(super) answer: CommitError,
@@ -117,7 +119,8 @@ impl Qp {
     }
 }
 
-/// What a driver answers to a batch of so many for which it has so much room. A mood lasts until it shows.
+/// What a driver answers to a batch of so many for which it has so much room. A mood lasts until it
+/// shows.
 pub(super) fn answer(
     mood: &mut Option<Mood>,
     is_gone: bool,

@@ -86,8 +86,8 @@ impl Job {
         Self { kind, length, fence, signaled, when_done, solicited, list: 0, sge: 1 }
     }
 
-    /// The lengths of its buffers, which lie one behind the other. What is not cut has no more than queue pairs
-    /// take.
+    /// The lengths of its buffers, which lie one behind the other. What is not cut has no more than
+    /// queue pairs take.
     pub fn parts(self) -> Vec<u32> {
         let Self { length, sge, .. } = self;
         let borders = match self.list {
@@ -109,7 +109,8 @@ impl Job {
         ends.map(part).collect()
     }
 
-    /// Where its fragments begin, found byte by byte if it has a list. One of no bytes has one fragment.
+    /// Where its fragments begin, found byte by byte if it has a list. One of no bytes has one
+    /// fragment.
     pub(super) fn cuts(self) -> Vec<u32> {
         if self.list == 0 {
             return (0..self.length.div_ceil(FRAGMENT).max(1)).map(|at| at * FRAGMENT).collect();
@@ -184,8 +185,8 @@ pub struct Troubles {
     pub maintenance: u32,
 }
 
-/// In which order requests carry the keys of a buffer. Those of one device stand in the order of the rails that
-/// need them.
+/// In which order requests carry the keys of a buffer. Those of one device stand in the order of
+/// the rails that need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOrder {
     /// In the order of the rails.
@@ -225,8 +226,8 @@ pub struct Shape {
     pub sge: u8,
     /// What a poll reports at most, unless its owner says otherwise.
     pub budget: usize,
-    /// Owners call whatever reports: all queues, one queue, one completion, what they polled themselves; with the
-    /// budget of the day.
+    /// Owners call whatever reports: all queues, one queue, one completion, what they polled
+    /// themselves; with the budget of the day.
     pub polls_anyhow: bool,
     /// Applications post several requests with one call.
     pub posts_many: bool,
@@ -256,8 +257,8 @@ pub struct Shape {
     pub then: u64,
     /// What may be posted.
     pub kinds: Vec<Kind>,
-    /// Fewer steps: applications post everything at the start, control messages leave at once, owners make
-    /// and connect both queue pairs of a rail at the same time.
+    /// Fewer steps: applications post everything at the start, control messages leave at once,
+    /// owners make and connect both queue pairs of a rail at the same time.
     pub is_brief: bool,
 }
 
@@ -344,7 +345,8 @@ impl Shape {
         shape
     }
 
-    /// Long requests of one kind over few rails, of which one fails, and whose drivers take batches in part.
+    /// Long requests of one kind over few rails, of which one fails, and whose drivers take batches
+    /// in part.
     fn strain(&mut self, choices: &mut dyn Choices) {
         self.scheme = pick(choices, &[Scheme::Dqplb, Scheme::Dqplb, Scheme::Spray]);
         self.rails = pick(choices, &[2, 3, 4, 4, 5]);
@@ -416,8 +418,8 @@ impl Shape {
         }
     }
 
-    /// The devices of the host and of its peer that meet on rails of an end, each pair once, in the order of the
-    /// rails.
+    /// The devices of the host and of its peer that meet on rails of an end, each pair once, in the
+    /// order of the rails.
     pub(super) fn pairs(&self, end: usize) -> Vec<[usize; 2]> {
         let mut pairs = Vec::new();
         for rail in 0..self.rails {

@@ -192,8 +192,9 @@ impl World {
         events.len()
     }
 
-    /// A poll with a budget without limit brought nothing: after as many of them as the engine asks for, and unless it
-    /// needs another one, its owner may sleep until a completion queue has something, so that another one does nothing.
+    /// A poll with a budget without limit brought nothing: after as many of them as the engine asks
+    /// for, and unless it needs another one, its owner may sleep until a completion queue has
+    /// something, so that another one does nothing.
     fn check_nothing_is_left(&mut self, host: usize) {
         for _ in 1..self.cqs[host].polls_before_waiting() {
             if self.take_events(host, How::All, usize::MAX, usize::MAX) > 0 {

@@ -1,4 +1,5 @@
-//! Control messages: any bytes are read or refused, and any message at any time leaves an end sound.
+//! Control messages: any bytes are read or refused, and any message at any time leaves an end
+//! sound.
 
 use crate::choices::{Bytes, Choices, pick};
 use crate::rig::{self, Rig, Setup};
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 ///
 /// # Panics
 ///
-/// If bytes are read that nobody writes, or the end breaks a promise: each request is reported once,
-/// whatever the peer says.
+/// If bytes are read that nobody writes, or the end breaks a promise: each request is reported
+/// once, whatever the peer says.
 pub fn control(bytes: &[u8]) {
     for chunk in bytes.chunks_exact(ControlMessage::BYTES) {
         read(chunk.try_into().expect("as long as a message"));

@@ -12,8 +12,9 @@ use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
 use polyrail_core::virtual_qp::RailState;
 
-/// One step of an application, an owner, a NIC or a peer that does not keep to the protocol. Connections and
-/// queue pairs are named by their places; a step that cannot be made changes nothing.
+/// One step of an application, an owner, a NIC or a peer that does not keep to the protocol.
+/// Connections and queue pairs are named by their places; a step that cannot be made changes
+/// nothing.
 #[allow(missing_docs, reason = "the fields are what the variants tell of")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -299,7 +300,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// An end has a new queue pair, and its peer does not know yet what became of the one before: the new one fails.
+    /// An end has a new queue pair, and its peer does not know yet what became of the one before:
+    /// the new one fails.
     fn ahead(&self) -> Option<Action> {
         let mut all = self.connections.iter().enumerate();
         all.find_map(|(connection, this)| {
@@ -317,8 +319,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         })
     }
 
-    /// What hurts most: a queue pair fails with requests on their way, a device is gone with completions that nobody
-    /// has taken.
+    /// What hurts most: a queue pair fails with requests on their way, a device is gone with
+    /// completions that nobody has taken.
     fn choose_failure(&self, nics: &Fabric, choices: &mut dyn Choices) -> Option<Action> {
         if self.left.failures > 0
             && let Some(action) = self.ahead()

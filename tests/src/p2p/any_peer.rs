@@ -1,5 +1,5 @@
-//! A peer of which every byte is chosen: what it writes into the ring and the records, what its immediates
-//! and its control messages say.
+//! A peer of which every byte is chosen: what it writes into the ring and the records, what its
+//! immediates and its control messages say.
 
 use super::World;
 use super::fabric::Fabric;
@@ -21,13 +21,13 @@ const ENTRIES: usize = SLOTS * MAX_BUFFERS;
 /// The connection whose peers send anything. The peers of the other one keep to the protocol.
 const BAD: usize = 0;
 
-/// Lets the peers of both ends of a connection send what `bytes` choose, beside another connection on the
-/// same pools.
+/// Lets the peers of both ends of a connection send what `bytes` choose, beside another connection
+/// on the same pools.
 ///
 /// # Panics
 ///
-/// If anything but that connection fails, or it with anything but a typed error; if the count of a pool is
-/// wrong after a step; if its sender writes anywhere but into buffers that it was offered.
+/// If anything but that connection fails, or it with anything but a typed error; if the count of a
+/// pool is wrong after a step; if its sender writes anywhere but into buffers that it was offered.
 pub fn any_peer(bytes: &[u8]) {
     let mut choices = Bytes::new(bytes);
     let mut ends = Ends::new(&mut choices);

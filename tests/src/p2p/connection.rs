@@ -253,7 +253,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         if host == self.line.from { &mut *self.sender } else { &mut *self.receiver }
     }
 
-    /// Immediates that may still come over a device of the receiver's, of a connection of which nothing has failed.
+    /// Immediates that may still come over a device of the receiver's, of a connection of which
+    /// nothing has failed.
     pub(super) fn awaits(&self, device: usize) -> u32 {
         if self.failures > 0 || self.may_fail {
             return 0;

@@ -138,8 +138,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// Of a connection that failed at one end, the other one hears. One that was lied to is given up, and one
-    /// with a queue pair that failed though nothing was in flight.
+    /// Of a connection that failed at one end, the other one hears. One that was lied to is given
+    /// up, and one with a queue pair that failed though nothing was in flight.
     fn end_failed(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let is_dead = |at: usize| self.nics.borrow().qps[at].in_error;

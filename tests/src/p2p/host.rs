@@ -28,7 +28,8 @@ impl Host {
         Self { number, cq: all, pools: (0..shape.devices[number]).map(pool).collect() }
     }
 
-    /// Polls. Returns how many foreign completions of requests there were, and whether all queues could be polled.
+    /// Polls. Returns how many foreign completions of requests there were, and whether all queues
+    /// could be polled.
     pub(super) fn poll(
         &mut self,
         targets: &mut [&mut dyn CompletionTarget],

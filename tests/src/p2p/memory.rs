@@ -1,4 +1,5 @@
-//! Memory that NICs reach: words that are there, and buffers of which only is known what was written.
+//! Memory that NICs reach: words that are there, and buffers of which only is known what was
+//! written.
 
 use stable_deref_trait::StableDeref;
 use std::cell::RefCell;
@@ -19,8 +20,8 @@ thread_local! {
     static ALL: RefCell<Vec<Rc<[AtomicU64]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Words of 0. A world that is built again, after the one before it is gone, has them where they were: what is
-/// equal looks equal.
+/// Words of 0. A world that is built again, after the one before it is gone, has them where they
+/// were: what is equal looks equal.
 fn zeroed(count: usize) -> Rc<[AtomicU64]> {
     ALL.with_borrow_mut(|all| {
         let fits = |words: &&Rc<[AtomicU64]>| words.len() == count && Rc::strong_count(words) == 1;
@@ -116,8 +117,9 @@ pub(super) enum Kind {
     Source(Source),
 }
 
-/// Memory that is registered with all devices of a host. What buffers hold is a function of their addresses:
-/// byte i of a source may only land at byte i of its target, and that is all that is kept of it.
+/// Memory that is registered with all devices of a host. What buffers hold is a function of their
+/// addresses: byte i of a source may only land at byte i of its target, and that is all that is
+/// kept of it.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) connection: u32,

@@ -1,26 +1,29 @@
 //! Two hosts with connections of the p2p protocol between them, on shared pools, with every step of
 //! applications, NICs, drivers and peers chosen by the test.
 //!
-//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are executed in
-//! order; what left a queue pair before it failed may be executed at any later time, unless the peer's queue
-//! pair is in the error state, and with receives from a shared queue one more even then, until its driver gives
-//! its word. A queue pair that dies may take shared receives with it. Words of clear-to-send entries become
-//! visible one by one, in any order that the entries' form allows. Drivers refuse, in part and for good. Peers
-//! may send anything at all.
+//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are
+//! executed in order; what left a queue pair before it failed may be executed at any later time,
+//! unless the peer's queue pair is in the error state, and with receives from a shared queue one
+//! more even then, until its driver gives its word. A queue pair that dies may take shared receives
+//! with it. Words of clear-to-send entries become visible one by one, in any order that the
+//! entries' form allows. Drivers refuse, in part and for good. Peers may send anything at all.
 //!
-//! The oracle is two plain queues for each connection, of receives and of sends. Buffers have addresses that no
-//! other one ever has, and what they hold follows from their addresses: all that is kept is which bytes of which
-//! source were written where, so that messages have any length. After every step: what was reported is neither
-//! written nor read any more; every byte lands in its place; each receive has the size of its send, once, in
-//! posting order; the count of each pool is what is there and what is untaken; an immediate always finds the
-//! receive that was promised; a call that is refused changed nothing, and for the reason it gives; nothing fails
-//! of itself, and what fails, fails alone; events of a queue pair are told in the order in which they happened. When
-//! an owner has polled until nothing comes any more, nothing is left that could be posted, and no end says that it
-//! is to be polled. In the end, with all trouble over, nobody waits.
+//! The oracle is two plain queues for each connection, of receives and of sends. Buffers have
+//! addresses that no other one ever has, and what they hold follows from their addresses: all that
+//! is kept is which bytes of which source were written where, so that messages have any length.
+//! After every step: what was reported is neither written nor read any more; every byte lands in
+//! its place; each receive has the size of its send, once, in posting order; the count of each pool
+//! is what is there and what is untaken; an immediate always finds the receive that was promised; a
+//! call that is refused changed nothing, and for the reason it gives; nothing fails of itself, and
+//! what fails, fails alone; events of a queue pair are told in the order in which they happened.
+//! When an owner has polled until nothing comes any more, nothing is left that could be posted, and
+//! no end says that it is to be polled. In the end, with all trouble over, nobody waits.
 //!
-//! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`, `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`, `traffic`,
-//! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` and
-//! `small` are how [`search`](crate::search) sees it.
+//! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`,
+//! `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`,
+//! `traffic`, `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer
+//! sends; `ending` is how a world ends; `search` and `small` are how [`search`](crate::search) sees
+//! it.
 
 mod action;
 mod any_peer;
@@ -144,7 +147,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Drop for World<DEPTH, SLOTS> {
     }
 }
 
-/// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.
+/// A world of the largest ends, in a debug build, has several copies of them on the stack while it
+/// is made.
 const STACK: usize = 16 << 20;
 
 /// Runs what builds worlds of any size, on a stack that has room for them.

@@ -1,5 +1,5 @@
-//! Owners of connections whose rails fail: they carry messages, notice that links and devices are gone, and
-//! put new queue pairs in the places of those that failed.
+//! Owners of connections whose rails fail: they carry messages, notice that links and devices are
+//! gone, and put new queue pairs in the places of those that failed.
 
 use super::World;
 use super::connection::{Connection, Receive, receivers_devices};
@@ -396,7 +396,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         assert!(is_there, "a queue pair at place {place}");
     }
 
-    /// Reads what the ends say of queue pairs, which is in order for each. Returns how much went out again.
+    /// Reads what the ends say of queue pairs, which is in order for each. Returns how much went
+    /// out again.
     fn take_events(&mut self) -> u64 {
         let mut all = 0;
         for end in 0..2 {

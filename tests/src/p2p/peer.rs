@@ -1,5 +1,5 @@
-//! A peer that does not keep to the protocol: immediates, entries and records that no correct one sends. And
-//! one that writes where nobody is to look any more, which must change nothing at all.
+//! A peer that does not keep to the protocol: immediates, entries and records that no correct one
+//! sends. And one that writes where nobody is to look any more, which must change nothing at all.
 
 use super::World;
 use super::connection::{Connection, Receive};

@@ -113,12 +113,13 @@ pub struct Shape {
     pub tears: bool,
     /// Requests that are not signaled complete when they are flushed, too.
     pub flushes_all: bool,
-    /// How often a driver is asked before it gives its word that a queue pair takes no receives any more.
+    /// How often a driver is asked before it gives its word that a queue pair takes no receives any
+    /// more.
     pub word_after: u32,
     /// Completions that become visible in each queue between two polls, at most.
     pub most: usize,
-    /// Each host's completions become visible one in so many polls: an owner hears first, and a driver's word
-    /// is the first thing that shows them.
+    /// Each host's completions become visible one in so many polls: an owner hears first, and a
+    /// driver's word is the first thing that shows them.
     pub unseen: [u32; 2],
     /// The budget of a poll.
     pub budget: usize,
@@ -132,13 +133,15 @@ pub struct Shape {
     pub deaf: [u32; 2],
     /// Each host's owner sends its messages one in so many times.
     pub mute: [u32; 2],
-    /// Owners make new queue pairs before a place is down at both ends, each puts its own in when its end is.
+    /// Owners make new queue pairs before a place is down at both ends, each puts its own in when
+    /// its end is.
     pub is_early: bool,
     /// A host, and the place of its queue pairs whose requests are long on their way.
     pub slow: Option<(usize, usize)>,
     /// Signals that went out again are acknowledged late.
     pub is_tardy: bool,
-    /// On each host, a device with a virtual queue pair that shares completion queues with the connections.
+    /// On each host, a device with a virtual queue pair that shares completion queues with the
+    /// connections.
     pub bystanders: [Option<usize>; 2],
     /// Polls that brought all there is are followed by one that must find nothing to do.
     pub rests: bool,
@@ -146,8 +149,8 @@ pub struct Shape {
     pub late: u32,
     /// Messages follow each other fast, so that slots are taken anew while old troubles last.
     pub is_brisk: bool,
-    /// The lengths of the buffers of each message, if not all is chosen. Then applications send what fits, and
-    /// ask at once; owners send their messages at once.
+    /// The lengths of the buffers of each message, if not all is chosen. Then applications send
+    /// what fits, and ask at once; owners send their messages at once.
     pub script: Vec<Vec<u32>>,
     /// What may happen.
     pub troubles: Troubles,
@@ -252,7 +255,8 @@ impl Shape {
         choices.one_in(odds).then_some((host, place))
     }
 
-    /// One connection of a few rails, whose slots are soon taken anew, and one of whose owners hears late.
+    /// One connection of a few rails, whose slots are soon taken anew, and one of whose owners
+    /// hears late.
     fn brisk(choices: &mut dyn Choices) -> Self {
         let rails = pick(choices, &[2, 3, 3]);
         let devices = [0; 2].map(|_| pick(choices, &[1, rails]));
@@ -300,8 +304,8 @@ impl Shape {
         shape
     }
 
-    /// The queue pair that writes entries again when the first one fails is slow: slots are done, and may be taken anew,
-    /// before their entries have come a second time.
+    /// The queue pair that writes entries again when the first one fails is slow: slots are done,
+    /// and may be taken anew, before their entries have come a second time.
     fn write_entries_slowly(&mut self, to: usize) {
         self.be_swift();
         self.devices[to] = 1;
@@ -310,7 +314,8 @@ impl Shape {
         (self.troubles.failures, self.troubles.losses) = (3, 0);
     }
 
-    /// Devices are gone with completions that nobody has taken, so that signals go out again for messages that are done.
+    /// Devices are gone with completions that nobody has taken, so that signals go out again for
+    /// messages that are done.
     fn lose_completions(&mut self, to: usize, rails: usize) {
         self.be_swift();
         self.devices = [rails; 2];

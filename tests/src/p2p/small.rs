@@ -91,8 +91,8 @@ impl Small for Shape {
 }
 
 impl Every for World<DEPTH, SLOTS> {
-    /// What NICs can do comes first, then what ends do, and trouble last: so that the plainest order is one in
-    /// which all goes well.
+    /// What NICs can do comes first, then what ends do, and trouble last: so that the plainest
+    /// order is one in which all goes well.
     fn possible(&self) -> Vec<Action> {
         let mut actions = Vec::with_capacity(32);
         self.add_steps(&mut actions);

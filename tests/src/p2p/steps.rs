@@ -27,7 +27,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         for device in 0..self.shape.devices[host] {
             self.nics.borrow_mut().reveal(device_at(host, device), most);
         }
-        // What waits for a budget is of queue pairs that are not attached, or not any more: it is not counted.
+        // What waits for a budget is of queue pairs that are not attached, or not any more: it is
+        // not counted.
         let has_others = |connection: &Connection<DEPTH, SLOTS>| {
             connection.is_lossy || connection.pending.iter().flatten().any(Option::is_some)
         };
@@ -98,7 +99,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             nics.waiting(nics.cq_of(at)) == 0
         };
         self.retired.retain(|qp| !is_idle(qp.at));
-        // What closed accounts left can be known only when the queue is empty, and none of their queue pairs is left.
+        // What closed accounts left can be known only when the queue is empty, and none of their
+        // queue pairs is left.
         for (device, pool) in self.hosts[host].pools.iter_mut().enumerate() {
             let at = device_at(host, device);
             let is_here = |qp: &SimQp| nics.borrow().cq_of(qp.at) == at;
@@ -135,7 +137,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 let peer = nics.qps[at].peer.expect("it is connected");
                 let is_robbed = nics.srqs[nics.cq_of(peer)].is_robbed;
                 let is_robbed = is_robbed || !nics.qps[at].is_honest;
-                // A receiver that has failed fills its account no more, and its sender may not know yet.
+                // A receiver that has failed fills its account no more, and its sender may not know
+                // yet.
                 let is_its =
                     |line: &&Connection<DEPTH, SLOTS>| line.queue_pairs().any(|own| own == at);
                 let line = self.connections.iter().find(is_its);
@@ -236,7 +239,8 @@ fn written(target: &mut Target, local: Option<(usize, u32)>, offset: u32, length
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
-    /// Whether a queue pair of the end at this host is being drained: its driver is to be asked again and again.
+    /// Whether a queue pair of the end at this host is being drained: its driver is to be asked
+    /// again and again.
     fn is_busy(&self, host: usize) -> bool {
         let drains = |place| self.state(host, place).0 == RailState::Draining;
         self.has_failed_at(host) || (0..self.near.len()).any(drains)

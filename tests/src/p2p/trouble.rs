@@ -108,7 +108,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// Whether there are receives for another connection like this one, though what this one leaves is unsettled.
+    /// Whether there are receives for another connection like this one, though what this one leaves
+    /// is unsettled.
     fn has_room(&self, at: usize) -> bool {
         let connection = &self.connections[at];
         let pools = &self.hosts[1 - connection.line.from].pools;

@@ -201,8 +201,8 @@ impl QpState {
     }
 }
 
-/// Keeps the lists of requests that are offered. Lists that earlier requests of the same `wr_id` had
-/// are dropped: requests that were not taken give theirs back.
+/// Keeps the lists of requests that are offered. Lists that earlier requests of the same `wr_id`
+/// had are dropped: requests that were not taken give theirs back.
 fn note_lists(
     kept: &mut HashMap<u64, Vec<Sge>>,
     names: impl Iterator<Item = u64>,

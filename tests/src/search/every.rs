@@ -40,8 +40,8 @@ pub trait Every: World {
 pub struct Bounds {
     /// States of each world, about.
     pub states: u64,
-    /// Places at which an order may differ from the plainest one, in which always the first possible thing
-    /// happens.
+    /// Places at which an order may differ from the plainest one, in which always the first
+    /// possible thing happens.
     pub deviations: u32,
 }
 
@@ -97,8 +97,8 @@ pub fn explore<S: Small>(shape: &S, bounds: Bounds) -> Result<Explored, Box<Fail
 /// A small world, and what came of it.
 pub type Outcome<S> = (S, Result<Explored, Box<Failure<S>>>);
 
-/// Explores all small worlds of a kind within these bounds, with so many threads. Returns what came of each, in
-/// order.
+/// Explores all small worlds of a kind within these bounds, with so many threads. Returns what came
+/// of each, in order.
 pub fn explore_all<S>(bounds: Bounds, jobs: usize) -> Vec<Outcome<S>>
 where
     S: Small<Action: Send> + Send + Sync,
@@ -146,8 +146,8 @@ impl Explorer {
         Self { bounds, explored: Explored::default(), seen: HashMap::new(), path: Vec::new() }
     }
 
-    /// Repeats the path that is next in this new world, and follows it up to an end, or to a state that was
-    /// seen. Returns whether there is another path.
+    /// Repeats the path that is next in this new world, and follows it up to an end, or to a state
+    /// that was seen. Returns whether there is another path.
     fn take_path<A: Copy, S>(
         &mut self,
         mut world: Box<dyn Every<Action = A, Summary = S>>,

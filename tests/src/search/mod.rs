@@ -1,9 +1,9 @@
-//! The search for worlds that break a promise, whatever kind of world that is: by seed ([`Search`]), by
-//! bytes ([`run_bytes`]), in every order ([`explore`]); and for the fewest things that have to happen for it
-//! ([`Failure::shortest`]).
+//! The search for worlds that break a promise, whatever kind of world that is: by seed
+//! ([`Search`]), by bytes ([`run_bytes`]), in every order ([`explore`]); and for the fewest things
+//! that have to happen for it ([`Failure::shortest`]).
 //!
-//! A kind of world is a [`Shape`], from which a [`World`] is built; what happens in it is a row of actions
-//! that can be chosen, kept, left out in part, and repeated.
+//! A kind of world is a [`Shape`], from which a [`World`] is built; what happens in it is a row of
+//! actions that can be chosen, kept, left out in part, and repeated.
 
 mod every;
 mod panics;
@@ -48,7 +48,8 @@ pub trait Shape: Clone + Debug + PartialEq {
 pub type AnyWorld<S> =
     Box<dyn World<Action = <S as Shape>::Action, Summary = <S as Shape>::Summary>>;
 
-/// A world in which one thing happens after the other. Each checks its promises, and panics if one is broken.
+/// A world in which one thing happens after the other. Each checks its promises, and panics if one
+/// is broken.
 pub trait World {
     /// What can happen.
     type Action;

@@ -7,8 +7,8 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the messages of panics, with their places, instead of printing them. For programs only: the
-/// setting is process-wide.
+/// Keeps the messages of panics, with their places, instead of printing them. For programs only:
+/// the setting is process-wide.
 pub fn capture_panics() {
     std::panic::set_hook(Box::new(|info| {
         let message = info.to_string();

@@ -19,8 +19,8 @@ pub struct Search<S: Shape> {
 }
 
 impl<S: Shape> Search<S> {
-    /// `count` seeds from `first` on, each for this many steps at most; up to the first that fails, unless
-    /// all that fail are to be counted.
+    /// `count` seeds from `first` on, each for this many steps at most; up to the first that fails,
+    /// unless all that fail are to be counted.
     pub fn new(first: u64, count: u64, steps: u64, counts: bool) -> Self {
         let results = Mutex::default();
         Self { next: first.into(), end: first.saturating_add(count), steps, counts, results }

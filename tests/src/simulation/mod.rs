@@ -1,7 +1,8 @@
 //! A simulated world: virtual queue pairs of random shapes between two hosts, on completion queues
 //! that they share, over the deterministic software NIC, with random traffic, faults and peers, and
-//! an oracle that knows what was posted. Rails are granted different things, devices carry different
-//! messages, receives may come from shared queues, polls may have a budget of 1, and queue pairs move.
+//! an oracle that knows what was posted. Rails are granted different things, devices carry
+//! different messages, receives may come from shared queues, polls may have a budget of 1, and
+//! queue pairs move.
 //!
 //! The oracle checks: every accepted request is reported exactly once, in order; memory is what the
 //! oracle says for every success, and nothing else changed; a notify, when the NIC carries it out

@@ -27,8 +27,8 @@ pub(super) struct Request {
     /// It is reported when it is done, whatever was posted before it.
     pub(super) when_done: bool,
     pub(super) length: u32,
-    /// Its local bytes are a list of buffers: those from here on come first, then those before; 0: it has no
-    /// list.
+    /// Its local bytes are a list of buffers: those from here on come first, then those before; 0:
+    /// it has no list.
     pub(super) turned: u32,
     /// Where it writes, or fetches from.
     pub(super) place: usize,
@@ -109,8 +109,8 @@ impl Request {
         .expect("within the buffer");
     }
 
-    /// The buffers of its list, as offsets and lengths within its place. Some have one byte or none, some end
-    /// where a fragment of `fragment` bytes does.
+    /// The buffers of its list, as offsets and lengths within its place. Some have one byte or
+    /// none, some end where a fragment of `fragment` bytes does.
     pub(super) fn parts(&self, fragment: u32) -> Vec<(usize, u32)> {
         let Self { turned, length, id, .. } = *self;
         let halves = [(turned, length - turned), (0, turned)];
@@ -185,7 +185,8 @@ pub(super) struct Sender {
     bypassing_to_run: VecDeque<Request>,
     /// A pass-through request whose data comes later, by its tag.
     deferred: Option<(u64, Request)>,
-    /// One whose data had to come at once, or not at all, since a later request failed on its queue pair.
+    /// One whose data had to come at once, or not at all, since a later request failed on its queue
+    /// pair.
     concluded: Option<Request>,
     /// What fills receives with buffers and succeeded before the receive was reported.
     sent: BTreeSet<u64>,
@@ -313,8 +314,8 @@ impl Sender {
         }
     }
 
-    /// A pass-through request is reported, a success or not: those before it are, and the unsignaled ones that are not
-    /// have succeeded, since rail 0 keeps the order.
+    /// A pass-through request is reported, a success or not: those before it are, and the
+    /// unsignaled ones that are not have succeeded, since rail 0 keeps the order.
     fn settle_bypassing(&mut self, before: u64, ground: &Ground<'_>) {
         let later = self.bypassing.split_off(&before);
         let earlier = std::mem::replace(&mut self.bypassing, later);

@@ -2,8 +2,8 @@
 //! against these rules:
 //!
 //! - every byte of a request is posted once, and every accepted request is reported once;
-//! - fragmented requests are reported in posting order, but for those that ask to be reported when they are
-//!   done, and only when nothing of them is in flight;
+//! - fragmented requests are reported in posting order, but for those that ask to be reported when
+//!   they are done, and only when nothing of them is in flight;
 //! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal
 //!   turns such a success into a failure;
 //! - the first of several errors is reported;
@@ -19,8 +19,9 @@
 //!
 //! The caller chooses what happens next: at random, or every possibility in turn.
 //!
-//! `post` is a request to be posted, `request` what is known of it from then on, and `fragment` how it is known again
-//! in what a NIC gets. `posting` checks what rails post, `reporting` what ends and is reported.
+//! `post` is a request to be posted, `request` what is known of it from then on, and `fragment` how
+//! it is known again in what a NIC gets. `posting` checks what rails post, `reporting` what ends
+//! and is reported.
 
 mod fragment;
 mod post;

@@ -15,8 +15,8 @@ pub struct Post {
     pub flags: SendFlags,
     /// When it is reported.
     pub report_order: Option<ReportOrder>,
-    /// Its local bytes are a list of buffers, if that is not 0: which of [`LISTS`](Self::LISTS). For posts on
-    /// their own.
+    /// Its local bytes are a list of buffers, if that is not 0: which of [`LISTS`](Self::LISTS).
+    /// For posts on their own.
     pub list: u8,
 }
 

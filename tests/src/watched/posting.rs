@@ -39,8 +39,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         }
     }
 
-    /// The engine counted what the NIC saw. Bytes of a batch whose rest a driver will take later may
-    /// be counted already.
+    /// The engine counted what the NIC saw. Bytes of a batch whose rest a driver will take later
+    /// may be counted already.
     fn check_counters(&self) {
         for (at, handle) in self.handles.iter().enumerate() {
             let id =

@@ -1,5 +1,5 @@
-//! Nothing waits without a reason: what must have been posted, notified and reported once a poll has
-//! seen everything.
+//! Nothing waits without a reason: what must have been posted, notified and reported once a poll
+//! has seen everything.
 
 use super::Watched;
 use super::request::Request;
@@ -60,8 +60,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert!(excused, "{id} waits for nothing: {this:?}");
     }
 
-    /// Whether a fragmented request may still wait for its fence. What bypassed the ring has no place that
-    /// shows whether it came before.
+    /// Whether a fragmented request may still wait for its fence. What bypassed the ring has no
+    /// place that shows whether it came before.
     fn may_be_fenced(&self, id: usize) -> bool {
         let passes =
             |request: &Request| !request.is_fragmented() && request.completed < request.posted;
@@ -105,8 +105,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         );
     }
 
-    /// SENDs and atomics are reported when they are done, and so are fragmented requests that ask for it; the
-    /// others when those before are done too.
+    /// SENDs and atomics are reported when they are done, and so are fragmented requests that ask
+    /// for it; the others when those before are done too.
     fn check_reports(&self) {
         let spray = self.span.is_none();
         let mut in_turn = true;

@@ -2,10 +2,11 @@
 //!
 //! Devices alternate as far as they can. A batch of fragments goes to the first rail with room from
 //! the turn after the last one on; for requests that waited, from the turn of the rail that was
-//! freed last on. Where all rails had their turn and the last one got less than its share, the next request
-//! goes on from that turn itself; how large a share was is not visible here, so both are right. Perhaps only a SEND waited, which is not visible here: so after polls a new
-//! request may go on from either turn. Least finish time, rails that leave service and drivers that
-//! refuse upset the order: then nothing is checked.
+//! freed last on. Where all rails had their turn and the last one got less than its share, the next
+//! request goes on from that turn itself; how large a share was is not visible here, so both are
+//! right. Perhaps only a SEND waited, which is not visible here: so after polls a new request may
+//! go on from either turn. Least finish time, rails that leave service and drivers that refuse
+//! upset the order: then nothing is checked.
 
 use crate::rig::{FIRST_QP_NUM, NOTIFY_QP_NUM, Setup};
 use crate::scripted::Note;

@@ -1,11 +1,12 @@
-//! From handles to a progress thread and back, and waiting for completions: nothing that was handed over, and
-//! nothing that completes, is missed by one who sleeps.
+//! From handles to a progress thread and back, and waiting for completions: nothing that was handed
+//! over, and nothing that completes, is missed by one who sleeps.
 //!
-//! The scenarios run twice, as those of the ring (`spsc`) do: here in whatever interleavings the machine takes,
-//! often; under `--cfg polyrail_loom` (`tests/full.sh loom`) in every interleaving with at most so many
-//! preemptions, where a thread is taken from the processor though it could go on. There handles are two requests
-//! deep, and a timeout that only looks after what nobody tells never ends (`std-shim/library/src/sync`). What is
-//! missed is a sleep without an end: loom finds a deadlock or too many steps, and a test hangs.
+//! The scenarios run twice, as those of the ring (`spsc`) do: here in whatever interleavings the
+//! machine takes, often; under `--cfg polyrail_loom` (`tests/full.sh loom`) in every interleaving
+//! with at most so many preemptions, where a thread is taken from the processor though it could go
+//! on. There handles are two requests deep, and a timeout that only looks after what nobody tells
+//! never ends (`std-shim/library/src/sync`). What is missed is a sleep without an end: loom finds a
+//! deadlock or too many steps, and a test hangs.
 
 mod scenarios;
 mod stepped;

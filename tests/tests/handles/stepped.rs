@@ -15,8 +15,8 @@ loom::lazy_static! {
     static ref STEPS: loom::sync::atomic::AtomicUsize = loom::sync::atomic::AtomicUsize::new(0);
 }
 
-/// Other threads may come first. (The software NIC knows nothing of loom, which takes what it does for a part of
-/// the step before.)
+/// Other threads may come first. (The software NIC knows nothing of loom, which takes what it does
+/// for a part of the step before.)
 pub(crate) fn step() {
     #[cfg(polyrail_loom)]
     STEPS.fetch_add(1, std::sync::atomic::Ordering::AcqRel);

@@ -4,7 +4,7 @@
 //! The documentation of each module names the page and the heading that its tests prove. A test
 //! whose name begins with `defect_NN` proves row NN of the table in `core/docs/reference.md`: a
 //! defect of the C++ reference that polyrail does not have. What the type system forbids is in
-//! `tests/ui`.
+//! `core/tests/ui`.
 
 mod budgets;
 mod building;

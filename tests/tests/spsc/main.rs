@@ -3,14 +3,15 @@
 //! The scenarios run twice. Here they meet whatever interleavings the machine happens to take,
 //! often and with many values. Under `--cfg polyrail_loom` (`tests/full.sh loom`) loom runs them
 //! with few values in every interleaving that the memory model allows, and prints how many there
-//! were: seconds for each. The last one has three threads, and millions of them that take minutes: of it, those in
-//! which threads are taken from the processor a few times though they could go on (`LOOM_MAX_PREEMPTIONS` says how
-//! many times, instead).
+//! were: seconds for each. The last one has three threads, and millions of them that take minutes:
+//! of it, those in which threads are taken from the processor a few times though they could go on
+//! (`LOOM_MAX_PREEMPTIONS` says how many times, instead).
 
 mod scenarios;
 mod threads;
 
-/// Runs a scenario with `few` values in every interleaving, or in every one with so many preemptions at most.
+/// Runs a scenario with `few` values in every interleaving, or in every one with so many
+/// preemptions at most.
 #[cfg(polyrail_loom)]
 fn explore(name: &str, few: usize, preemptions: Option<usize>, scenario: fn(usize)) {
     use std::sync::Arc;

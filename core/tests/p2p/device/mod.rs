@@ -1,10 +1,11 @@
 //! Devices of which the test chooses every step: what is executed, acknowledged, shown, refused.
 //!
-//! A request is *posted*, then *executed* at its peer, then *acknowledged*: only then it completes. A queue
-//! pair in the error state executes nothing of its peer's any more, but for what the test lets through.
+//! A request is *posted*, then *executed* at its peer, then *acknowledged*: only then it completes.
+//! A queue pair in the error state executes nothing of its peer's any more, but for what the test
+//! lets through.
 //!
-//! This file has their state, and what tests see of it; `block` is memory, `execution` what devices do with
-//! requests, `steps` how tests let them, and `queues` what the engine asks of them.
+//! This file has their state, and what tests see of it; `block` is memory, `execution` what devices
+//! do with requests, `steps` how tests let them, and `queues` what the engine asks of them.
 
 mod block;
 mod execution;
@@ -78,7 +79,8 @@ pub(crate) struct World {
     /// Every request that was executed: queue pair and request.
     log: Vec<(usize, SendRequest)>,
     rnr: u32,
-    /// Requests of queue pairs that failed, which may be on their way still: queue pair and request.
+    /// Requests of queue pairs that failed, which may be on their way still: queue pair and
+    /// request.
     stragglers: Vec<(usize, SendRequest)>,
 }
 

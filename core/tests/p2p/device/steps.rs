@@ -18,8 +18,8 @@ impl Fabric {
         self.0.borrow_mut().execute(at, true)
     }
 
-    /// The oldest request of a queue pair that failed arrives after all. `late`: even though its peer is in
-    /// the error state, unless that one's driver gave its word.
+    /// The oldest request of a queue pair that failed arrives after all. `late`: even though its
+    /// peer is in the error state, unless that one's driver gave its word.
     pub(crate) fn straggle(&self, at: usize, late: bool) -> Step {
         let mut world = self.0.borrow_mut();
         let Some(first) = world.stragglers.iter().position(|(from, _)| *from == at) else {
@@ -38,8 +38,8 @@ impl Fabric {
         self.0.borrow_mut().acknowledge(at)
     }
 
-    /// Executes and acknowledges all that can be, and returns whether there was anything. Requests to peers
-    /// that do not answer fail.
+    /// Executes and acknowledges all that can be, and returns whether there was anything. Requests
+    /// to peers that do not answer fail.
     pub(crate) fn run(&self) -> bool {
         let queue_pairs = self.0.borrow().qps.len();
         let mut has_run = false;

@@ -74,7 +74,8 @@ fn entries_are_written_again_after_the_peers_fence_only_and_hold_their_slot() {
     drop(recvs);
 }
 
-/// Eight messages over two rails are posted, with just as many receives on either device, and rail 0 fails.
+/// Eight messages over two rails are posted, with just as many receives on either device, and rail
+/// 0 fails.
 fn just_enough() -> (Rig, Vec<(SendHandle, RecvHandle)>) {
     let mut setup = Setup::rerouting(2);
     setup.limit = 16;
@@ -129,8 +130,8 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
     }
 }
 
-/// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants one, since nothing
-/// else has the driver asked again.
+/// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants
+/// one, since nothing else has the driver asked again.
 #[test]
 fn a_receiver_that_holds_a_fence_back_wants_to_be_polled() {
     let (mut rig, _) = just_enough();

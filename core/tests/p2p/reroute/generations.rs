@@ -21,8 +21,8 @@ enum Newest {
 
 const ALL: [Newest; 3] = [Newest::Failed, Newest::Fenced, Newest::Ready];
 
-/// The receiver's queue pair of the next generation is there, and perhaps failed, before the sender heard that the
-/// one before is Fenced at the receiver: it hears of the next one only.
+/// The receiver's queue pair of the next generation is there, and perhaps failed, before the sender
+/// heard that the one before is Fenced at the receiver: it hears of the next one only.
 fn receiver_is_ahead(rig: &mut Rig, newest: Newest) {
     assert!(rig.sender().fail_queue_pair(PLACE));
     rig.settle();
@@ -76,7 +76,8 @@ fn sender_is_ahead(rig: &mut Rig, newest: Newest) {
     let old = sender.replace_queue_pair((near_cq, 0), PLACE, 1, near, PLACE as u8);
     assert!(old.is_ok());
     if newest == Newest::Failed {
-        // Nothing was posted to it: it is drained as soon as its driver moves it to the error state.
+        // Nothing was posted to it: it is drained as soon as its driver moves it to the error
+        // state.
         rig.fabric.refuse_error(at, Some(Refusal::Driver(5)));
     }
     if newest != Newest::Ready {
@@ -132,8 +133,8 @@ fn entries_of_a_generation_are_written_again_for_a_peer_that_tells_of_the_next_o
     }
 }
 
-/// An owner reads what happened in the order in which it happened: the end of one queue pair before the failure of
-/// the next one.
+/// An owner reads what happened in the order in which it happened: the end of one queue pair before
+/// the failure of the next one.
 #[test]
 fn events_come_in_order_when_the_next_generation_is_adopted() {
     let failed = |why| RailEventKind::Failed { why, refused: None };
@@ -165,8 +166,8 @@ fn events_come_in_order_when_the_next_generation_is_adopted() {
     assert_eq!(events(|| receiver.take_rail_event()), expected);
 }
 
-/// A message that lost a share to a failure that it may be the cause of is blamed for it, whichever generation the
-/// peer tells of.
+/// A message that lost a share to a failure that it may be the cause of is blamed for it, whichever
+/// generation the peer tells of.
 #[test]
 fn a_failure_is_blamed_on_its_messages_though_the_peer_tells_of_the_next_generation() {
     let mut rig = Setup::rerouting(2).rig();
@@ -207,7 +208,8 @@ fn a_failure_is_blamed_on_its_messages_though_the_peer_tells_of_the_next_generat
     assert_eq!(rounds, 5, "twice as many as there are rails, and one more");
 }
 
-/// What is written again is told of once: of the queue pair that had it, not of the one that was never there.
+/// What is written again is told of once: of the queue pair that had it, not of the one that was
+/// never there.
 #[test]
 fn entries_that_are_written_again_are_told_of_once() {
     for newest in ALL {

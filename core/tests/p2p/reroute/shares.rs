@@ -89,7 +89,8 @@ fn what_the_completion_queue_holds_at_the_word_is_taken_before_the_fence() {
     assert_eq!(moved(&mut rig), [], "all had arrived");
 }
 
-/// A completion queue that could not be polled was not seen empty: what it holds counts, once it can be polled again.
+/// A completion queue that could not be polled was not seen empty: what it holds counts, once it
+/// can be polled again.
 #[test]
 fn a_completion_queue_that_cannot_be_polled_is_not_seen_empty() {
     let (mut rig, send, recv) = under_way();

@@ -1,4 +1,5 @@
-//! What the owners of a connection call: to send and receive messages, and to ask what became of them.
+//! What the owners of a connection call: to send and receive messages, and to ask what became of
+//! them.
 
 use super::{Memory, Rig, TestReceiver, TestSender};
 use polyrail_core::p2p::{CallError, Received, RecvBuffer, RecvHandle, SendHandle};

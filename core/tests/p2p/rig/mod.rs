@@ -1,8 +1,8 @@
 //! Two ends of connections on test devices: what a test may choose, and how they are made of it.
 //!
-//! `memory` is what they send, receive and write entries into; `running` lets things happen until nothing does,
-//! `calls` are those of a connection's owner, `replacing` is of queue pairs and devices that were lost; `lone` is a
-//! sender without a peer.
+//! `memory` is what they send, receive and write entries into; `running` lets things happen until
+//! nothing does, `calls` are those of a connection's owner, `replacing` is of queue pairs and
+//! devices that were lost; `lone` is a sender without a peer.
 
 mod calls;
 mod lone;

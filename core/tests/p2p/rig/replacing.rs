@@ -43,8 +43,8 @@ impl Rig {
         self.connections[0].receiver.devices()[at]
     }
 
-    /// A device of the receiver's dies with all completions that were not taken, and is there again, with a
-    /// new shared receive queue.
+    /// A device of the receiver's dies with all completions that were not taken, and is there
+    /// again, with a new shared receive queue.
     pub(crate) fn lose_device(&mut self, at: usize) {
         let cq = self.far_cq.cqs()[at].at;
         self.fabric.lose_completions(cq);

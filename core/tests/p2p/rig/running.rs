@@ -1,4 +1,5 @@
-//! Both ends poll and tell each other what they have to, until nothing happens any more; what must hold then.
+//! Both ends poll and tell each other what they have to, until nothing happens any more; what must
+//! hold then.
 
 use super::{Connection, Rig};
 use polyrail_core::p2p::Account;

@@ -104,7 +104,8 @@ impl Ends {
         Instant::now()
     }
 
-    /// Returns when the sender learned that this happened to a rail. What happened after it may be asked for next.
+    /// Returns when the sender learned that this happened to a rail. What happened after it may be
+    /// asked for next.
     fn run_until_told(
         &mut self,
         what: &str,
@@ -183,8 +184,9 @@ fn heal(rails: &Rails, scheme: Scheme, number: usize) -> Healed {
     })
 }
 
-/// The queue pairs' own timeout is a second, and they try seven times. Prints how long it took. The limit is less than
-/// the 3 s for which the kernel keeps packets, and with them a queue pair, when a neighbour does not answer.
+/// The queue pairs' own timeout is a second, and they try seven times. Prints how long it took. The
+/// limit is less than the 3 s for which the kernel keeps packets, and with them a queue pair, when
+/// a neighbour does not answer.
 pub(super) fn a_port_that_goes_down_is_healed_long_before_requests_time_out(rails: &Rails) {
     const SLOW: Duration = Duration::from_millis(2500);
     if rails.post_mode() != PostMode::Classic {

@@ -16,8 +16,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-/// Groups of queue pairs that come to their end, and queue pairs of a group. To destroy one takes 10 ms in the
-/// guest; ten thousand were ended so once, by 625 groups for each way of posting.
+/// Groups of queue pairs that come to their end, and queue pairs of a group. To destroy one takes
+/// 10 ms in the guest; ten thousand were ended so once, by 625 groups for each way of posting.
 const GROUPS: usize = 40;
 const GROUP: usize = 8;
 
@@ -30,7 +30,8 @@ const DEPTH: u32 = 16;
 /// Messages that are sent to a queue pair at most.
 const MESSAGES: usize = 2048;
 
-/// Places for what queue pairs write: how many come to their end while what one has written is watched.
+/// Places for what queue pairs write: how many come to their end while what one has written is
+/// watched.
 const PLACES: usize = 16 * GROUP;
 
 /// Receives in the shared queue.
@@ -38,7 +39,8 @@ const RECEIVES: u64 = 64;
 
 const WORD: usize = size_of::<u64>();
 
-/// Bytes of a message, its number and those that follow: one packet, which takes the driver as long as can be.
+/// Bytes of a message, its number and those that follow: one packet, which takes the driver as long
+/// as can be.
 const LENGTH: usize = 4096;
 
 /// What is in the memory of a place to which nothing was written.
@@ -106,8 +108,9 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// The sending end, on a thread of its own: sends by the queue pair that ends next, of one group after the
-/// other, and all the time by one that stays. Tells how many messages of each were acknowledged.
+/// The sending end, on a thread of its own: sends by the queue pair that ends next, of one group
+/// after the other, and all the time by one that stays. Tells how many messages of each were
+/// acknowledged.
 fn send_all<'s>(
     scope: &'s Scope<'s, '_>,
     groups: &Receiver<Vec<Stream>>,
@@ -161,7 +164,8 @@ struct Receivers {
     bystander: QueuePair,
     bystander_arrived: usize,
     group: Vec<Victim>,
-    /// Queue pairs that a message arrived for after ERR and a poll that found less than it asked for.
+    /// Queue pairs that a message arrived for after ERR and a poll that found less than it asked
+    /// for.
     late: usize,
 }
 
@@ -307,9 +311,10 @@ impl Scene<'_> {
     }
 }
 
-/// After a queue pair's word that it took its last receive, and a poll that finds less than it asked for,
-/// nothing arrives for it any more, nor is anything written; and nothing is lost with it: what the sender
-/// knows to have arrived did. Its shared receive queue feeds others all the time.
+/// After a queue pair's word that it took its last receive, and a poll that finds less than it
+/// asked for, nothing arrives for it any more, nor is anything written; and nothing is lost with
+/// it: what the sender knows to have arrived did. Its shared receive queue feeds others all the
+/// time.
 pub(super) fn after_the_last_shared_receive_nothing_arrives(rails: &Rails) {
     let from = rails.memory(End::Near, MESSAGES * WORD + LENGTH, ALL_ACCESS);
     let to = rails.memory(End::Far, (PLACES + 1) * LENGTH, ALL_ACCESS);

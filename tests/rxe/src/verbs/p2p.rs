@@ -1,4 +1,5 @@
-//! Messages over two rails: endpoints for them on real verbs, also while a link goes down and comes up.
+//! Messages over two rails: endpoints for them on real verbs, also while a link goes down and comes
+//! up.
 
 use crate::fixture::{GID_INDEX, Rails};
 use polyrail::memory::RegisteredBuffer;

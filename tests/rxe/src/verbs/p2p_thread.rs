@@ -1,4 +1,5 @@
-//! Messages through threads that sleep on completion channels, over two rails, also while a link goes down and comes up.
+//! Messages through threads that sleep on completion channels, over two rails, also while a link
+//! goes down and comes up.
 
 use super::p2p::{MOST, Memory, domains_at, is_second_time, memory_at};
 use crate::fixture::Rails;

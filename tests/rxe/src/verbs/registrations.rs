@@ -138,8 +138,8 @@ pub(super) fn queue_pairs_tell_their_packets_from_others(_: &Rails) {
     let set = qp.query().unwrap();
     let path = set.path.unwrap();
     let Route::Roce(grh) = path.route else { panic!("{path:?}") };
-    // Not checked: the hop limit, which Linux takes from its own route, and the service level, which rxe does
-    // not keep.
+    // Not checked: the hop limit, which Linux takes from its own route, and the service level,
+    // which rxe does not keep.
     assert_eq!((grh.traffic_class, grh.flow_label), (106, 0xabcde));
     // rxe takes any place in the table.
     assert_eq!(set.pkey_index, 9);

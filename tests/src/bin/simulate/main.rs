@@ -66,7 +66,8 @@ struct Arguments {
 /// Another kind of world.
 #[derive(Debug, Subcommand)]
 enum OtherWorld {
-    /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by one.
+    /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by
+    /// one.
     Ends(worlds::Arguments),
     /// Connections of the p2p protocol, likewise.
     P2p(worlds::Arguments),

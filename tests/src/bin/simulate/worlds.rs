@@ -1,4 +1,5 @@
-//! Worlds that are chosen step by step: searched by seed or in every order, and made plainer where they fail.
+//! Worlds that are chosen step by step: searched by seed or in every order, and made plainer where
+//! they fail.
 
 use clap::Args;
 use polyrail_tests::search::{
@@ -26,7 +27,8 @@ pub(super) struct Arguments {
     /// Runs all seeds, and prints how many fail in which way.
     #[arg(long)]
     count: bool,
-    /// Instead of seeds, every order in which things can happen in small worlds, up to so many states of each.
+    /// Instead of seeds, every order in which things can happen in small worlds, up to so many
+    /// states of each.
     #[arg(long, conflicts_with_all = ["seed", "steps", "seeds", "count"])]
     states: Option<u64>,
     /// Only orders that differ in so many places at most from the plainest one.

@@ -1,4 +1,5 @@
-//! Queue pairs that fail, and what is gone: what had left is on its way still, and the rest is flushed.
+//! Queue pairs that fail, and what is gone: what had left is on its way still, and the rest is
+//! flushed.
 
 use super::{Fabric, Name, Sent, Srq, device_at};
 use crate::p2p::memory::Kind;
@@ -6,7 +7,8 @@ use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{Completion, Imm, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 impl Fabric {
-    /// A queue pair goes to the error state; its oldest request fails with this status, the others are flushed.
+    /// A queue pair goes to the error state; its oldest request fails with this status, the others
+    /// are flushed.
     pub(in crate::p2p) fn fail(&mut self, at: usize, status: WcStatus) {
         let qp = &mut self.qps[at];
         if qp.is_gone {
@@ -82,7 +84,8 @@ impl Fabric {
         qp.sent.clear();
     }
 
-    /// A device is gone, with everything that was on it, and with all completions that were not taken.
+    /// A device is gone, with everything that was on it, and with all completions that were not
+    /// taken.
     pub(in crate::p2p) fn remove_device(&mut self, host: usize, device: usize) {
         for at in 0..self.qps.len() {
             let Name { host: other, device: place, .. } = self.qps[at].name;

@@ -1,7 +1,8 @@
 //! The state of all NICs of both hosts, and what they do when the test lets them.
 //!
-//! `driver` is what the engine asks for and polls, `execution` what a NIC does for its peer, `words` when that is seen;
-//! `completions` are how requests come back, `failing` is what becomes of those whose queue pair or device is lost.
+//! `driver` is what the engine asks for and polls, `execution` what a NIC does for its peer,
+//! `words` when that is seen; `completions` are how requests come back, `failing` is what becomes
+//! of those whose queue pair or device is lost.
 
 mod completions;
 mod driver;
