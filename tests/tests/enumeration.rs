@@ -109,7 +109,7 @@ enum Action {
     Complete(usize),
     Poll,
     /// The fault happens to a queue pair.
-    Strike(usize),
+    Inject(usize),
 }
 
 impl Sender {
@@ -131,7 +131,7 @@ impl Sender {
         // Two requests in flight on each queue pair, and three numbers on their way.
         let mut world = SmallWatched::new(&setup.fragment(FRAGMENT).depth(2), 3, self.fails());
         let mut posted = 0;
-        let mut struck = self.fault == Fault::Nothing;
+        let mut injected = self.fault == Fault::Nothing;
         let mut refused = false;
         loop {
             let mut actions = Vec::with_capacity(8);
@@ -146,11 +146,11 @@ impl Sender {
                 actions.push(Action::Poll);
             }
             // A fault after the last event changes nothing.
-            if !struck && !actions.is_empty() {
+            if !injected && !actions.is_empty() {
                 // A failure by itself needs a request.
                 let needs_one = self.fault == Fault::Fails;
-                let may_strike = |at: &usize| !needs_one || !handles[*at].sends().is_empty();
-                actions.extend(queues.filter(may_strike).map(Action::Strike));
+                let may_fail = |at: &usize| !needs_one || !handles[*at].sends().is_empty();
+                actions.extend(queues.filter(may_fail).map(Action::Inject));
             }
             if actions.is_empty() {
                 break;
@@ -166,8 +166,8 @@ impl Sender {
                     world.poll(usize::MAX);
                     refused = false;
                 }
-                Action::Strike(at) => {
-                    struck = true;
+                Action::Inject(at) => {
+                    injected = true;
                     refused = true;
                     match self.fault {
                         Fault::Nothing => {}
@@ -219,7 +219,7 @@ impl Receiver {
                 actions.push(Action::Poll);
             }
             if repeats && !actions.is_empty() {
-                actions.extend((0..2).filter(|rail| arrived[*rail] > 0).map(Action::Strike));
+                actions.extend((0..2).filter(|rail| arrived[*rail] > 0).map(Action::Inject));
             }
             if actions.is_empty() {
                 break;
@@ -234,7 +234,7 @@ impl Receiver {
                     deliver(&rig, rail, rail as u32 + 2 * arrived[rail]);
                     arrived[rail] += 1;
                 }
-                Action::Strike(rail) => {
+                Action::Inject(rail) => {
                     // The first fragment of this rail, on the other one.
                     repeats = false;
                     deliver(&rig, 1 - rail, rail as u32);

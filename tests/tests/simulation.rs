@@ -4,7 +4,7 @@
 //! `QUICKCHECK_TESTS=n` runs n worlds that bytes choose.
 
 use polyrail_tests::allocations::{CountingAllocator, expect_counting};
-use polyrail_tests::simulation::{Summary, Weather, run_bytes, run_seed, shape_of};
+use polyrail_tests::simulation::{FaultLevel, Summary, run_bytes, run_seed, shape_of};
 use quickcheck::{Gen, QuickCheck};
 
 #[global_allocator]
@@ -37,15 +37,15 @@ fn a_seed_is_the_same_world_every_time() {
 /// A simulation that does nothing finds nothing: checks that worlds are busy, and that some have
 /// faults.
 #[test]
-fn much_happens_in_every_weather() {
-    for weather in [Weather::Fair, Weather::Rough, Weather::Storm] {
-        let seeds = (0..).filter(|seed| shape_of(*seed).weather == weather);
+fn much_happens_at_every_fault_level() {
+    for fault_level in [FaultLevel::None, FaultLevel::Delays, FaultLevel::Failures] {
+        let seeds = (0..).filter(|seed| shape_of(*seed).fault_level == fault_level);
         let mut total = Summary::default();
         seeds.take(8).for_each(|seed| total += run_seed(seed, 300));
         let busy = total.requests - total.refused > 150 && total.reports > 300;
         assert!(busy && total.nic_steps > 1000 && total.reattached > 0, "{total:?}");
-        assert_eq!(total.faults > 0, weather != Weather::Fair, "{total:?}");
-        assert_eq!(total.strays > 0, weather == Weather::Storm, "{total:?}");
+        assert_eq!(total.faults > 0, fault_level != FaultLevel::None, "{total:?}");
+        assert_eq!(total.strays > 0, fault_level == FaultLevel::Failures, "{total:?}");
     }
 }
 

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_faults_for_one_batch_the_second_strikes_the_next() {
+    fn of_two_faults_for_one_batch_the_second_is_applied_to_the_next() {
         let cut = |requests| Cut { requests, refusal: Refusal::QueueFull };
         let mut plan = Plan::default();
         for requests in [1, 2] {

@@ -208,7 +208,7 @@ fn a_dropped_batch_posts_nothing_and_meets_no_fault() {
 }
 
 #[test]
-fn faults_that_are_lifted_strike_no_more() {
+fn faults_that_are_lifted_have_no_effect() {
     let mut rig = Rig::new();
     let queue = WorkQueue::Send;
     rig.faults.inject(DriverFault::QueueFull { queue, commits: 9 });

@@ -13,7 +13,7 @@ use polyrail::nic::{CompletionQueue, Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
 use recorded::{Log, Recorded, RecordedQp};
-use rerouted::weather::Random;
+use rerouted::fault_schedule::Random;
 use rerouted::{Ends, MESSAGES, healed, unwanted};
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::sleep;

@@ -8,7 +8,7 @@ use polyrail::endpoint::{EndpointError, EndpointSet, connect_endpoints};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
-use rerouted::weather::Weather;
+use rerouted::fault_schedule::FaultSchedule;
 use rerouted::{End, Ends, LENGTH, MESSAGES, healed};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
@@ -114,12 +114,12 @@ fn devices_that_are_well_and_unwell_lose_nothing() {
     for scheme in SCHEMES {
         for seed in 0..6 {
             let mut ends = Ends::new(seed, 3 + seed as usize % 2, &healed(scheme).min_rails(0));
-            let mut weather = Weather::new(seed);
+            let mut schedule = FaultSchedule::new(seed);
             ends.go_on(
-                |ends| weather.go_on(ends),
+                |ends| schedule.step(ends),
                 |ends| ends.near.received() > 21 && ends.far.received() > 21,
             );
-            weather.clear(&mut ends);
+            schedule.lift_all(&mut ends);
             ends.finish(|_| ());
             assert!(ends.is_ready(), "{scheme:?} {seed}: {}", ends.report());
         }

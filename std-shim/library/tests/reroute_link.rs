@@ -6,7 +6,7 @@ mod rerouted;
 use polyrail::endpoint::{HealingLink, HealingMessage};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::virtual_qp::{QpState, Scheme};
-use rerouted::weather::{Random, Weather};
+use rerouted::fault_schedule::{FaultSchedule, Random};
 use rerouted::{End, Ends, healed};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -80,17 +80,17 @@ fn nothing_is_lost_over_a_link_that_is_slow_and_breaks() {
         for seed in 0..6 {
             let fabric = Fabric::deterministic(seed);
             let mut ends = Ends::apart(fabric, 3, &healed(scheme).min_rails(0));
-            let mut weather = Weather::new(seed);
+            let mut schedule = FaultSchedule::new(seed);
             let mut random = Random(!seed);
             let mut link = Link::new(&ends);
             ends.go_on(
                 |ends| {
-                    weather.go_on(ends);
+                    schedule.step(ends);
                     link.go_on(&mut random);
                 },
                 |ends| ends.near.received() > 21 && ends.far.received() > 21,
             );
-            weather.clear(&mut ends);
+            schedule.lift_all(&mut ends);
             ends.finish(|_| link.go_on(&mut random));
             ends.go_on(|_| link.go_on(&mut random), Ends::is_ready);
             breaks += link.breaks;

@@ -7,7 +7,7 @@
 //! 1. [`job`]: what two sides do together, as plain data; [`size`] and [`time`] parse quantities;
 //! 2. [`session`]: the connection of two sides, whatever they do;
 //! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with
-//!    [injected faults](fault) and the [`weather`] that begins and ends them; `visit`: a peer that
+//!    [injected faults](fault) and the [`fault_schedule`] that begins and ends them; `visit`: a peer that
 //!    has sent a request to a server, and its limits;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
@@ -30,6 +30,7 @@ pub mod perf;
 mod recorded;
 #[doc = include_str!("../docs/real_nics.md")]
 pub mod real_nics {}
+pub mod fault_schedule;
 pub mod serve;
 pub mod session;
 pub mod size;
@@ -37,4 +38,3 @@ pub mod time;
 pub mod transfer;
 mod visit;
 mod watched;
-pub mod weather;

@@ -29,7 +29,7 @@ impl FabricShared {
     }
 
     fn next_thing(&self, scheduler: &mut Scheduler) -> Option<Step> {
-        if let Some(struck) = self.strike(scheduler.steps) {
+        if let Some(struck) = self.apply_due_fault(scheduler.steps) {
             return Some(struck);
         }
         loop {
@@ -49,8 +49,8 @@ impl FabricShared {
         }
     }
 
-    /// Lets one planned fault happen whose step has come.
-    fn strike(&self, step: u64) -> Option<Step> {
+    /// Applies one planned fault that is due at this step.
+    fn apply_due_fault(&self, step: u64) -> Option<Step> {
         let mut place = 0;
         while let Some(device) = self.nth_device(place) {
             if let Some(device) = device
@@ -119,7 +119,7 @@ impl FabricShared {
         let devices = (0..).map_while(|index| self.nth_device(index)).flatten();
         let next = devices.filter_map(|device| device.faults.next_step()).min()?;
         scheduler.steps = scheduler.steps.max(next);
-        self.strike(scheduler.steps)
+        self.apply_due_fault(scheduler.steps)
     }
 }
 

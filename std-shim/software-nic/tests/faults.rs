@@ -112,7 +112,7 @@ fn a_link_cut_at_the_end_of_a_message_lets_it_through() {
 }
 
 #[test]
-fn a_fault_strikes_at_its_step() {
+fn a_fault_is_applied_at_its_step() {
     let mut pair = Pair::deterministic(1);
     pair.a.device.inject(When::AtStep(3), Fault::LinkDown);
     pair.a.post_all(&[pair.write(1, 0, 8); 20]).unwrap();
@@ -124,7 +124,7 @@ fn a_fault_strikes_at_its_step() {
 }
 
 #[test]
-fn a_fault_at_a_later_step_strikes_an_idle_fabric() {
+fn a_fault_at_a_later_step_is_applied_to_an_idle_fabric() {
     let pair = Pair::deterministic(1);
     pair.b.device.inject(When::AtStep(1000), Fault::DeviceGone);
     let struck = Step::Struck { device: 1, fault: FaultKind::DeviceGone };

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 const EIO: i32 = 5;
 
-/// Delivers over drivers into which faults were injected. All of them strike.
+/// Delivers over drivers into which faults were injected. All of them are applied.
 fn delivers_despite<F: Fixture>(fixture: &F, inject: impl Fn(&Wrapped<'_, F>)) {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
         let wrapped = Wrapped::new(fixture);
         inject(&wrapped);
         delivers(&wrapped, 2, scheme);
         let waiting = |rail| wrapped.driver(End::Near, rail).is_waiting();
-        assert!(!(0..2).any(waiting), "a fault did not strike");
+        assert!(!(0..2).any(waiting), "a fault was not applied");
     }
 }
 

@@ -91,7 +91,7 @@ impl World {
         let mut rounds = 0;
         // Each fault makes a receiver not ready in two rounds.
         while idle < IDLE_ROUNDS + 2 * self.summary.faults {
-            // A planned fault may still strike.
+            // A planned fault may still be applied.
             self.lift_faults();
             let mut busy = act(self);
             busy |= self.advance(5000) > 0;

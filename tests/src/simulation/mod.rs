@@ -34,7 +34,7 @@ mod traffic;
 mod trouble;
 mod virtual_qp;
 
-pub use shape::{ConnectionShape, Grant, Shape, Weather};
+pub use shape::{ConnectionShape, FaultLevel, Grant, Shape};
 pub use summary::Summary;
 pub use virtual_qp::Size;
 

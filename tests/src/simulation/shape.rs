@@ -10,14 +10,14 @@ use std::fmt;
 
 /// How much goes wrong in this world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum FaultLevel {
     /// Nothing fails.
-    Fair,
+    None,
     /// Drivers take requests in part or not at all, receivers are not ready, completions are late:
     /// everything still succeeds.
-    Rough,
+    Delays,
     /// Links, devices, drivers and peers fail.
-    Storm,
+    Failures,
 }
 
 /// The limits that a queue pair is granted.
@@ -77,7 +77,7 @@ pub struct Shape {
     /// Devices of each of the two hosts.
     pub devices: usize,
     /// How much goes wrong.
-    pub weather: Weather,
+    pub fault_level: FaultLevel,
     /// Maximum number of NIC steps between two calls: few keep queues full, many empty them.
     pub pace: u32,
     /// One end gets half of all requests, so that it gets far.
@@ -102,7 +102,8 @@ pub(super) const MAX_CONNECTIONS: usize = 3;
 impl Shape {
     pub(super) fn choose(choices: &mut dyn Choices) -> Self {
         let devices = 1 + choices.below(MAX_DEVICES as u32) as usize;
-        let weather = pick(choices, &[Weather::Fair, Weather::Rough, Weather::Storm]);
+        let fault_level =
+            pick(choices, &[FaultLevel::None, FaultLevel::Delays, FaultLevel::Failures]);
         let pace = pick(choices, &[6, 20, 60, 150]);
         let leans = choices.coin();
         let passes = choices.one_in(3);
@@ -115,7 +116,7 @@ impl Shape {
         let connections = pick(choices, &[1, 1, 2, MAX_CONNECTIONS]);
         let mut shape = Self {
             devices,
-            weather,
+            fault_level,
             pace,
             leans,
             passes,
@@ -135,14 +136,14 @@ impl Shape {
 impl ConnectionShape {
     pub(super) fn choose(choices: &mut dyn Choices, world: &Shape) -> Self {
         let devices = world.devices;
-        let weather = world.weather;
+        let fault_level = world.fault_level;
         let size = pick(choices, &Size::ALL);
         // A type for several rails may have one.
         let fewest = if choices.one_in(8) { 1 } else { size.rails().min(2) };
         let rails = fewest + choices.below((size.rails() - fewest) as u32 + 1) as usize;
         let scheme = pick(choices, &[Scheme::Spray, Scheme::Dqplb]);
         let mixed = scheme == Scheme::Spray || rails == 1;
-        let impatient = weather == Weather::Storm && choices.one_in(6);
+        let impatient = fault_level == FaultLevel::Failures && choices.one_in(6);
         let first_device = choices.below(devices as u32) as usize;
         let mut config = Self::config(choices, scheme, size);
         let wanted_msg_size = config.max_msg_size;
@@ -261,8 +262,8 @@ impl ConnectionShape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, weather, pace, leans, bystander, connections, .. } = self;
-        write!(f, "{devices} devices a host, {weather:?}, pace {pace}")?;
+        let Self { devices, fault_level, pace, leans, bystander, connections, .. } = self;
+        write!(f, "{devices} devices a host, {fault_level:?}, pace {pace}")?;
         f.write_str(if *leans { ", leaning" } else { "" })?;
         f.write_str(if self.passes { ", passing" } else { "" })?;
         f.write_str(if *bystander { ", a foreign queue pair" } else { "" })?;

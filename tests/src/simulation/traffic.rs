@@ -3,7 +3,7 @@
 use super::World;
 use super::places::{Ground, STRIDE};
 use super::sender::{Flaw, Request};
-use super::shape::{ConnectionShape, Weather};
+use super::shape::{ConnectionShape, FaultLevel};
 use super::virtual_qp::AnyQp;
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
@@ -194,7 +194,7 @@ impl World {
         let mut request =
             Request { id, opcode, flags, when_done, length, turned: 0, place, local, salt, flaw };
         request.flags = choose_flags(&request, shape.is_multi(), choices);
-        if self.shape.weather == Weather::Storm && length > 0 && choices.one_in(100) {
+        if self.shape.fault_level == FaultLevel::Failures && length > 0 && choices.one_in(100) {
             return with_any_flaw(request, choices);
         }
         // Forwards the bytes of a READ: only a fence keeps the two apart.
@@ -221,7 +221,7 @@ impl World {
         let notifies = shape.is_multi() && shape.notifies(end);
         let with_buffer = !notifies || (shape.data_receives[end] && choices.one_in(3));
         if with_buffer {
-            let is_short = self.shape.weather == Weather::Storm && choices.one_in(100);
+            let is_short = self.shape.fault_level == FaultLevel::Failures && choices.one_in(100);
             let longest = if is_short { 1 + choices.below(STRIDE as u32) } else { STRIDE as u32 };
             let posted = self.post_data_recv_of(at, end, longest);
             self.connections[at].damaged |= posted && is_short;

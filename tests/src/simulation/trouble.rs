@@ -1,7 +1,7 @@
 //! Faults of devices, links and drivers, and rails that leave service.
 
 use super::World;
-use super::shape::Weather;
+use super::shape::FaultLevel;
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail::nic::{Fault, When};
@@ -12,17 +12,17 @@ use std::time::Duration;
 impl World {
     /// Injects a fault.
     pub(super) fn trouble(&mut self, choices: &mut dyn Choices) {
-        match (self.shape.weather, choices.below(8)) {
+        match (self.shape.fault_level, choices.below(8)) {
             (_, 0) => self.change_service(choices),
             (_, 1) if choices.one_in(3) => self.displace(choices),
             (_, 1) => self.detach_or_attach(choices),
             (_, 2) => self.bystander_posts(),
-            (Weather::Fair, _) => {}
-            (Weather::Rough, _) | (Weather::Storm, 3..=4) => self.hinder(choices),
-            (Weather::Storm, 5) => self.stray(choices),
-            (Weather::Storm, 6) => self.feed_rubbish(choices),
-            (Weather::Storm, _) if choices.one_in(6) => self.move_to_error(choices),
-            (Weather::Storm, _) => self.break_something(choices),
+            (FaultLevel::None, _) => {}
+            (FaultLevel::Delays, _) | (FaultLevel::Failures, 3..=4) => self.hinder(choices),
+            (FaultLevel::Failures, 5) => self.stray(choices),
+            (FaultLevel::Failures, 6) => self.feed_rubbish(choices),
+            (FaultLevel::Failures, _) if choices.one_in(6) => self.move_to_error(choices),
+            (FaultLevel::Failures, _) => self.break_something(choices),
         }
     }
 

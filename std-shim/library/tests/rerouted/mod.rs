@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-pub mod weather;
+pub mod fault_schedule;
 
 use crate::fixture::{self, impatient};
 use polyrail::endpoint::{

@@ -4,9 +4,9 @@
 use super::exit::Failure;
 use super::rails;
 use polyrail_program::fault::{Begin, RailFault};
+use polyrail_program::fault_schedule::FaultLog;
 use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
-use polyrail_program::weather::FaultLog;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

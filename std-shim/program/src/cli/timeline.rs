@@ -8,6 +8,7 @@ use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, output, print, rails, timeline_plot};
+use polyrail_program::fault_schedule::FaultLog;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Cause, Goodput, Mark, PerfConfig, Timeline, measure_over_time, measure_over_time_to,
@@ -15,7 +16,6 @@ use polyrail_program::perf::{
 use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::replace_file;
-use polyrail_program::weather::FaultLog;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -11,11 +11,11 @@ use super::round::Ends;
 use super::sampler::Sampler;
 use super::timeline::{Cause, Mark, Timeline};
 use crate::fault::{RailFault, Side, check_rails};
+use crate::fault_schedule::{FaultEvent, FaultLog, FaultSchedule, Phase};
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
 use crate::session::{RailNews, RailNewsItem, ServerAddress};
 use crate::watched::watched;
-use crate::weather::{FaultEvent, FaultLog, Phase, Weather};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailEventKind;
 use std::mem;
@@ -49,7 +49,7 @@ pub fn measure_over_time(
     config.workload_of_one_direction()?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let mut rig = ends_between(config, &here.domains(), &there.domains(), news)?;
-    let begin = || Weather::start(faults, &here, &there, log);
+    let begin = || FaultSchedule::start(faults, &here, &there, log);
     watched(|| watch_ends(config, &mut *rig, news, begin), watch)
 }
 
@@ -84,16 +84,16 @@ fn watch_near<S: Sender>(
     mut near: Near<'_, S>,
     news: &RailNews,
 ) -> Result<Timeline, PerfError> {
-    let measured = watch_ends(config, &mut near, news, Weather::default);
+    let measured = watch_ends(config, &mut near, news, FaultSchedule::default);
     near.finish(S::posted, measured)
 }
 
-/// Measures between two ends, under a weather that begins with the measurement.
+/// Measures between two ends, under a schedule that begins with the measurement.
 fn watch_ends(
     config: &PerfConfig,
     ends: &mut dyn Ends,
     news: &RailNews,
-    begin: impl FnOnce() -> Weather,
+    begin: impl FnOnce() -> FaultSchedule,
 ) -> Result<Timeline, PerfError> {
     // Warm-up: every slot is used before the measurement.
     ends.run(Limit::Count(2 * config.workload()?.slots() as u64 + 16))?;
@@ -102,14 +102,14 @@ fn watch_ends(
         Limit::Time(time) => (time / SAMPLES).max(MIN_INTERVAL),
     };
     let rails = ends.rail_names();
-    let weather = begin();
+    let schedule = begin();
     let start = Instant::now();
     *ends.sampler() = Sampler::new(every);
     let round = ends.run(config.limit)?;
     let samples = mem::replace(ends.sampler(), Sampler::off()).finish();
     let mut marks: Vec<Mark> =
         news.all().iter().filter_map(|item| Mark::of_rail(item, start)).collect();
-    marks.extend(weather.end().into_iter().map(Mark::from));
+    marks.extend(schedule.end().into_iter().map(Mark::from));
     marks.sort_by_key(|mark| mark.at);
     Ok(Timeline { rails, samples, marks, requests: round.requests })
 }

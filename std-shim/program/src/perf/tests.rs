@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::fault::Side;
+use crate::fault_schedule::FaultLog;
 use crate::session::{RailCare, RailNews, SessionError};
-use crate::weather::FaultLog;
 use polyrail::virtual_qp::{RailFailure, RailId, Scheme};
 use std::time::Duration;
 

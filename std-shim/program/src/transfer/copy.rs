@@ -6,13 +6,13 @@ use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::{RailFault, Side, check_rails};
+use crate::fault_schedule::{FaultLog, FaultSchedule};
 use crate::hosts::hosts_with_rate;
 use crate::job::{CopyJob, CopyPlan, Link, Shape, Sum};
 use crate::session::{
     Environment, Failure, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
 };
 use crate::watched::watched;
-use crate::weather::{FaultLog, Weather};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
 use polyrail::virtual_qp::Scheme;
@@ -222,7 +222,7 @@ fn run_sides(
     };
     let (here, there) =
         hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
-    let weather = Weather::start(&options.faults, &here, &there, &progress.faults);
+    let schedule = FaultSchedule::start(&options.faults, &here, &there, &progress.faults);
     let builder = options.builder();
     let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
     let environment = |side, domains| Environment {
@@ -246,7 +246,7 @@ fn run_sides(
         })
     };
     let (sent, received) = watched(work, watch);
-    weather.end();
+    schedule.end();
     let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(judge(sent, received))
 }

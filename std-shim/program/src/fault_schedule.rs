@@ -74,7 +74,7 @@ impl FaultLog {
 /// The thread that begins and ends the faults of a job. Dropping this stops the thread: a fault
 /// that has begun continues, and others do not begin.
 #[derive(Debug, Default)]
-pub(crate) struct Weather(Option<Running>);
+pub(crate) struct FaultSchedule(Option<Running>);
 
 #[derive(Debug)]
 struct Running {
@@ -83,7 +83,7 @@ struct Running {
     thread: JoinHandle<Vec<FaultEvent>>,
 }
 
-impl Weather {
+impl FaultSchedule {
     /// Schedules faults on the devices of two hosts, and starts the thread if there are any. Times
     /// count from the next byte that any of the devices carries.
     pub(crate) fn start(faults: &[RailFault], here: &Host, there: &Host, log: &FaultLog) -> Self {
@@ -91,9 +91,9 @@ impl Weather {
             return Self(None);
         }
         let devices = [here, there].into_iter().flat_map(Host::devices).cloned().collect();
-        let forecast = Forecast::new(faults, here, there, log.clone());
+        let timetable = Timetable::new(faults, here, there, log.clone());
         let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::spawn(move || forecast.run(devices, &stopped));
+        let thread = std::thread::spawn(move || timetable.run(devices, &stopped));
         Self(Some(Running { stop, thread }))
     }
 
@@ -109,7 +109,7 @@ impl Weather {
     }
 }
 
-impl Drop for Weather {
+impl Drop for FaultSchedule {
     fn drop(&mut self) {
         self.stop();
     }
@@ -117,14 +117,14 @@ impl Drop for Weather {
 
 /// The faults of a job, with their states and events.
 #[derive(Debug)]
-struct Forecast {
-    faults: Vec<Awaited>,
+struct Timetable {
+    faults: Vec<ScheduledFault>,
     log: FaultLog,
     happened: Vec<FaultEvent>,
 }
 
 #[derive(Debug)]
-struct Awaited {
+struct ScheduledFault {
     fault: RailFault,
     device: Device,
     state: State,
@@ -139,17 +139,17 @@ enum State {
     /// It lasts until this time.
     Until(Duration),
     /// It lasts until the end.
-    ForEver,
+    UntilTheEnd,
     Over,
 }
 
 impl State {
     const fn is_on(self) -> bool {
-        matches!(self, Self::Until(_) | Self::ForEver)
+        matches!(self, Self::Until(_) | Self::UntilTheEnd)
     }
 }
 
-impl Awaited {
+impl ScheduledFault {
     /// Schedules a fault. A device applies a fault that waits for bytes.
     fn new(fault: RailFault, device: &Device) -> Self {
         let state = match fault.begin {
@@ -165,14 +165,14 @@ impl Awaited {
 
     /// Returns whether the device has applied a fault that waited for bytes. The device counts the
     /// bytes before it applies the fault, so both have to be checked.
-    fn has_struck(&self) -> bool {
+    fn was_applied(&self) -> bool {
         matches!(self.state, State::AtBytes(mark) if self.device.carried_bytes() >= mark)
             && self.device.suffers(self.fault.harm.inflicted())
     }
 
     fn begin(&mut self, now: Duration) {
         let until = self.fault.lasting.and_then(|lasting| now.checked_add(lasting));
-        self.state = until.map_or(State::ForEver, State::Until);
+        self.state = until.map_or(State::UntilTheEnd, State::Until);
     }
 
     /// Returns the time of its next change or check.
@@ -180,18 +180,18 @@ impl Awaited {
         match self.state {
             State::AtBytes(_) => Some(now + WATCH_EVERY),
             State::AtTime(time) | State::Until(time) => Some(time),
-            State::ForEver | State::Over => None,
+            State::UntilTheEnd | State::Over => None,
         }
     }
 }
 
-impl Forecast {
+impl Timetable {
     fn new(faults: &[RailFault], here: &Host, there: &Host, log: FaultLog) -> Self {
-        let awaited = |fault: &RailFault| {
+        let scheduled = |fault: &RailFault| {
             let host = if fault.side == Side::Near { here } else { there };
-            Awaited::new(*fault, host.device_of(fault.rail))
+            ScheduledFault::new(*fault, host.device_of(fault.rail))
         };
-        Self { faults: faults.iter().map(awaited).collect(), log, happened: Vec::new() }
+        Self { faults: faults.iter().map(scheduled).collect(), log, happened: Vec::new() }
     }
 
     /// Waits until data moves, then applies and lifts faults until none is left or the thread is
@@ -200,17 +200,17 @@ impl Forecast {
         let carried = || devices.iter().map(Device::carried_bytes).sum::<u64>();
         let before = carried();
         // A fault at the first byte may keep any data from moving.
-        let at_once = self.faults.iter().any(Awaited::has_struck);
+        let at_once = self.faults.iter().any(ScheduledFault::was_applied);
         while !at_once && carried() == before {
             if !sleep(WATCH_EVERY, stopped) {
-                self.note_strikes(Duration::ZERO);
+                self.note_applied(Duration::ZERO);
                 return self.happened;
             }
         }
         let start = Instant::now();
         while let Some(next) = self.step(start.elapsed()) {
             if !sleep(next.saturating_sub(start.elapsed()), stopped) {
-                self.note_strikes(start.elapsed());
+                self.note_applied(start.elapsed());
                 break;
             }
         }
@@ -219,16 +219,16 @@ impl Forecast {
 
     /// Applies and lifts the faults that are due, and returns the time of the next call.
     fn step(&mut self, now: Duration) -> Option<Duration> {
-        self.note_strikes(now);
+        self.note_applied(now);
         for index in 0..self.faults.len() {
             match self.faults[index].state {
-                State::AtTime(time) if time <= now => self.strike(index, now),
+                State::AtTime(time) if time <= now => self.apply(index, now),
                 _ => {}
             }
         }
         for index in 0..self.faults.len() {
             match self.faults[index].state {
-                State::Until(time) if time <= now => self.relent(index, now),
+                State::Until(time) if time <= now => self.lift(index, now),
                 _ => {}
             }
         }
@@ -236,27 +236,28 @@ impl Forecast {
     }
 
     /// Records the faults that devices have applied after a number of bytes.
-    fn note_strikes(&mut self, now: Duration) {
+    fn note_applied(&mut self, now: Duration) {
         for index in 0..self.faults.len() {
-            if self.faults[index].has_struck() {
+            if self.faults[index].was_applied() {
                 self.faults[index].begin(now);
                 self.note(index, now, Phase::Began);
             }
         }
     }
 
-    fn strike(&mut self, index: usize, now: Duration) {
-        let Awaited { fault, device, .. } = &self.faults[index];
+    fn apply(&mut self, index: usize, now: Duration) {
+        let ScheduledFault { fault, device, .. } = &self.faults[index];
         device.inject(When::Now, fault.harm.inflicted());
         self.faults[index].begin(now);
         self.note(index, now, Phase::Began);
     }
 
-    fn relent(&mut self, index: usize, now: Duration) {
+    fn lift(&mut self, index: usize, now: Duration) {
         self.faults[index].state = State::Over;
-        let Awaited { fault, device, .. } = &self.faults[index];
-        let same =
-            |other: &&Awaited| other.fault.harm == fault.harm && other.device.id() == device.id();
+        let ScheduledFault { fault, device, .. } = &self.faults[index];
+        let same = |other: &&ScheduledFault| {
+            other.fault.harm == fault.harm && other.device.id() == device.id()
+        };
         let phase = if self.faults.iter().filter(same).any(|other| other.state.is_on()) {
             Phase::Outlasted
         } else {
@@ -267,7 +268,8 @@ impl Forecast {
     }
 
     fn note(&mut self, index: usize, at: Duration, phase: Phase) {
-        let Awaited { fault: RailFault { rail, harm, .. }, device, .. } = &self.faults[index];
+        let ScheduledFault { fault: RailFault { rail, harm, .. }, device, .. } =
+            &self.faults[index];
         let device = device.name().to_owned();
         let event = FaultEvent { at, fault: index, rail: *rail, device, harm: *harm, phase };
         self.log.push(event.clone());
@@ -293,25 +295,25 @@ mod tests {
 
     /// Runs a timetable for two hosts of two devices at each of the times, and returns its events
     /// as text.
-    fn told(faults: &[&str], times: &[u64]) -> (Vec<String>, Host, Host) {
+    fn events(faults: &[&str], times: &[u64]) -> (Vec<String>, Host, Host) {
         let (here, there) = software_hosts(2).unwrap();
         let faults: Vec<RailFault> = faults.iter().map(|text| text.parse().unwrap()).collect();
-        let mut forecast = Forecast::new(&faults, &here, &there, FaultLog::default());
+        let mut timetable = Timetable::new(&faults, &here, &there, FaultLog::default());
         for &time in times {
-            forecast.step(ms(time));
+            timetable.step(ms(time));
         }
-        let told = forecast.log.take();
-        assert_eq!(told, forecast.happened);
+        let events = timetable.log.take();
+        assert_eq!(events, timetable.happened);
         let text = |event: &FaultEvent| format!("{} {event}", event.at.as_millis());
-        (told.iter().map(text).collect(), here, there)
+        (events.iter().map(text).collect(), here, there)
     }
 
     #[test]
     fn faults_begin_and_end_at_their_times() {
         let faults = ["1:10ms:cut:5ms", "far.0:10ms:silent", "0:20ms:slow:1ms", "far.1:30ms:gone"];
-        let (told, here, there) = told(&faults, &[0, 9, 10, 14, 15, 20, 21, 29]);
+        let (events, here, there) = events(&faults, &[0, 9, 10, 14, 15, 20, 21, 29]);
         assert_eq!(
-            told,
+            events,
             [
                 "10 rail 1 (device tx1): link cut",
                 "10 rail 0 (device rx0): stopped answering",
@@ -335,12 +337,12 @@ mod tests {
             ("slow", late, Fault::DelayCompletions(Duration::ZERO)),
             ("corrupt", Fault::FailRequests(true), Fault::FailRequests(false)),
         ] {
-            let (_, here, _) = told(&[&format!("0:1ms:{name}:1ms")], &[1]);
+            let (_, here, _) = events(&[&format!("0:1ms:{name}:1ms")], &[1]);
             assert!(here.device_of(0).suffers(inflicted), "{name}");
-            let (_, here, _) = told(&[&format!("0:1ms:{name}:1ms")], &[1, 2]);
+            let (_, here, _) = events(&[&format!("0:1ms:{name}:1ms")], &[1, 2]);
             assert!(here.device_of(0).suffers(undone), "{name}");
         }
-        let (_, here, _) = told(&["0:1ms:gone"], &[1]);
+        let (_, here, _) = events(&["0:1ms:gone"], &[1]);
         assert!(here.device_of(0).suffers(Fault::DeviceGone));
     }
 
@@ -349,14 +351,14 @@ mod tests {
         let (here, there) = software_hosts(1).unwrap();
         let log = FaultLog::default();
         let fault = "0:0:cut:20ms".parse().unwrap();
-        let weather = Weather::start(&[fault], &here, &there, &log);
+        let schedule = FaultSchedule::start(&[fault], &here, &there, &log);
         assert!(here.device_of(0).suffers(Fault::LinkDown));
         let begin = Instant::now();
         while here.device_of(0).suffers(Fault::LinkDown) {
             assert!(begin.elapsed() < Duration::from_secs(60));
             std::thread::sleep(ms(1));
         }
-        let happened = weather.end();
+        let happened = schedule.end();
         assert_eq!(happened, log.take());
         assert_eq!([happened[0].phase, happened[1].phase], [Phase::Began, Phase::Ended]);
         assert!(happened[1].at - happened[0].at >= ms(20));
@@ -367,21 +369,21 @@ mod tests {
         let (here, there) = software_hosts(1).unwrap();
         let faults = ["0:600s:cut".parse().unwrap(), "0:1T:cut".parse().unwrap()];
         let begin = Instant::now();
-        assert_eq!(Weather::start(&faults, &here, &there, &FaultLog::default()).end(), []);
-        drop(Weather::start(&faults, &here, &there, &FaultLog::default()));
+        assert_eq!(FaultSchedule::start(&faults, &here, &there, &FaultLog::default()).end(), []);
+        drop(FaultSchedule::start(&faults, &here, &there, &FaultLog::default()));
         assert!(begin.elapsed() < Duration::from_secs(60));
         assert!(here.device_of(0).suffers(Fault::LinkUp));
     }
 
     #[test]
     fn a_device_recovers_when_the_last_of_its_equal_faults_ends() {
-        let (told, here, _) = told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10]);
+        let (events, here, _) = events(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10]);
         assert_eq!(
-            told[2],
+            events[2],
             "10 rail 1 (device tx1): this fault ended, but another one of the same kind continues"
         );
         assert!(here.device_of(1).suffers(Fault::LinkDown));
-        let (_, here, _) = self::told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10, 15]);
+        let (_, here, _) = self::events(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10, 15]);
         assert!(here.device_of(1).suffers(Fault::LinkUp));
     }
 }

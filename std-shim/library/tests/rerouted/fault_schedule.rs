@@ -5,19 +5,19 @@ use polyrail::nic::{Fault, When};
 use polyrail::virtual_qp::RailId;
 
 /// Faults of all devices, that begin and end at random, several at a time.
-pub struct Weather {
+pub struct FaultSchedule {
     pub random: Random,
     /// What devices suffer: how it ends.
     suffered: Vec<(bool, usize, Fault)>,
 }
 
-impl Weather {
+impl FaultSchedule {
     pub fn new(seed: u64) -> Self {
         Self { random: Random(seed), suffered: Vec::new() }
     }
 
     /// One step.
-    pub fn go_on(&mut self, ends: &mut Ends) {
+    pub fn step(&mut self, ends: &mut Ends) {
         if self.random.one_in(100) {
             self.notice_silence(ends);
         }
@@ -56,7 +56,7 @@ impl Weather {
     }
 
     /// Ends all of it.
-    pub fn clear(&mut self, ends: &mut Ends) {
+    pub fn lift_all(&mut self, ends: &mut Ends) {
         self.notice_silence(ends);
         for (is_near, device, end) in self.suffered.drain(..) {
             side(ends, is_near).devices[device].inject(When::Now, end);
