@@ -161,9 +161,7 @@ fn a_queue_pair_whose_immediate_waits_behind_completions_of_others_was_not_seen_
     let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
     let mut other = Other::new(&mut rig, 1, 64);
     let (source, target) = (rig.source(1000), rig.target(1000));
-    let recv = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
+    let (send, recv) = rig.start(&source, &target, 1000);
     rig.fabric.clear_log();
     other.post(0..64, 8);
     other.run(&rig);

@@ -9,9 +9,7 @@ use polyrail_core::verbs::WcStatus;
 fn under_way() -> (Rig, SendHandle, RecvHandle) {
     let mut rig = Setup::rails(2).rig();
     let (source, target) = (rig.source(256), rig.target(256));
-    let recv = rig.irecv(&target, 256);
-    rig.settle();
-    let send = rig.isend(&source, 256);
+    let (send, recv) = rig.start(&source, &target, 256);
     (rig, send, recv)
 }
 

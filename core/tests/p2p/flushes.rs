@@ -90,9 +90,7 @@ fn what_a_lost_device_had_brought_is_flushed_there_or_not_at_all() {
         setup.reroutes = true;
         let mut rig = setup.rig();
         let (source, target) = (rig.source(1000), rig.target(1000));
-        let recv = rig.irecv(&target, 1000);
-        rig.settle();
-        let send = rig.isend(&source, 1000);
+        let (send, recv) = rig.start(&source, &target, 1000);
         rig.fabric.run();
         rig.poll_near();
         assert!(rig.sent(send));

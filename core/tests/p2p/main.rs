@@ -7,6 +7,7 @@ mod connection_failures;
 mod device;
 mod entries;
 mod flushes;
+mod immediates;
 mod messages;
 /// The module of the package `polyrail-tests`.
 #[path = "../../../tests/src/nic.rs"]
@@ -16,4 +17,3 @@ mod pools;
 mod refusals;
 mod reroute;
 mod rig;
-mod seed;

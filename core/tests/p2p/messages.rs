@@ -6,17 +6,17 @@ use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};
 
 const KIB: u32 = 1 << 10;
 
-fn decode(setup: &Setup, request: &SendRequest) -> (Mask, Told) {
+pub(super) fn decode(setup: &Setup, request: &SendRequest) -> (Mask, Told) {
     let immediate = ImmLayout::new(setup.rails).expect("rails").decode(request.imm);
     (immediate.mask, immediate.told)
 }
 
-fn is_imm(request: &SendRequest) -> bool {
+pub(super) fn is_imm(request: &SendRequest) -> bool {
     request.opcode == Opcode::RdmaWriteWithImm
 }
 
 /// Sends one message and compares what came.
-fn check(rig: &mut Rig, source: &Memory, target: &Memory, length: u32, room: u32) {
+pub(super) fn check(rig: &mut Rig, source: &Memory, target: &Memory, length: u32, room: u32) {
     target.fill(|_| 0xee);
     assert_eq!(rig.message(source, target, length, room), length);
     let (length, bytes) = (length as usize, target.bytes());
@@ -50,23 +50,6 @@ fn messages_longer_than_a_port_takes_go_in_pieces_and_tell_exact_sizes() {
             check(&mut rig, &source, &target, length, 1 << 16);
         }
     }
-}
-
-/// One request on each active rail carries payload and size.
-#[test]
-fn fast_path_is_one_write_with_imm_on_each_active_rail() {
-    let setup = Setup::rails(4);
-    let mut rig = setup.rig();
-    let (source, target) = (rig.source(4096), rig.target(4096));
-    assert_eq!(rig.message(&source, &target, 1000, 4096), 1000);
-    let data = rig.take_data();
-    assert_eq!(data.len(), 4);
-    for (at, (place, request)) in data.iter().enumerate() {
-        assert_eq!((*place, is_imm(request)), (at, true));
-        assert_eq!(decode(&setup, request), (Mask::first(4), Told::Units(8)));
-    }
-    let lengths = data.iter().map(|(_, request)| request.sge.length());
-    assert!(lengths.eq([256, 256, 256, 232]));
 }
 
 /// Inactive rails see no packet, no receive and no completion.
@@ -106,20 +89,6 @@ fn the_mask_is_chosen_inside_isend_from_what_is_true_then() {
     assert!(sends.into_iter().all(|send| rig.sent(send)));
     let sizes = recvs.map(|recv| rig.received(recv).expect("arrived").sizes()[0]);
     assert_eq!(sizes, [128, 1 << 13]);
-}
-
-#[test]
-fn messages_of_no_bytes_go_over_one_rail_with_one_immediate() {
-    let setup = Setup::rails(3);
-    let mut rig = setup.rig();
-    let (source, target) = (rig.source(64), rig.target(64));
-    for room in [0, 64, 0, 64] {
-        assert_eq!(rig.message(&source, &target, 0, room), 0);
-        let data = rig.take_data();
-        let [(place, request)] = data[..] else { panic!("{data:?}") };
-        assert!(is_imm(&request) && request.sge.length() == 0);
-        assert_eq!(decode(&setup, &request), (Mask::of(place as u8), Told::Units(0)));
-    }
 }
 
 #[test]
@@ -250,75 +219,6 @@ fn several_buffers_find_their_sends_by_tag_and_go_out_together() {
     }
 }
 
-/// Payload goes on the rails of the mask with one signal on each, sizes with the leader's signal
-/// only, and a rail that a buffer gives nothing has no request for that buffer.
-#[test]
-fn the_leader_attaches_the_sizes_and_nobody_writes_nothing() {
-    let mut setup = Setup::rails(3);
-    setup.sender.split_threshold = 256;
-    let mut rig = setup.rig();
-    let (source, target) = (rig.source(1000), rig.target(4000));
-    // One buffer over all rails, one in turn on rail 1.
-    let _ = rig.isend_two(&source, &target, 600, 100);
-    let data = rig.take_data();
-    let of = |place| data.iter().filter(move |(at, _)| *at == place).map(|(_, request)| *request);
-    for place in 0..3 {
-        let requests: Vec<_> = of(place).collect();
-        let (signal, payload) = requests.split_last().expect("a signal");
-        assert!(is_imm(signal) && decode(&setup, signal) == (Mask::first(3), Told::Record));
-        assert_eq!(signal.sge.length(), if place == 0 { 16 } else { 0 }, "the leader");
-        assert!(payload.iter().all(|request| !is_imm(request) && request.sge.length() > 0));
-    }
-    let payloads: Vec<_> = (0..3).map(|place| of(place).count() - 1).collect();
-    assert_eq!(payloads.iter().sum::<usize>(), 4, "three parts and one whole");
-}
-
-#[test]
-fn a_separate_signal_tells_multiples_of_128_and_leaves_the_rest_to_the_record() {
-    let mut setup = Setup::rails(2);
-    setup.sender.separate_signal = Some(256);
-    let mut rig = setup.rig();
-    let (source, target) = (rig.source(1 << 13), rig.target(1 << 13));
-    for (length, told) in [
-        (255, Told::Units(2)),
-        (256, Told::Units(2)),
-        (257, Told::Record),
-        (1 << 13, Told::Units(64)),
-    ] {
-        check(&mut rig, &source, &target, length, 1 << 13);
-        let data = rig.take_data();
-        let signals: Vec<_> = data.iter().filter(|(_, request)| is_imm(request)).collect();
-        assert_eq!(signals.len(), 2);
-        assert!(signals.iter().all(|(_, request)| decode(&setup, request).1 == told));
-        assert_eq!(data.len() - signals.len(), if length < 256 { 0 } else { 2 });
-        let with_bytes = signals.iter().filter(|(_, signal)| signal.sge.length() > 0).count();
-        let expected = if length < 256 { 2 } else { usize::from(told == Told::Record) };
-        assert_eq!(with_bytes, expected);
-    }
-}
-
-#[test]
-fn lengths_beyond_what_an_immediate_can_say_are_in_the_record() {
-    for rails in [2, 8] {
-        let mut setup = Setup::rails(rails);
-        setup.max_msg_size = 1 << 31;
-        let mut rig = setup.rig();
-        let [source, target] = rig.phantoms(1 << 30);
-        let end = ImmLayout::new(rails).expect("rails").largest_units() * 128;
-        let one = 1 << 30;
-        for (length, is_told) in [(end - 1, true), (end, true), (end + 1, false), (one, end >= one)]
-        {
-            if length > one {
-                continue;
-            }
-            assert_eq!(rig.message(&source, &target, length, one), length);
-            let data = rig.take_data();
-            let told = decode(&setup, &data.last().expect("requests").1).1;
-            assert_eq!(told == Told::Record, !is_told, "{length} bytes");
-        }
-    }
-}
-
 /// A gibibyte over ports like rxe's, of 8 MiB.
 #[test]
 fn a_gibibyte_goes_in_pieces_of_8_mib() {
@@ -384,9 +284,7 @@ fn sizes_are_kept_until_their_caller_asks_though_later_messages_come() {
 fn handles_of_requests_that_are_done_are_recognised() {
     let mut rig = Setup::rails(1).rig();
     let (source, target) = (rig.source(64), rig.target(64));
-    let recv = rig.irecv(&target, 64);
-    rig.settle();
-    let send = rig.isend(&source, 64);
+    let (send, recv) = rig.start(&source, &target, 64);
     assert_eq!(rig.sender().test(send), Ok(false));
     assert_eq!(rig.receiver().test(recv), Ok(None));
     rig.settle();
@@ -463,18 +361,4 @@ fn receives_have_one_to_eight_buffers() {
     rig.settle();
     let received = rig.received(recv).expect("arrived");
     assert_eq!(received.sizes(), [0, 1, 2, 3, 4, 5, 6, 7]);
-}
-
-impl Rig {
-    /// Sends two buffers with one message.
-    fn isend_two(&mut self, source: &Memory, target: &Memory, first: u32, second: u32) -> u64 {
-        let buffers = [(target, 0, 1000, 0), (target, 1000, 1000, 1)];
-        let recv = self.try_irecv(&buffers).expect("there is room");
-        self.settle();
-        let _ = self.try_isend(source, first, 0).expect("tag 0");
-        let _ = self.try_isend(source, second, 1).expect("tag 1");
-        self.settle();
-        assert_eq!(self.received(recv).expect("arrived").sizes(), [first, second]);
-        recv.number()
-    }
 }

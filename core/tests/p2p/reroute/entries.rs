@@ -103,9 +103,7 @@ fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_told() {
     rig.fabric.run_only(rig.near(1));
     assert_eq!(rig.fabric.rnr(), 0);
     rig.recover();
-    for (send, recv) in handles {
-        assert!(rig.sent(send) && rig.received(recv).is_some());
-    }
+    rig.assert_done(handles);
 }
 
 #[test]
@@ -125,9 +123,7 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
     rig.fabric.run_only(rig.near(1));
     assert_eq!(rig.fabric.rnr(), 0);
     rig.recover();
-    for (send, recv) in handles {
-        assert!(rig.sent(send) && rig.received(recv).is_some());
-    }
+    rig.assert_done(handles);
 }
 
 /// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants
@@ -230,9 +226,7 @@ fn irecv_promises_no_more_than_a_failure_leaves_room_for() {
 fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(256), rig.target(256));
-    let recv = rig.irecv(&target, 256);
-    rig.settle();
-    let send = rig.isend(&source, 256);
+    let (send, recv) = rig.start(&source, &target, 256);
     rig.fabric.run();
     rig.poll_near();
     rig.lose_device(1);
@@ -255,9 +249,7 @@ fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
 fn a_device_that_is_gone_is_not_asked_for_receives() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(256), rig.target(256));
-    let recv = rig.irecv(&target, 256);
-    rig.settle();
-    let send = rig.isend(&source, 256);
+    let (send, recv) = rig.start(&source, &target, 256);
     rig.fabric.lose_completions(rig.far_cq.cqs()[1].at);
     rig.fabric.kill(rig.far(1));
     rig.counts_pools = false;

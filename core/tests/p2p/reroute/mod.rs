@@ -16,9 +16,7 @@ const DOWN: Option<(RailState, u16)> = Some((RailState::Down, 0));
 fn under_way() -> (Rig, SendHandle, RecvHandle) {
     let mut rig = Setup::rerouting(3).rig();
     let (source, target) = (rig.source(1000), rig.target(1000));
-    let recv = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
+    let (send, recv) = rig.start(&source, &target, 1000);
     rig.fabric.clear_log();
     (rig, send, recv)
 }

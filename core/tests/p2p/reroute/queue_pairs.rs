@@ -52,9 +52,7 @@ fn a_new_queue_pair_takes_the_place_of_one_that_failed() {
     places.sort_unstable();
     assert_eq!(places, [0, 1, 2]);
     // And fails again.
-    let recv = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
+    let (send, recv) = rig.start(&source, &target, 1000);
     rig.fabric.fail(rig.near(1), WcStatus::RETRY_EXC_ERR);
     arrives(&mut rig, send, recv);
 }

@@ -2,9 +2,9 @@
 
 use super::{DOWN, arrives, moved, under_way};
 use crate::device::Step;
-use crate::rig::{Rig, Setup};
+use crate::rig::{Rig, SLOTS, Setup};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{Mask, NotNow};
+use polyrail_core::p2p::{CallError, Mask, NotNow};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_qp::RailState;
 
@@ -83,9 +83,7 @@ fn what_the_completion_queue_holds_at_the_word_is_taken_before_the_fence() {
     let before = rig.receiver().next_control().expect("it failed");
     rig.sender().control(before).expect("a correct peer");
     rig.recover();
-    for (send, recv) in handles {
-        assert!(rig.sent(send) && rig.received(recv).is_some());
-    }
+    rig.assert_done(handles);
     assert_eq!(moved(&mut rig), [], "all had arrived");
 }
 
@@ -156,9 +154,7 @@ fn the_leaders_record_is_lost_and_comes_with_the_moved_share() {
     for fails in [0, 1] {
         let mut rig = setup.rig();
         let (source, target) = (rig.source(1000), rig.target(1000));
-        let recv = rig.irecv(&target, 1000);
-        rig.settle();
-        let send = rig.isend(&source, 1000);
+        let (send, recv) = rig.start(&source, &target, 1000);
         rig.fabric.fail(rig.near(fails), WcStatus::RETRY_EXC_ERR);
         arrives(&mut rig, send, recv);
         assert_eq!(target.bytes(), source.bytes());
@@ -170,9 +166,7 @@ fn the_leaders_record_is_lost_and_comes_with_the_moved_share() {
 fn acknowledged_shares_whose_completions_were_lost_are_told_of_again_without_payload() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(1000), rig.target(1000));
-    let recv = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
+    let (send, recv) = rig.start(&source, &target, 1000);
     rig.fabric.run();
     rig.poll_near();
     assert!(rig.sent(send), "the sender's caller was told, and uses the buffer for something else");
@@ -197,9 +191,7 @@ fn with_all_rails_down_messages_wait_for_one() {
     setup.sender.min_rails = 0;
     let mut rig = setup.rig();
     let (source, target) = (rig.source(1000), rig.target(1000));
-    let recv = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
+    let (send, recv) = rig.start(&source, &target, 1000);
     rig.fabric.fail(rig.near(0), WcStatus::RETRY_EXC_ERR);
     rig.fabric.fail(rig.near(1), WcStatus::RETRY_EXC_ERR);
     rig.recover();
@@ -275,4 +267,33 @@ fn a_message_that_was_refused_is_not_sent_again_when_a_rail_fails() {
     let send = rig.isend(&source, 1000);
     arrives(&mut rig, send, recv);
     assert_eq!(rig.take_data().len(), 1);
+}
+
+/// `core/docs/messages.md`, "Why an 8-bit slot is safe": a lost share is sent again over another
+/// rail, and its slot waits for it.
+#[test]
+fn a_slot_is_not_reused_while_an_immediate_of_it_may_come() {
+    let mut rig = Setup::rerouting(2).rig();
+    let (source, target) = (rig.source(1000), rig.target(1000));
+    let first = rig.irecv(&target, 1000);
+    rig.settle();
+    let send = rig.isend(&source, 1000);
+    // Rail 1's share is lost, and sent again by rail 0.
+    rig.fabric.fail(rig.near(1), WcStatus::RETRY_EXC_ERR);
+    rig.poll();
+    for _ in 0..8 {
+        rig.carry();
+        rig.poll();
+    }
+    rig.fabric.clear_log();
+    assert!(rig.is_down(1));
+    let others: Vec<_> = (1..SLOTS).map(|_| rig.irecv(&target, 1000)).collect();
+    let taken = CallError::NotNow(NotNow::SlotTaken { number: first.number() });
+    assert!(rig.received(first).is_none());
+    assert_eq!(rig.try_irecv(&[(&target, 0, 1000, 0)]), Err(taken), "a share is on its way");
+    rig.recover();
+    assert!(rig.sent(send) && rig.received(first).is_some());
+    let again = rig.irecv(&target, 1000);
+    assert_eq!(again.number() - first.number(), SLOTS as u64);
+    drop(others);
 }

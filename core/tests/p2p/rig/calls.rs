@@ -48,6 +48,28 @@ impl Rig {
         self.try_isend(source, length, 0).expect("there is room")
     }
 
+    /// Offers a buffer of this length and posts the send for it, which is not executed yet.
+    pub(crate) fn start(
+        &mut self,
+        source: &Memory,
+        target: &Memory,
+        length: u32,
+    ) -> (SendHandle, RecvHandle) {
+        let recv = self.irecv(target, length);
+        self.settle();
+        (self.isend(source, length), recv)
+    }
+
+    /// Requires that these messages are done at both ends.
+    pub(crate) fn assert_done(
+        &mut self,
+        handles: impl IntoIterator<Item = (SendHandle, RecvHandle)>,
+    ) {
+        for (send, recv) in handles {
+            assert!(self.sent(send) && self.received(recv).is_some());
+        }
+    }
+
     pub(crate) fn sent(&mut self, handle: SendHandle) -> bool {
         self.sender().test(handle).expect("it works")
     }

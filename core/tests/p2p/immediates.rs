@@ -1,15 +1,14 @@
-//! Rules of the protocol over two rails: records, leaders, empty messages, immediates, slots.
+//! What is on the wire for one message: the immediate of each rail, the record and its leader.
+//! `core/docs/wire.md`, "Immediates of messages" and "Records"; `core/docs/messages.md`, "Exact
+//! sizes".
 
-use crate::rig::Setup;
+use super::messages::{check, decode, is_imm};
+use crate::rig::{Memory, Rig, Setup};
 use polyrail_core::p2p::{ImmLayout, Mask, SplitPolicy, Told};
 use polyrail_core::verbs::{Opcode, SendRequest};
 
 /// All ones in the 22 bits of *size_q*.
 const SENTINEL: u32 = 0x3F_FFFF;
-
-fn is_imm(request: &SendRequest) -> bool {
-    request.opcode == Opcode::RdmaWriteWithImm
-}
 
 /// Slot, mask and *size_q* of an immediate, taken apart by the bits of the layout for two rails.
 fn fields(request: &SendRequest) -> (u32, u32, u32) {
@@ -67,8 +66,8 @@ fn rail_1_is_the_leader_of_a_message_that_it_carries_alone() {
 fn a_message_of_no_bytes_has_one_active_rail_and_one_immediate() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(64), rig.target(64));
-    for buffers in [1, 2, 8] {
-        let offered: Vec<_> = (0..buffers).map(|tag| (&target, tag * 8, 8, tag)).collect();
+    for (buffers, room) in [(1, 8), (2, 8), (8, 8), (1, 0)] {
+        let offered: Vec<_> = (0..buffers).map(|tag| (&target, tag * 8, room, tag)).collect();
         let recv = rig.try_irecv(&offered).expect("room");
         rig.settle();
         rig.fabric.clear_log();
@@ -122,34 +121,102 @@ fn the_last_request_of_each_rail_has_slot_mask_and_size_in_network_byte_order() 
     }
 }
 
-/// An immediate names its message by the slot alone, in 8 bits, so no immediate of a former message
-/// may come once the slot is reused. Here the former one is sent again over another rail, and its
-/// slot waits.
+/// One request on each active rail carries payload and size.
 #[test]
-fn a_slot_is_not_taken_anew_while_an_immediate_of_it_may_come() {
-    use polyrail_core::p2p::{CallError, NotNow};
-    use polyrail_core::verbs::WcStatus;
-    let mut rig = Setup::rerouting(2).rig();
-    let (source, target) = (rig.source(1000), rig.target(1000));
-    let first = rig.irecv(&target, 1000);
-    rig.settle();
-    let send = rig.isend(&source, 1000);
-    // Rail 1's share is lost, and sent again by rail 0.
-    rig.fabric.fail(rig.near(1), WcStatus::RETRY_EXC_ERR);
-    rig.poll();
-    for _ in 0..8 {
-        rig.carry();
-        rig.poll();
+fn fast_path_is_one_write_with_imm_on_each_active_rail() {
+    let setup = Setup::rails(4);
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(4096), rig.target(4096));
+    assert_eq!(rig.message(&source, &target, 1000, 4096), 1000);
+    let data = rig.take_data();
+    assert_eq!(data.len(), 4);
+    for (at, (place, request)) in data.iter().enumerate() {
+        assert_eq!((*place, is_imm(request)), (at, true));
+        assert_eq!(decode(&setup, request), (Mask::first(4), Told::Units(8)));
     }
-    rig.fabric.clear_log();
-    assert!(rig.is_down(1));
-    let others: Vec<_> = (1..crate::rig::SLOTS).map(|_| rig.irecv(&target, 1000)).collect();
-    let taken = CallError::NotNow(NotNow::SlotTaken { number: first.number() });
-    assert!(rig.received(first).is_none());
-    assert_eq!(rig.try_irecv(&[(&target, 0, 1000, 0)]), Err(taken), "a share is on its way");
-    rig.recover();
-    assert!(rig.sent(send) && rig.received(first).is_some());
-    let again = rig.irecv(&target, 1000);
-    assert_eq!(again.number() - first.number(), crate::rig::SLOTS as u64);
-    drop(others);
+    let lengths = data.iter().map(|(_, request)| request.sge.length());
+    assert!(lengths.eq([256, 256, 256, 232]));
+}
+
+#[test]
+fn a_separate_signal_tells_multiples_of_128_and_leaves_the_rest_to_the_record() {
+    let mut setup = Setup::rails(2);
+    setup.sender.separate_signal = Some(256);
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(1 << 13), rig.target(1 << 13));
+    for (length, told) in [
+        (255, Told::Units(2)),
+        (256, Told::Units(2)),
+        (257, Told::Record),
+        (1 << 13, Told::Units(64)),
+    ] {
+        check(&mut rig, &source, &target, length, 1 << 13);
+        let data = rig.take_data();
+        let signals: Vec<_> = data.iter().filter(|(_, request)| is_imm(request)).collect();
+        assert_eq!(signals.len(), 2);
+        assert!(signals.iter().all(|(_, request)| decode(&setup, request).1 == told));
+        assert_eq!(data.len() - signals.len(), if length < 256 { 0 } else { 2 });
+        let with_bytes = signals.iter().filter(|(_, signal)| signal.sge.length() > 0).count();
+        let expected = if length < 256 { 2 } else { usize::from(told == Told::Record) };
+        assert_eq!(with_bytes, expected);
+    }
+}
+
+#[test]
+fn lengths_beyond_what_an_immediate_can_say_are_in_the_record() {
+    for rails in [2, 8] {
+        let mut setup = Setup::rails(rails);
+        setup.max_msg_size = 1 << 31;
+        let mut rig = setup.rig();
+        let [source, target] = rig.phantoms(1 << 30);
+        let end = ImmLayout::new(rails).expect("rails").largest_units() * 128;
+        let one = 1 << 30;
+        for (length, is_told) in [(end - 1, true), (end, true), (end + 1, false), (one, end >= one)]
+        {
+            if length > one {
+                continue;
+            }
+            assert_eq!(rig.message(&source, &target, length, one), length);
+            let data = rig.take_data();
+            let told = decode(&setup, &data.last().expect("requests").1).1;
+            assert_eq!(told == Told::Record, !is_told, "{length} bytes");
+        }
+    }
+}
+
+/// Payload goes on the rails of the mask with one signal on each, sizes with the leader's signal
+/// only, and a rail that a buffer gives nothing has no request for that buffer.
+#[test]
+fn the_leader_attaches_the_sizes_and_no_rail_writes_nothing() {
+    let mut setup = Setup::rails(3);
+    setup.sender.split_threshold = 256;
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(1000), rig.target(4000));
+    // One buffer over all rails, one in turn on rail 1.
+    let _ = rig.isend_two(&source, &target, 600, 100);
+    let data = rig.take_data();
+    let of = |place| data.iter().filter(move |(at, _)| *at == place).map(|(_, request)| *request);
+    for place in 0..3 {
+        let requests: Vec<_> = of(place).collect();
+        let (signal, payload) = requests.split_last().expect("a signal");
+        assert!(is_imm(signal) && decode(&setup, signal) == (Mask::first(3), Told::Record));
+        assert_eq!(signal.sge.length(), if place == 0 { 16 } else { 0 }, "the leader");
+        assert!(payload.iter().all(|request| !is_imm(request) && request.sge.length() > 0));
+    }
+    let payloads: Vec<_> = (0..3).map(|place| of(place).count() - 1).collect();
+    assert_eq!(payloads.iter().sum::<usize>(), 4, "three parts and one whole");
+}
+
+impl Rig {
+    /// Sends two buffers with one message.
+    fn isend_two(&mut self, source: &Memory, target: &Memory, first: u32, second: u32) -> u64 {
+        let buffers = [(target, 0, 1000, 0), (target, 1000, 1000, 1)];
+        let recv = self.try_irecv(&buffers).expect("there is room");
+        self.settle();
+        let _ = self.try_isend(source, first, 0).expect("tag 0");
+        let _ = self.try_isend(source, second, 1).expect("tag 1");
+        self.settle();
+        assert_eq!(self.received(recv).expect("arrived").sizes(), [first, second]);
+        recv.number()
+    }
 }
