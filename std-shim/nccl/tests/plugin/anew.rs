@@ -9,59 +9,26 @@ use crate::sockets::{links, listening, reset, silence, sockets};
 use crate::table::{HANDLE, REMOTE};
 use crate::traffic::{self, Meanwhile};
 use crate::works::merged;
-use crate::{Case, Plugin};
+use crate::{Plugin, cases};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "links_that_are_reset_cost_no_message",
-        settings: &[("POLYRAIL_QP_TIMEOUT", "17")],
-        run: links_that_are_reset_cost_no_message,
-    },
-    Case {
-        name: "what_is_lost_with_a_link_is_told_again",
-        settings: &[("POLYRAIL_QP_TIMEOUT", "14"), ("POLYRAIL_RETRIES", "3")],
-        run: what_is_lost_with_a_link_is_told_again,
-    },
-    Case {
-        name: "a_link_is_made_anew_while_nobody_calls",
-        settings: &[("POLYRAIL_HEALING", "off")],
-        run: a_link_is_made_anew_while_nobody_calls,
-    },
-    Case {
-        name: "a_link_that_is_silent_is_made_anew",
-        settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "10000")],
-        run: a_link_that_is_silent_is_made_anew,
-    },
-    Case {
-        name: "a_peer_whose_host_is_gone_ends_an_idle_receive",
-        settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "3000")],
-        run: a_peer_whose_host_is_gone_ends_an_idle_receive,
-    },
-    Case {
-        name: "a_link_that_breaks_before_it_is_accepted_is_made_anew",
-        settings: &[],
-        run: a_link_that_breaks_before_it_is_accepted_is_made_anew,
-    },
-    Case {
-        name: "a_connection_that_is_closed_is_not_found_again",
-        settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "8000")],
-        run: a_connection_that_is_closed_is_not_found_again,
-    },
-    Case {
-        name: "strangers_at_the_door_disturb_nobody",
-        settings: &[("POLYRAIL_INTERFACE", "lo")],
-        run: strangers_at_the_door_disturb_nobody,
-    },
-    Case {
-        name: "silent_strangers_keep_nobody_out",
-        settings: &[("POLYRAIL_INTERFACE", "lo")],
-        run: silent_strangers_keep_nobody_out,
-    },
-];
+cases! {
+    links_that_are_reset_cost_no_message: &[("POLYRAIL_QP_TIMEOUT", "17")],
+    what_is_lost_with_a_link_is_told_again: &[
+        ("POLYRAIL_QP_TIMEOUT", "14"),
+        ("POLYRAIL_RETRIES", "3"),
+    ],
+    a_link_is_made_anew_while_nobody_calls: &[("POLYRAIL_HEALING", "off")],
+    a_link_that_is_silent_is_made_anew: &[("POLYRAIL_LINK_TIMEOUT_MS", "10000")],
+    a_peer_whose_host_is_gone_ends_an_idle_receive: &[("POLYRAIL_LINK_TIMEOUT_MS", "3000")],
+    a_link_that_breaks_before_it_is_accepted_is_made_anew,
+    a_connection_that_is_closed_is_not_found_again: &[("POLYRAIL_LINK_TIMEOUT_MS", "8000")],
+    strangers_at_the_door_disturb_nobody: &[("POLYRAIL_INTERFACE", "lo")],
+    silent_strangers_keep_nobody_out: &[("POLYRAIL_INTERFACE", "lo")],
+}
 
 /// So often. The sender says so last, and once; the receiver also of a link that the sender has given up by then, which
 /// may be on a slow machine.
@@ -135,8 +102,7 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
 fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
     const BYTES: usize = 1 << 20;
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, BYTES);
-    let mut to = Memory::new(&pair.table, pair.recv, BYTES);
+    let [mut from, mut to] = pair.memories(BYTES);
     pair.send_through(&mut from, &mut to, BYTES);
     for (round, nic) in ["s0", "s3", "s1", "s2"].into_iter().enumerate() {
         Random(round as u64).fill(&mut from.bytes);
@@ -172,8 +138,7 @@ fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
 /// The thread that sees to connections does it.
 fn a_link_is_made_anew_while_nobody_calls(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     for round in 0..4 {
@@ -195,8 +160,7 @@ fn a_link_is_made_anew_while_nobody_calls(plugin: &Plugin) {
 /// What comes over the link is dropped unanswered, as by a network that is out of order: a new one is not.
 fn a_link_that_is_silent_is_made_anew(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     let begin = Instant::now();
@@ -213,8 +177,7 @@ fn a_link_that_is_silent_is_made_anew(plugin: &Plugin) {
 /// its power.
 fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     sockets().into_iter().for_each(silence);
@@ -261,8 +224,7 @@ fn a_connection_that_is_closed_is_not_found_again(plugin: &Plugin) {
         logged();
         let pair = merged(plugin);
         let table = pair.table;
-        let mut from = Memory::new(&table, pair.send, 1000);
-        let mut to = Memory::new(&table, pair.recv, 1000);
+        let [mut from, mut to] = pair.memories(1000);
         pair.send_through(&mut from, &mut to, 1000);
         let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
         reset(links()[0]);
@@ -319,8 +281,7 @@ fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
     for at in [1, 4, 5] {
         assert_eq!(strangers[at].read(&mut [0; 10]).unwrap_or(0), 0, "{at} is dropped");
     }
-    let mut from = Memory::new(&table, pair.send, 1000);
-    let mut to = Memory::new(&table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     drop(strangers);
     until("strangers to be gone", || (links().len() == 2).then_some(()));

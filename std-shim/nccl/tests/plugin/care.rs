@@ -1,31 +1,19 @@
 //! The plugin's own thread, and processes that are forked, which have every descriptor too.
 
-use crate::ranks::{LOGGER, Memory, Pair, at_once, until};
+use crate::ranks::{LOGGER, Pair, at_once, until};
 use crate::sockets::sockets;
 use crate::table::REMOTE;
 use crate::works::merged;
-use crate::{Case, Plugin};
+use crate::{Plugin, cases};
 use std::ffi::c_int;
 use std::fs;
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "a_connection_that_panicked_costs_no_time",
-        settings: &[],
-        run: a_connection_that_panicked_costs_no_time,
-    },
-    Case {
-        name: "a_closed_connection_that_a_child_has_costs_no_time",
-        settings: &[],
-        run: a_closed_connection_that_a_child_has_costs_no_time,
-    },
-    Case {
-        name: "a_peer_whose_link_a_child_has_ends_all_the_same",
-        settings: &[],
-        run: a_peer_whose_link_a_child_has_ends_all_the_same,
-    },
-];
+cases! {
+    a_connection_that_panicked_costs_no_time,
+    a_closed_connection_that_a_child_has_costs_no_time,
+    a_peer_whose_link_a_child_has_ends_all_the_same,
+}
 
 /// A process that was forked and does nothing, as workers that load data.
 struct Child(libc::pid_t);
@@ -113,8 +101,7 @@ fn a_closed_connection_that_a_child_has_costs_no_time(plugin: &Plugin) {
 
 fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let child = Child::new(&[]);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));

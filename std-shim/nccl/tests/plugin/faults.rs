@@ -1,90 +1,44 @@
 //! What goes wrong, and the faults of other plugins that this one must not have.
 
 use crate::random::Random;
-use crate::ranks::{LOGGER, Memory, Pair, at_once, count_logged, logged, until};
+use crate::ranks::{LOGGER, Pair, at_once, count_logged, logged, until};
 use crate::table::{INVALID_ARGUMENT, INVALID_USAGE, Pointer, REMOTE};
 use crate::traffic::{self, Meanwhile};
 use crate::works::merged;
-use crate::{Case, Plugin};
+use crate::{Plugin, cases};
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "no_request_free_is_not_now", settings: &[], run: no_request_free_is_not_now },
-    Case {
-        name: "thirty_two_receives_of_eight_buffers_are_under_way",
-        settings: &[],
-        run: thirty_two_receives_of_eight_buffers_are_under_way,
-    },
-    Case { name: "no_such_tag_is_not_now", settings: &[], run: no_such_tag_is_not_now },
-    Case {
-        name: "a_send_that_is_too_long_is_refused_and_not_clipped",
-        settings: &[],
-        run: a_send_that_is_too_long_is_refused_and_not_clipped,
-    },
-    Case {
-        name: "a_request_is_there_until_its_completions_are_in",
-        settings: &[],
-        run: a_request_is_there_until_its_completions_are_in,
-    },
-    Case {
-        name: "a_send_waits_for_its_acknowledgement",
-        settings: &[],
-        run: a_send_waits_for_its_acknowledgement,
-    },
-    Case {
-        name: "the_rest_of_an_entry_is_not_waited_for",
-        settings: &[
-            ("POLYRAIL_HEALING", "off"),
-            ("POLYRAIL_QP_TIMEOUT", "8"),
-            ("POLYRAIL_RETRIES", "1"),
-        ],
-        run: the_rest_of_an_entry_is_not_waited_for,
-    },
-    Case {
-        name: "connections_are_closed_at_any_moment",
-        settings: &[],
-        run: connections_are_closed_at_any_moment,
-    },
-    Case {
-        name: "a_peer_that_has_ended_ends_requests",
-        settings: &[],
-        run: a_peer_that_has_ended_ends_requests,
-    },
-    Case {
-        name: "a_peer_that_has_ended_takes_no_message",
-        settings: &[],
-        run: a_peer_that_has_ended_takes_no_message,
-    },
-    Case {
-        name: "rails_that_fail_cost_no_message",
-        settings: &[("POLYRAIL_QP_TIMEOUT", "17")],
-        run: rails_that_fail_cost_no_message,
-    },
-    Case {
-        name: "a_device_that_goes_costs_no_message",
-        settings: &[("POLYRAIL_QP_TIMEOUT", "14"), ("POLYRAIL_RETRIES", "3")],
-        run: a_device_that_goes_costs_no_message,
-    },
-    Case {
-        name: "an_idle_end_helps_its_peer",
-        settings: &[("POLYRAIL_QP_TIMEOUT", "14"), ("POLYRAIL_RETRIES", "3")],
-        run: an_idle_end_helps_its_peer,
-    },
-    Case {
-        name: "without_healing_a_rail_ends_the_connection",
-        settings: &[
-            ("POLYRAIL_HEALING", "off"),
-            ("POLYRAIL_QP_TIMEOUT", "8"),
-            ("POLYRAIL_RETRIES", "1"),
-        ],
-        run: without_healing_a_rail_ends_the_connection,
-    },
-];
+cases! {
+    no_request_free_is_not_now,
+    thirty_two_receives_of_eight_buffers_are_under_way,
+    no_such_tag_is_not_now,
+    a_send_that_is_too_long_is_refused_and_not_clipped,
+    a_request_is_there_until_its_completions_are_in,
+    a_send_waits_for_its_acknowledgement,
+    the_rest_of_an_entry_is_not_waited_for: &[
+        ("POLYRAIL_HEALING", "off"),
+        ("POLYRAIL_QP_TIMEOUT", "8"),
+        ("POLYRAIL_RETRIES", "1"),
+    ],
+    connections_are_closed_at_any_moment,
+    a_peer_that_has_ended_ends_requests,
+    a_peer_that_has_ended_takes_no_message,
+    rails_that_fail_cost_no_message: &[("POLYRAIL_QP_TIMEOUT", "17")],
+    a_device_that_goes_costs_no_message: &[
+        ("POLYRAIL_QP_TIMEOUT", "14"),
+        ("POLYRAIL_RETRIES", "3"),
+    ],
+    an_idle_end_helps_its_peer: &[("POLYRAIL_QP_TIMEOUT", "14"), ("POLYRAIL_RETRIES", "3")],
+    without_healing_a_rail_ends_the_connection: &[
+        ("POLYRAIL_HEALING", "off"),
+        ("POLYRAIL_QP_TIMEOUT", "8"),
+        ("POLYRAIL_RETRIES", "1"),
+    ],
+}
 
 fn no_request_free_is_not_now(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     // Receives until there is no room, and more: null, and no error.
     let mut receives = Vec::new();
     for _ in 0..2000 {
@@ -113,8 +67,7 @@ fn no_request_free_is_not_now(plugin: &Plugin) {
 fn thirty_two_receives_of_eight_buffers_are_under_way(plugin: &Plugin) {
     const BYTES: usize = 100;
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 256 * BYTES);
-    let mut to = Memory::new(&pair.table, pair.recv, 256 * BYTES);
+    let [mut from, mut to] = pair.memories(256 * BYTES);
     Random(9).fill(&mut from.bytes);
     for _ in 0..10 {
         to.bytes.fill(0);
@@ -144,8 +97,7 @@ fn thirty_two_receives_of_eight_buffers_are_under_way(plugin: &Plugin) {
 
 fn no_such_tag_is_not_now(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 100);
-    let mut to = Memory::new(&pair.table, pair.recv, 100);
+    let [mut from, mut to] = pair.memories(100);
     let receive =
         pair.irecv(&[(to.at(0), 50, 7, to.handle), (to.at(50), 50, -8, to.handle)]).unwrap();
     let next = pair.irecv(&[(to.at(0), 50, 9, to.handle)]).unwrap();
@@ -166,8 +118,7 @@ fn no_such_tag_is_not_now(plugin: &Plugin) {
 
 fn a_send_that_is_too_long_is_refused_and_not_clipped(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 200_000);
-    let mut to = Memory::new(&pair.table, pair.recv, 200_000);
+    let [mut from, mut to] = pair.memories(200_000);
     let receive = pair.irecv(&[(to.at(0), 100_000, 1, to.handle)]).unwrap();
     until("the offer", || pair.table.isend(pair.send, (from.at(0), 100_001), 1, from.handle).err());
     logged();
@@ -185,8 +136,7 @@ fn a_send_that_is_too_long_is_refused_and_not_clipped(plugin: &Plugin) {
 /// A request that was done is refused afterwards, though others have its place.
 fn a_request_is_there_until_its_completions_are_in(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
-    let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+    let [mut from, mut to] = pair.memories(1 << 20);
     let mut old: Vec<Pointer> = Vec::new();
     for _ in 0..600 {
         let receive = until("irecv", || pair.irecv(&[(to.at(0), 1 << 20, 1, to.handle)]));
@@ -212,8 +162,7 @@ fn a_request_is_there_until_its_completions_are_in(plugin: &Plugin) {
 /// A send is there for as long as nobody acknowledges it, though its bytes have arrived.
 fn a_send_waits_for_its_acknowledgement(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     Random(3).fill(&mut from.bytes);
     let lose = |fault| ["s0", "s1"].map(|device| plugin.fault(device, 0, fault));
     lose(3);
@@ -237,8 +186,7 @@ fn the_rest_of_an_entry_is_not_waited_for(plugin: &Plugin) {
     let context = table.init(LOGGER, -1).unwrap();
     for cut_at in [1, 64, 100, 256, 500] {
         let pair = Pair::new(table, context, 0, 1);
-        let mut from = Memory::new(&table, pair.send, 800);
-        let mut to = Memory::new(&table, pair.recv, 800);
+        let [mut from, mut to] = pair.memories(800);
         plugin.fault("s1", cut_at, 0);
         let buffers: Vec<_> =
             (0..8).map(|part| (to.at(part * 100), 100, part as i32, to.handle)).collect();
@@ -261,8 +209,7 @@ fn connections_are_closed_at_any_moment(plugin: &Plugin) {
     let mut random = Random(17);
     for round in 0..60 {
         let pair = merged(plugin);
-        let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
-        let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+        let [mut from, mut to] = pair.memories(1 << 20);
         let (mut receives, mut sends) = (Vec::new(), Vec::new());
         for _ in 0..random.below(40) {
             let bytes = 1 + random.below(1 << 20);
@@ -310,8 +257,7 @@ fn connections_are_closed_at_any_moment(plugin: &Plugin) {
 fn a_peer_that_has_ended_ends_requests(plugin: &Plugin) {
     for who in [0, 1] {
         let pair = merged(plugin);
-        let mut from = Memory::new(&pair.table, pair.send, 100);
-        let mut to = Memory::new(&pair.table, pair.recv, 100);
+        let [mut from, mut to] = pair.memories(100);
         pair.send_through(&mut from, &mut to, 100);
         let table = pair.table;
         let receive =
@@ -335,8 +281,7 @@ fn a_peer_that_has_ended_ends_requests(plugin: &Plugin) {
 /// Nothing is under way: a send that is to be called again would be for ever.
 fn a_peer_that_has_ended_takes_no_message(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 100);
-    let mut to = Memory::new(&pair.table, pair.recv, 100);
+    let [mut from, mut to] = pair.memories(100);
     pair.send_through(&mut from, &mut to, 100);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
     let data = (from.at(0), 100);
@@ -421,8 +366,7 @@ fn a_device_that_goes_costs_no_message(plugin: &Plugin) {
 /// A share is lost after the sender's own calls have ended: nobody but the plugin itself polls for it.
 fn an_idle_end_helps_its_peer(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
-    let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+    let [mut from, mut to] = pair.memories(1 << 20);
     pair.send_through(&mut from, &mut to, 1 << 20);
     for (device, bytes) in [("s0", 1 << 18), ("s2", 1 << 17), ("s3", 5)] {
         let failures = count_logged(" failed");
@@ -445,8 +389,7 @@ fn an_idle_end_helps_its_peer(plugin: &Plugin) {
 
 fn without_healing_a_rail_ends_the_connection(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
-    let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+    let [mut from, mut to] = pair.memories(1 << 20);
     pair.send_through(&mut from, &mut to, 1 << 20);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1 << 20, 1, to.handle)]));
     plugin.fault("s0", 1000, 0);

@@ -1,40 +1,23 @@
 //! What arrived is made visible to GPUs.
 
-use crate::ranks::{Memory, at_once, logged, until};
+use crate::ranks::{at_once, logged, until};
 use crate::table::Pointer;
 use crate::works::merged;
-use crate::{Case, Plugin};
+use crate::{Plugin, cases};
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "received_messages_are_flushed",
-        settings: &[("POLYRAIL_FLUSH", "always")],
-        run: received_messages_are_flushed,
-    },
-    Case {
-        name: "flushes_wait_for_room_and_calls_do_not",
-        settings: &[("POLYRAIL_FLUSH", "always")],
-        run: flushes_wait_for_room_and_calls_do_not,
-    },
-    Case {
-        name: "memory_of_the_machine_needs_no_flush",
-        settings: &[],
-        run: memory_of_the_machine_needs_no_flush,
-    },
-    Case {
-        name: "a_group_is_flushed_by_any_buffer_that_was_received_into",
-        settings: &[("POLYRAIL_FLUSH", "always")],
-        run: a_group_is_flushed_by_any_buffer_that_was_received_into,
-    },
-];
+cases! {
+    received_messages_are_flushed: &[("POLYRAIL_FLUSH", "always")],
+    flushes_wait_for_room_and_calls_do_not: &[("POLYRAIL_FLUSH", "always")],
+    memory_of_the_machine_needs_no_flush,
+    a_group_is_flushed_by_any_buffer_that_was_received_into: &[("POLYRAIL_FLUSH", "always")],
+}
 
 fn received_messages_are_flushed(plugin: &Plugin) {
     let pair = merged(plugin);
     assert_eq!(pair.table.properties(0).unwrap().force_flush, 1);
-    let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
-    let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+    let [mut from, mut to] = pair.memories(1 << 20);
     for bytes in [1, 64, 4096, 1 << 20, 0] {
         pair.send_through(&mut from, &mut to, bytes);
         let buffer = [(to.at(0), bytes as c_int, to.handle)];
@@ -54,8 +37,7 @@ fn received_messages_are_flushed(plugin: &Plugin) {
 /// More than a queue takes, while their device answers nothing.
 fn flushes_wait_for_room_and_calls_do_not(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 64);
-    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    let [mut from, mut to] = pair.memories(64);
     pair.send_through(&mut from, &mut to, 64);
     for device in ["s2", "s3"] {
         plugin.fault(device, 0, 5);
@@ -78,8 +60,7 @@ fn flushes_wait_for_room_and_calls_do_not(plugin: &Plugin) {
 
 fn memory_of_the_machine_needs_no_flush(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 64);
-    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    let [mut from, mut to] = pair.memories(64);
     pair.send_through(&mut from, &mut to, 64);
     assert_eq!(pair.table.iflush(pair.recv, &[(to.at(0), 64, to.handle)]), Ok(Pointer::default()));
     pair.close();
@@ -87,8 +68,7 @@ fn memory_of_the_machine_needs_no_flush(plugin: &Plugin) {
 
 fn a_group_is_flushed_by_any_buffer_that_was_received_into(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(500), 100, 1, to.handle)]));
     let send = until("isend", || pair.isend((from.at(0), 100), 1, from.handle));
     until("a receive", || pair.test(receive));

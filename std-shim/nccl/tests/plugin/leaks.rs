@@ -3,31 +3,19 @@
 use crate::ranks::{LOGGER, Memory, PATIENCE, Pair, logged, until};
 use crate::table::{HANDLE, Pointer, Status};
 use crate::works::merged;
-use crate::{Case, Plugin, VERSIONS};
+use crate::{Plugin, VERSIONS, cases};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 /// What threads keep for their next allocation would count as in use: they keep nothing.
 const COUNTED: &[(&str, &str)] = &[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")];
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "connections_leave_nothing", settings: COUNTED, run: connections_leave_nothing },
-    Case {
-        name: "communicators_leave_nothing",
-        settings: COUNTED,
-        run: communicators_leave_nothing,
-    },
-    Case {
-        name: "refused_inits_leave_nothing",
-        settings: COUNTED,
-        run: refused_inits_leave_nothing,
-    },
-    Case {
-        name: "refused_calls_leave_nothing",
-        settings: COUNTED,
-        run: refused_calls_leave_nothing,
-    },
-];
+cases! {
+    connections_leave_nothing: COUNTED,
+    communicators_leave_nothing: COUNTED,
+    refused_inits_leave_nothing: COUNTED,
+    refused_calls_leave_nothing: COUNTED,
+}
 
 /// Rounds that are counted, and those before, after which everything that is made once is there.
 const ROUNDS: usize = 1000;
@@ -106,8 +94,7 @@ fn connections_leave_nothing(plugin: &Plugin) {
     leaves_nothing("a connection", |round| {
         let pair = Pair::new(table, context, merged[0], merged[1]);
         if round.is_multiple_of(4) {
-            let mut from = Memory::new(&table, pair.send, 100);
-            let mut to = Memory::new(&table, pair.recv, 100);
+            let [mut from, mut to] = pair.memories(100);
             pair.send_through(&mut from, &mut to, 100);
         }
         if round.is_multiple_of(3) {

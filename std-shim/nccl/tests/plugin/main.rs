@@ -45,6 +45,25 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Plugin),
 }
 
+/// The tests of a module: each is the function of its name, with the settings that it runs with.
+macro_rules! cases {
+    ($($name:ident $(: $settings:expr)?),* $(,)?) => {
+        pub(crate) const CASES: &[$crate::Case] = &[$($crate::Case {
+            name: stringify!($name),
+            settings: cases!(@settings $($settings)?),
+            run: $name,
+        }),*];
+    };
+    (@settings) => {
+        &[]
+    };
+    (@settings $settings:expr) => {
+        $settings
+    };
+}
+
+pub(crate) use cases;
+
 /// The plugin, loaded.
 pub(crate) struct Plugin {
     library: libloading::Library,
@@ -94,7 +113,7 @@ impl Plugin {
     }
 }
 
-fn cases() -> Vec<&'static Case> {
+fn all_cases() -> Vec<&'static Case> {
     [
         works::CASES,
         flushes::CASES,
@@ -113,7 +132,7 @@ fn cases() -> Vec<&'static Case> {
 
 fn main() -> ExitCode {
     if let Ok(name) = env::var(CHILD) {
-        let case = cases().into_iter().find(|case| case.name == name).unwrap();
+        let case = all_cases().into_iter().find(|case| case.name == name).unwrap();
         (case.run)(&Plugin::load());
         return ExitCode::SUCCESS;
     }
@@ -122,7 +141,7 @@ fn main() -> ExitCode {
     let is_chosen =
         |case: &&Case| names.is_empty() || names.iter().any(|name| case.name.contains(name));
     let mut failed = Vec::new();
-    for case in cases().into_iter().filter(is_chosen) {
+    for case in all_cases().into_iter().filter(is_chosen) {
         let begin = Instant::now();
         let result = run(case);
         let took = begin.elapsed().as_secs_f32();

@@ -3,42 +3,29 @@
 use crate::ranks::{LOGGER, Memory, PATIENCE, Pair, at_once, logged, until};
 use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer};
 use crate::works::merged;
-use crate::{Case, Plugin, VERSIONS};
+use crate::{Plugin, VERSIONS, cases};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::ptr::without_provenance_mut;
 use std::time::Instant;
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "null_pointers_are_refused", settings: &[], run: null_pointers_are_refused },
-    Case {
-        name: "handles_that_are_none_are_refused",
-        settings: &[],
-        run: handles_that_are_none_are_refused,
-    },
-    Case { name: "sizes_and_ranges_are_checked", settings: &[], run: sizes_and_ranges_are_checked },
-    Case { name: "nothing_unwinds_into_c", settings: &[], run: nothing_unwinds_into_c },
-    Case { name: "strangers_disturb_nobody", settings: &[], run: strangers_disturb_nobody },
-    Case {
-        name: "a_peer_that_does_not_answer_is_given_up",
-        settings: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "300")],
-        run: a_peer_that_does_not_answer_is_given_up,
-    },
-    Case { name: "contexts_keep_their_64_bits", settings: &[], run: contexts_keep_their_64_bits },
-    Case {
-        name: "calls_before_init_are_refused",
-        settings: &[],
-        run: calls_before_init_are_refused,
-    },
-];
+cases! {
+    null_pointers_are_refused,
+    handles_that_are_none_are_refused,
+    sizes_and_ranges_are_checked,
+    nothing_unwinds_into_c,
+    strangers_disturb_nobody,
+    a_peer_that_does_not_answer_is_given_up: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "300")],
+    contexts_keep_their_64_bits,
+    calls_before_init_are_refused,
+}
 
 fn null_pointers_are_refused(plugin: &Plugin) {
     for version in VERSIONS {
         let table = plugin.table(version);
         let context = table.init(LOGGER, -1).unwrap();
         let pair = Pair::new(table, context, 1, 0);
-        let mut from = Memory::new(&table, pair.send, 100);
-        let mut to = Memory::new(&table, pair.recv, 100);
+        let [mut from, mut to] = pair.memories(100);
         logged();
         let called = table.with_nulls(&pair, &mut from, &mut to);
         assert_eq!(called.accepted, Vec::<String>::new());
@@ -130,8 +117,7 @@ fn handles_that_are_none_are_refused(plugin: &Plugin) {
 fn sizes_and_ranges_are_checked(plugin: &Plugin) {
     let pair = merged(plugin);
     let table = pair.table;
-    let mut from = Memory::new(&table, pair.send, 1000);
-    let mut to = Memory::new(&table, pair.recv, 1000);
+    let [mut from, mut to] = pair.memories(1000);
     let refused = Err(INVALID_ARGUMENT);
     // Registrations.
     let data = from.at(0);
@@ -198,8 +184,7 @@ fn nothing_unwinds_into_c(plugin: &Plugin) {
     assert!(logged().iter().all(|words| words.contains("panicked")));
     // It can be closed, and others go on.
     pair.close();
-    let mut from = Memory::new(&table, other.send, 1000);
-    let mut to = Memory::new(&table, other.recv, 1000);
+    let [mut from, mut to] = other.memories(1000);
     other.send_through(&mut from, &mut to, 1000);
     other.close();
 }

@@ -4,15 +4,13 @@
 use crate::elf::Symbols;
 use crate::ranks::{LOGGER, Pair};
 use crate::table::Table;
-use crate::{Case, Plugin, VERSIONS, text, traffic};
+use crate::{Plugin, VERSIONS, cases, text, traffic};
 use std::ffi::c_void;
 use std::path::Path;
 
-pub(crate) const CASES: &[Case] = &[Case {
-    name: "nccls_own_loader_takes_every_table",
-    settings: &[],
-    run: nccls_own_loader_takes_every_table,
-}];
+cases! {
+    nccls_own_loader_takes_every_table,
+}
 
 fn nccls_own_loader_takes_every_table(_: &Plugin) {
     let Some(path) = std::env::var_os("NCCL_LIBRARY") else {

@@ -147,6 +147,11 @@ impl Pair {
         Ok((send, recv))
     }
 
+    /// Memory of this many bytes at the sender and at the receiver.
+    pub(crate) fn memories(&self, bytes: usize) -> [Memory; 2] {
+        [self.send, self.recv].map(|connection| Memory::new(&self.table, connection, bytes))
+    }
+
     pub(crate) fn isend(
         &self,
         data: (Pointer, usize),

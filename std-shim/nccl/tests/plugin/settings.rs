@@ -2,26 +2,14 @@
 
 use crate::ranks::{LOGGER, Pair, logged};
 use crate::table::{INVALID_USAGE, Pointer};
-use crate::{Case, Plugin, VERSIONS};
+use crate::{Plugin, VERSIONS, cases};
 use std::env;
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "an_unknown_or_malformed_variable_is_named",
-        settings: &[],
-        run: an_unknown_or_malformed_variable_is_named,
-    },
-    Case {
-        name: "settings_are_read_anew_when_nothing_is_open",
-        settings: &[],
-        run: settings_are_read_anew_when_nothing_is_open,
-    },
-    Case {
-        name: "nothing_is_logged_if_nothing_is_to_be",
-        settings: &[("POLYRAIL_LOG_LEVEL", "none")],
-        run: nothing_is_logged_if_nothing_is_to_be,
-    },
-];
+cases! {
+    an_unknown_or_malformed_variable_is_named,
+    settings_are_read_anew_when_nothing_is_open,
+    nothing_is_logged_if_nothing_is_to_be: &[("POLYRAIL_LOG_LEVEL", "none")],
+}
 
 fn an_unknown_or_malformed_variable_is_named(plugin: &Plugin) {
     for version in VERSIONS {

@@ -62,8 +62,7 @@ fn message(random: &mut Random, place: usize) -> Message {
 pub(crate) fn run(pair: &Pair, messages: usize, seed: u64, meanwhile: &mut dyn Meanwhile) {
     let mut random = Random(seed);
     let stride = 8 * LONGEST;
-    let mut from = Memory::new(&pair.table, pair.send, UNDER_WAY * stride);
-    let mut to = Memory::new(&pair.table, pair.recv, UNDER_WAY * stride);
+    let [mut from, mut to] = pair.memories(UNDER_WAY * stride);
     random.fill(&mut from.bytes);
     let mut made = 0;
     let mut done = 0;

@@ -3,83 +3,33 @@
 use crate::random::Random;
 use crate::ranks::{LOGGER, Memory, Pair, at_once, logged, until};
 use crate::table::{HANDLE, Pointer};
-use crate::{Case, Plugin, VERSIONS, text, traffic};
+use crate::{Plugin, VERSIONS, cases, text, traffic};
 use std::ffi::c_int;
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "the_headers_agree", settings: &[], run: the_headers_agree },
-    Case {
-        name: "every_version_finds_the_devices",
-        settings: &[],
-        run: every_version_finds_the_devices,
-    },
-    Case {
-        name: "every_version_moves_random_messages",
-        settings: &[],
-        run: every_version_moves_random_messages,
-    },
-    Case {
-        name: "four_rails_of_two_queue_pairs_move_random_messages",
-        settings: &[
-            ("POLYRAIL_RAILS", "4"),
-            ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
-            ("POLYRAIL_SPLIT_THRESHOLD", "1K"),
-        ],
-        run: merged_devices_move_random_messages,
-    },
-    Case {
-        name: "merged_devices_move_random_messages",
-        settings: &[],
-        run: merged_devices_move_random_messages,
-    },
-    Case { name: "devices_are_merged", settings: &[], run: devices_are_merged },
-    Case {
-        name: "merging_one_end_only_connects",
-        settings: &[],
-        run: merging_one_end_only_connects,
-    },
-    Case {
-        name: "a_completion_that_nobody_waits_for_comes_at_once",
-        settings: &[("POLYRAIL_HEALING", "off")],
-        run: a_completion_that_nobody_waits_for_comes_at_once,
-    },
-    Case {
-        name: "what_is_sent_again_never_lands_in_a_buffer_used_anew",
-        settings: &[],
-        run: what_is_sent_again_never_lands_in_a_buffer_used_anew,
-    },
-    Case {
-        name: "many_connections_of_one_listening_end",
-        settings: &[],
-        run: many_connections_of_one_listening_end,
-    },
-    Case {
-        name: "memory_is_registered_in_any_order",
-        settings: &[],
-        run: memory_is_registered_in_any_order,
-    },
-    Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
-    Case {
-        name: "what_older_versions_merged_stays",
-        settings: &[],
-        run: what_older_versions_merged_stays,
-    },
-    Case {
-        name: "what_a_communicator_left_ends_with_it",
-        settings: &[],
-        run: what_a_communicator_left_ends_with_it,
-    },
-    Case {
-        name: "older_versions_see_four_parts_of_a_device_of_eight",
-        settings: &[("POLYRAIL_DEVICES", "s0,s1,s2,s3,s4,s5,s6,s7")],
-        run: older_versions_see_four_parts_of_a_device_of_eight,
-    },
-    Case {
-        name: "messages_of_no_bytes_may_lie_anywhere",
-        settings: &[],
-        run: messages_of_no_bytes_may_lie_anywhere,
-    },
-];
+cases! {
+    the_headers_agree,
+    every_version_finds_the_devices,
+    every_version_moves_random_messages,
+    four_rails_of_two_queue_pairs_move_random_messages: &[
+        ("POLYRAIL_RAILS", "4"),
+        ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
+        ("POLYRAIL_SPLIT_THRESHOLD", "1K"),
+    ],
+    merged_devices_move_random_messages,
+    devices_are_merged,
+    merging_one_end_only_connects,
+    a_completion_that_nobody_waits_for_comes_at_once: &[("POLYRAIL_HEALING", "off")],
+    what_is_sent_again_never_lands_in_a_buffer_used_anew,
+    many_connections_of_one_listening_end,
+    memory_is_registered_in_any_order,
+    threads_share_a_connection,
+    what_older_versions_merged_stays,
+    what_a_communicator_left_ends_with_it,
+    older_versions_see_four_parts_of_a_device_of_eight: &[
+        ("POLYRAIL_DEVICES", "s0,s1,s2,s3,s4,s5,s6,s7"),
+    ],
+    messages_of_no_bytes_may_lie_anywhere,
+}
 
 /// A program in C, with the public headers' layouts, sees what it should.
 fn the_headers_agree(_: &Plugin) {
@@ -143,6 +93,10 @@ pub(crate) fn merged(plugin: &Plugin) -> Pair {
     Pair::new(table, context, here, there)
 }
 
+fn four_rails_of_two_queue_pairs_move_random_messages(plugin: &Plugin) {
+    merged_devices_move_random_messages(plugin);
+}
+
 fn merged_devices_move_random_messages(plugin: &Plugin) {
     let pair = merged(plugin);
     traffic::run(&pair, 500, 7, &mut ());
@@ -199,8 +153,7 @@ fn early(pair: &Pair, to: &mut Memory) -> Option<Pointer> {
 
 fn a_completion_that_nobody_waits_for_comes_at_once(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 64);
-    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    let [mut from, mut to] = pair.memories(64);
     for round in 0..1000u32 {
         let receive = until("irecv", || early(&pair, &mut to));
         assert_eq!(pair.test(receive).unwrap()[0], 0, "nothing came yet");
@@ -219,8 +172,7 @@ fn a_completion_that_nobody_waits_for_comes_at_once(plugin: &Plugin) {
 /// With healing, a share may be sent again after its data was seen.
 fn what_is_sent_again_never_lands_in_a_buffer_used_anew(plugin: &Plugin) {
     let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 64);
-    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    let [mut from, mut to] = pair.memories(64);
     let receive = until("irecv", || early(&pair, &mut to));
     assert_eq!(pair.test(receive), None, "the hint is not taken");
     let send = until("isend", || pair.isend((from.at(0), 64), 1, from.handle));
@@ -329,8 +281,7 @@ fn messages_of_no_bytes_may_lie_anywhere(plugin: &Plugin) {
         let table = plugin.table(version);
         let context = table.init(LOGGER, -1).unwrap();
         let pair = Pair::new(table, context, 0, 1);
-        let mut from = Memory::new(&table, pair.send, 100);
-        let mut to = Memory::new(&table, pair.recv, 100);
+        let [mut from, mut to] = pair.memories(100);
         let anywhere = |memory: &mut Memory| {
             let inside = memory.bytes.as_mut_ptr();
             [inside, inside.wrapping_add(15_000), std::ptr::null_mut()].map(<*mut u8>::cast)
