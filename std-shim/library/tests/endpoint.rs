@@ -30,11 +30,8 @@ fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
             let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
             let (mut a, mut b) = pair(devices, &builder);
             a.buffer.write_at(0, &pattern()).unwrap();
-            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-            let local = a.buffer.local(0, BYTES as u32).unwrap();
-            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
-            a.endpoint.post_send(&wr).unwrap();
+            a.notify(&b, 2, BYTES as u32, 3);
             let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
             assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS));
             assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
@@ -57,11 +54,8 @@ fn different_numbers_of_devices_meet_rail_by_rail() {
             let mut b = Host::new(&fabric, "b", far, &builder);
             connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
             a.buffer.write_at(0, &pattern()).unwrap();
-            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-            let local = a.buffer.local(0, BYTES as u32).unwrap();
-            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
-            a.endpoint.post_send(&wr).unwrap();
+            a.notify(&b, 2, BYTES as u32, 3);
             let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
             let shape = format!("{scheme:?}, {rails} rails on {near} and {far} devices");
             assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS), "{shape}");
@@ -113,7 +107,6 @@ fn rails_between_different_numbers_of_devices_come_back() {
         let mut a = Host::new(&fabric, "a", near, &builder);
         let mut b = Host::new(&fabric, "b", far, &builder);
         connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
-        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
         let rails = (0..4).map(RailId::Data).chain([RailId::Notify]);
         for (round, failed) in (1..).zip(rails) {
             a.endpoint.fail_rail(failed);
@@ -124,9 +117,7 @@ fn rails_between_different_numbers_of_devices_come_back() {
             b.endpoint.post_recv(&RecvWr::data(1, inbox, &b.buffer.local_keys())).unwrap();
             a.endpoint.post_send(&SendWr::send(2, short, &a.buffer.local_keys())).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(3)).unwrap();
-            let local = a.buffer.local(0, BYTES as u32).unwrap();
-            let wr = SendWr::write_with_imm(4, local, b.buffer.addr(), 5, &keys);
-            a.endpoint.post_send(&wr).unwrap();
+            a.notify(&b, 4, BYTES as u32, 5);
             let (sent, received) = poll_both(&mut a, &mut b, (2, 2));
             let shape = format!("{near} and {far} devices, {failed}");
             let all = sent.iter().chain(&received);
@@ -161,11 +152,8 @@ fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
             let mut b = Host::new(&fabric, "b", 1, &builder.imm_order(takes));
             a.endpoint.connect(&as_the_reference_has_it(&b.endpoint)).unwrap();
             b.endpoint.connect(&as_the_reference_has_it(&a.endpoint)).unwrap();
-            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-            let local = a.buffer.local(0, 4096).unwrap();
-            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 0x0102_0304, &keys);
-            a.endpoint.post_send(&wr).unwrap();
+            a.notify(&b, 2, 4096, 0x0102_0304);
             let arrived = poll_both(&mut a, &mut b, (1, 1)).1[0].imm;
             assert_eq!(arrived, Some(number), "{sends}, {takes}, {rails} rails");
         }
@@ -410,11 +398,8 @@ fn a_reference_peers_card_connects_with_either_scheme_and_any_number_of_rails() 
             }
             a.endpoint.connect(&reference).unwrap();
             b.endpoint.connect(&a.endpoint.address()).unwrap();
-            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-            let local = a.buffer.local(0, BYTES as u32).unwrap();
-            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
-            a.endpoint.post_send(&wr).unwrap();
+            a.notify(&b, 2, BYTES as u32, 3);
             let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
             assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS));
             assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
@@ -430,9 +415,7 @@ fn the_smaller_packets_of_the_two_ends_are_used() {
     let mut a = Host::new(&fabric, "a", 1, &builder(Mtu::Mtu4096));
     let mut b = Host::new(&fabric, "b", 1, &builder(Mtu::Mtu1024));
     connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, BYTES as u32).unwrap();
-    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    a.write_to(&b, 1, BYTES as u32);
     // Ends with different packets do not understand each other.
     assert_eq!(poll_both(&mut a, &mut b, (1, 0)).0[0].status, WcStatus::SUCCESS);
 }
@@ -466,7 +449,6 @@ fn receives_are_posted_before_anybody_can_reach_them() {
 #[test]
 fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
     let (mut a, mut b) = pair(2, &EndpointBuilder::new().rails(2));
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
     a.buffer.write_at(0, &pattern()).unwrap();
     let rail = RailId::Data(1);
     let moved = |a: &Host, to| {
@@ -474,8 +456,7 @@ fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
         qp.modify(to, &nic::QpAttributes::default()).unwrap();
     };
     moved(&a, nic::QpState::Sqd);
-    let local = a.buffer.local(0, BYTES as u32).unwrap();
-    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    a.write_to(&b, 1, BYTES as u32);
     let others = Instant::now() + Duration::from_millis(50);
     while Instant::now() < others {
         assert!(a.endpoint.poll(8).completions.is_empty());
@@ -489,9 +470,7 @@ fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
 #[test]
 fn polling_with_a_callback_sees_the_same() {
     let (mut a, b) = pair(1, &EndpointBuilder::new());
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, 4096).unwrap();
-    a.endpoint.post_send(&SendWr::write(9, local, b.buffer.addr(), &keys)).unwrap();
+    a.write_to(&b, 9, 4096);
     let mut seen = Vec::new();
     while seen.is_empty() {
         let polled = a.endpoint.poll_with(8, |event| seen.extend(event.completion()));

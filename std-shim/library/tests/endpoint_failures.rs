@@ -14,8 +14,7 @@ fn a_link_that_fails_is_named() {
     let (mut a, mut b) = pair(4, &EndpointBuilder::new());
     a.devices[2].inject(When::Now, Fault::LinkDown);
     let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, BYTES as u32).unwrap();
-    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    a.write_to(&b, 1, BYTES as u32);
     let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
     assert_eq!(sent[0].status, WcStatus::RETRY_EXC_ERR);
     assert_eq!(a.endpoint.state(), QpState::Error);
@@ -23,6 +22,7 @@ fn a_link_that_fails_is_named() {
     assert_eq!((error.error.rail, error.device.as_str()), (RailId::Data(2), "a2"));
     let text = error.to_string();
     assert!(text.starts_with("rail 2 (device a2, queue pair 17) failed: RETRY_EXC_ERR"), "{text}");
+    let local = a.buffer.local(0, BYTES as u32).unwrap();
     let again = a.endpoint.post_send(&SendWr::write(2, local, b.buffer.addr(), &keys));
     assert_eq!(again, Err(PostSendError::InErrorState));
     assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
@@ -55,10 +55,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         let (mut a, mut b) = pair(rails, &builder);
         b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
         a.devices[device].inject(When::Now, Fault::Silent(true));
-        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-        let local = a.buffer.local(0, BYTES as u32).unwrap();
-        let wr = SendWr::write_with_imm(1, local, b.buffer.addr(), 1, &keys);
-        a.endpoint.post_send(&wr).unwrap();
+        a.notify(&b, 1, BYTES as u32, 1);
         let (error, took) = fall_silent(&mut a, &mut b, 1);
         let silent = RailId::Data(device as u8);
         let device = format!("a{device}");

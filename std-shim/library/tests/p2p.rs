@@ -3,8 +3,8 @@
 mod fixture;
 mod messages;
 
-use fixture::impatient;
-use messages::{LONG, Pair, Side};
+use fixture::{LONG, impatient};
+use messages::{Pair, Side};
 use polyrail::endpoint::Healing;
 use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
@@ -101,8 +101,7 @@ fn what_arrived_is_flushed_on_the_devices_that_brought_it() {
     let builder = P2pBuilder::new().flushes(true);
     let mut pair = Pair::new([2, 2], 1 << 20, &builder);
     for length in [0, 8, 1 << 20] {
-        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-        let send = pair.until(|pair| pair.near.send(0, length, 1)).unwrap();
+        let (send, receive) = pair.start(length);
         let received = pair.received(receive).unwrap();
         pair.sent(send).unwrap();
         let flush = pair.until(|pair| pair.far.endpoint.flush(&received)).unwrap();
@@ -227,13 +226,11 @@ fn a_link_that_goes_down_costs_no_message_and_comes_back() {
         for far in [false, true] {
             let mut pair = Pair::new([2, 2], 1 << 20, &rerouted(2));
             pair.exchange(1 << 20, 1 << 20);
-            let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-            let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+            let (send, receive) = pair.start(1 << 20);
             let side = if far { &pair.far } else { &pair.near };
             side.devices[device].inject(When::Now, Fault::LinkDown);
             let link = side.devices[device].clone();
-            assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
-            pair.sent(send).unwrap();
+            pair.finish(send, receive, 1 << 20);
             // Over the other rail alone.
             for length in [0, 100, 1 << 20] {
                 pair.exchange(length, 1 << 20);
@@ -273,8 +270,7 @@ fn a_rail_that_falls_silent_costs_no_message() {
         let device = side.devices[1].clone();
         device.inject(When::Now, Fault::Silent(true));
         let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
-        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
-        pair.sent(send).unwrap();
+        pair.finish(send, receive, 1 << 20);
     }
 }
 
@@ -297,10 +293,8 @@ fn an_offer_over_a_rail_that_falls_silent_is_made_again() {
     pair.far.devices[0].inject(When::Now, Fault::Silent(true));
     // Every other one is offered over that device.
     for _ in 0..4 {
-        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-        let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
-        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
-        pair.sent(send).unwrap();
+        let (send, receive) = pair.start(1 << 20);
+        pair.finish(send, receive, 1 << 20);
     }
 }
 
@@ -312,11 +306,9 @@ fn rails_that_fail_again_and_again_cost_no_message() {
         let device = time * 7 % 4;
         let side = if time % 3 == 0 { &pair.far } else { &pair.near };
         let link = side.devices[device].clone();
-        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-        let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+        let (send, receive) = pair.start(1 << 20);
         link.inject(When::Now, Fault::LinkDown);
-        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
-        pair.sent(send).unwrap();
+        pair.finish(send, receive, 1 << 20);
         pair.exchange(300_000, 1 << 20);
         link.inject(When::Now, Fault::LinkUp);
         if time % 2 == 0 {

@@ -3,28 +3,15 @@
 mod fixture;
 mod messages;
 
-use fixture::{Host, impatient};
-use messages::{LONG, Pair, Side};
+use fixture::{Host, LONG, ended, impatient};
+use messages::{Pair, Side};
 use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, NotNow, P2pAddress, P2pBuilder, P2pConnectError, RecvBuffer, connect_endpoints,
 };
 use polyrail::progress::messages::{P2pError, P2pThread};
-use polyrail::progress::{Outcome, Pending};
 use polyrail::virtual_qp::{ControlError, RailFailure};
 use std::time::{Duration, Instant};
-
-/// The outcome of what a thread was given.
-fn taken<O: Outcome>(mut pending: Pending<O>) -> O {
-    let begin = Instant::now();
-    loop {
-        if let Some(outcome) = pending.try_take() {
-            return outcome;
-        }
-        assert!(begin.elapsed() < LONG);
-        std::thread::yield_now();
-    }
-}
 
 fn pair(builder: P2pBuilder) -> Pair {
     Pair::of([2, 2], 1 << 20, [&builder.only(End::Sender), &builder.only(End::Receiver)])
@@ -95,11 +82,9 @@ fn links_that_go_down_cost_no_message_and_come_back() {
         for device in [0, 1, 0] {
             let side = if far { &pair.far } else { &pair.near };
             let link = side.devices[device].clone();
-            let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-            let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+            let (send, receive) = pair.start(1 << 20);
             link.inject(When::Now, Fault::LinkDown);
-            assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
-            pair.sent(send).unwrap();
+            pair.finish(send, receive, 1 << 20);
             pair.exchange(100_000, 1 << 20);
             link.inject(When::Now, Fault::LinkUp);
             pair.wait_until_whole();
@@ -142,8 +127,7 @@ fn news_of_the_other_way_are_refused() {
 #[test]
 fn each_end_tells_of_its_own_messages_and_flushes_what_it_received() {
     let mut pair = pair(P2pBuilder::new().flushes(true));
-    let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
-    let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+    let (send, receive) = pair.start(1 << 20);
     assert_eq!((pair.near.endpoint.unfinished(), pair.far.endpoint.unfinished()), ((1, 0), (0, 1)));
     let received = pair.received(receive).unwrap();
     pair.sent(send).unwrap();
@@ -168,8 +152,7 @@ fn each_end_tells_of_its_own_messages_and_flushes_what_it_received() {
 #[test]
 fn flushes_that_find_no_room_read_nothing() {
     let mut pair = pair(P2pBuilder::new().flushes(true).connect_options(impatient()));
-    let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 5)])).unwrap();
-    let send = pair.until(|pair| pair.near.send(0, 1 << 20, 5)).unwrap();
+    let (send, receive) = pair.start(1 << 20);
     let received = pair.received(receive).unwrap();
     pair.sent(send).unwrap();
     // What the second one is to read does not end.
@@ -260,12 +243,12 @@ fn threads_drive_endpoints_that_go_one_way() {
         let local = [&near, &far].map(|host| host.buffer.local(0, 1 << 20).unwrap());
         let [from, to] = [0, 1].map(|at| RecvBuffer { local: local[at], tag: 1, keys: &keys[at] });
         let one_way = |refused| assert_eq!(refused, P2pError::Call(CallError::OneWay));
-        one_way(taken(receives.isend(local[1], 1, &keys[1]).unwrap()).unwrap_err());
-        one_way(taken(sends.irecv(&[from]).unwrap()).unwrap_err());
+        one_way(ended(receives.isend(local[1], 1, &keys[1]).unwrap()).unwrap_err());
+        one_way(ended(sends.irecv(&[from]).unwrap()).unwrap_err());
         for _ in 0..10 {
             let receive = receives.irecv(&[to]).unwrap();
-            taken(sends.isend(local[0], 1, &keys[0]).unwrap()).unwrap();
-            assert_eq!(taken(receive).unwrap().sizes(), [1 << 20]);
+            ended(sends.isend(local[0], 1, &keys[0]).unwrap()).unwrap();
+            assert_eq!(ended(receive).unwrap().sizes(), [1 << 20]);
         }
         threads.into_iter().for_each(|thread| drop(thread.shutdown().unwrap()));
     }

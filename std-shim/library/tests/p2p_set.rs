@@ -2,7 +2,7 @@
 
 mod fixture;
 
-use fixture::impatient;
+use fixture::{LONG, impatient};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
@@ -11,9 +11,7 @@ use polyrail::p2p::{
 };
 use polyrail::virtual_qp::{RailFailure, RailState};
 use polyrail_faults::{DriverFault, Faults};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
+use std::time::Instant;
 
 /// Bytes that each peer has in the memory of the hub, and of its own.
 const ROOM: usize = 1 << 18;

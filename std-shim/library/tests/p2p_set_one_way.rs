@@ -2,15 +2,14 @@
 
 mod fixture;
 
-use fixture::{Host, impatient};
+use fixture::{Host, LONG, impatient};
 use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
     End, P2pBuildError, P2pBuilder, P2pEndpointSet, P2pMember, RecvBuffer, connect_endpoints,
 };
 use polyrail::virtual_qp::{RailFailure, RailState};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const LONG: Duration = Duration::from_secs(20);
 const MEMBERS: u16 = 20;
 const LENGTH: usize = 1000;
 

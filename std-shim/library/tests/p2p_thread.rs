@@ -3,7 +3,7 @@
 mod fixture;
 mod threads;
 
-use fixture::Host;
+use fixture::{Host, ended, submit};
 use futures_util::future::join_all;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::Fabric;
@@ -14,7 +14,7 @@ use polyrail::progress::messages::{P2pError, P2pThread, PendingDone, PendingRecv
 use polyrail::progress::{HANDLE_DEPTH, SubmitError};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use threads::{BYTES, World, ended, submit};
+use threads::{BYTES, World};
 
 /// What a message of this number is like: its place, and its length.
 fn shape(number: usize) -> (usize, u32) {

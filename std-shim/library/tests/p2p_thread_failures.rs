@@ -3,7 +3,7 @@
 mod fixture;
 mod threads;
 
-use fixture::impatient;
+use fixture::{LONG, ended, impatient, submit};
 use polyrail::nic::{Fault, When};
 use polyrail::p2p::{CallError, Failure, P2pBuilder};
 use polyrail::progress::messages::{P2pError, P2pHandle, P2pLink};
@@ -11,7 +11,7 @@ use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
-use threads::{BYTES, LONG, Side, World, ended, submit};
+use threads::{BYTES, Side, World};
 
 #[test]
 fn a_flush_on_a_device_that_goes_away_comes_back() {

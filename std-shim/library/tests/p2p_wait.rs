@@ -2,14 +2,12 @@
 
 mod fixture;
 
-use fixture::{Host, impatient};
+use fixture::{Host, LONG, impatient};
 use polyrail::nic::{Fabric, Fault, ProtectionDomain, When};
 use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pError, P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
 
 const LENGTH: u32 = 1 << 16;
 

@@ -16,14 +16,12 @@ fn signals_arrive_behind_the_payload_before_them() {
         for rails in [1, 4] {
             let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
             let (mut a, mut b) = pair(2, &builder);
-            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             let payload = vec![0xA5; BYTES];
             a.buffer.write_at(0, &payload).unwrap();
             for id in [1, 2] {
                 b.endpoint.post_recv(&RecvWr::notification(id)).unwrap();
             }
-            let local = a.buffer.local(0, BYTES as u32).unwrap();
-            a.endpoint.post_send(&SendWr::write(3, local, b.buffer.addr(), &keys)).unwrap();
+            a.write_to(&b, 3, BYTES as u32);
             a.endpoint.post_send(&SendWr::signal(4, 40)).unwrap();
             a.endpoint.post_send(&SendWr::signal(5, 50)).unwrap();
             let received = poll_both(&mut a, &mut b, (0, 1)).1;

@@ -112,9 +112,7 @@ fn the_file_descriptor_says_when_there_is_something() {
     b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
     assert_eq!(b.endpoint.poll_armed(|_| ()).unwrap().events, 0);
     falls_silent(&mut b.endpoint);
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, 64).unwrap();
-    a.endpoint.post_send(&SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys)).unwrap();
+    a.notify(&b, 2, 64, 3);
     assert!(!is_readable(&b.endpoint), "nobody has carried it out yet");
     assert_eq!(wait_for(&mut a.endpoint, 1), [WcStatus::SUCCESS]);
     assert!(is_readable(&b.endpoint));
@@ -128,9 +126,7 @@ fn completions_that_come_late_are_waited_for() {
     for device in &a.devices {
         device.inject(When::Now, Fault::DelayCompletions(Duration::from_millis(20)));
     }
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, BYTES as u32).unwrap();
-    a.endpoint.post_send(&SendWr::write(2, local, b.buffer.addr(), &keys)).unwrap();
+    a.write_to(&b, 2, BYTES as u32);
     assert_eq!(wait_for(&mut a.endpoint, 1), [WcStatus::SUCCESS]);
 }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use crate::fixture::Host;
+use crate::fixture::{Host, LONG};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
@@ -12,10 +12,7 @@ use polyrail::p2p::{
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;
-use std::time::{Duration, Instant};
-
-/// How long anything may take.
-pub const LONG: Duration = Duration::from_secs(20);
+use std::time::Instant;
 
 /// One end: its devices, and a buffer for what it sends and receives.
 pub struct Side {
@@ -121,6 +118,18 @@ impl Pair {
         self.until(|pair| {
             pair.far.endpoint.test_recv(handle)?.ok_or(CallError::NotNow(NotNow::NoCredits))
         })
+    }
+
+    /// Offers a mebibyte and sends this much of it.
+    pub fn start(&mut self, length: u32) -> (SendHandle, RecvHandle) {
+        let receive = self.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+        (self.until(|pair| pair.near.send(0, length, 1)).unwrap(), receive)
+    }
+
+    /// Requires that a message of this length arrives, and that its send is done.
+    pub fn finish(&mut self, send: SendHandle, receive: RecvHandle, length: u32) {
+        assert_eq!(self.received(receive).unwrap().sizes(), [length]);
+        self.sent(send).unwrap();
     }
 
     /// Carries what the ends have to tell each other, as text.

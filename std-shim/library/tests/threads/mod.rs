@@ -3,16 +3,13 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use crate::fixture::Host;
+use crate::fixture::{Host, LONG};
 use polyrail::nic::{Fabric, ProtectionDomain};
 use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
+use polyrail::progress::SubmitError;
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
-use polyrail::progress::{Outcome, Pending, SubmitError};
 use polyrail::verbs::DeviceKeys;
-use std::thread::yield_now;
-use std::time::{Duration, Instant};
-
-pub const LONG: Duration = Duration::from_secs(20);
+use std::time::Duration;
 
 pub const BYTES: usize = 1 << 20;
 
@@ -82,31 +79,5 @@ impl World {
             Side { host, keys, thread: ends.next().unwrap() }
         });
         Self { near, far }
-    }
-}
-
-/// Submits, again while there is no room.
-pub fn submit<O: Outcome>(mut post: impl FnMut() -> Result<Pending<O>, SubmitError>) -> Pending<O> {
-    let begin = Instant::now();
-    loop {
-        match post() {
-            Ok(pending) => return pending,
-            Err(SubmitError::Full) => yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-        assert!(begin.elapsed() < LONG, "no room for too long");
-    }
-}
-
-/// Waits, but not for ever.
-#[track_caller]
-pub fn ended<O: Outcome>(mut pending: Pending<O>) -> O {
-    let begin = Instant::now();
-    loop {
-        if let Some(outcome) = pending.try_take() {
-            return outcome;
-        }
-        assert!(begin.elapsed() < LONG, "no outcome for too long");
-        std::thread::sleep(Duration::from_micros(50));
     }
 }
