@@ -47,22 +47,22 @@
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_report_their_identity` |
 //! | 2.4 ports | [`Context::query_port`] | guest `ports_and_addresses_can_be_looked_up` |
-//! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up`, fake `queries_give_what_the_driver_says` |
-//! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up`, fake `queries_return_what_the_driver_reports` |
+//! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_the_drivers_error` |
 //! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
 //! | 4.1 registration, access flags | [`ProtectionDomain::register`] | fake `every_access_flag_is_handed_over`, guest `memory_that_cannot_be_registered_is_refused` |
 //! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, `an_older_library_without_dma_bufs_does_the_rest`, guest `what_the_driver_does_not_know_is_refused` |
-//! | 4.2 deregistration | [`MemoryRegion::close`], drop, [`ProtectionDomain::register_owned`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says`, `memory_that_cannot_be_deregistered_is_kept` |
+//! | 4.2 deregistration | [`MemoryRegion::close`], drop, [`ProtectionDomain::register_owned`] | fake `closing_reports_what_still_uses_an_object_and_the_drivers_error`, `memory_that_cannot_be_deregistered_is_kept` |
 //! | 5.1 completion channels | [`CompletionChannel`] | fake `a_channel_names_the_queue_that_has_something`, guest `a_channel_wakes_for_a_queue_that_was_armed` |
-//! | 5.2 completion queues, `cq_context` | [`Context::create_cq`], [`CqInit::user_context`] | fake `events_give_back_what_their_user_knows_the_object_by`, guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
+//! | 5.2 completion queues, `cq_context` | [`Context::create_cq`], [`CqInit::user_context`] | fake `events_return_the_context_of_their_object`, guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
 //! | 5.3 polling | [`CompletionQueue`] | fake `polling_goes_on_past_one_batch_up_to_the_room_there_is`, `failed_completions_are_whole_although_drivers_write_four_fields` |
 //! | 5.4 notification | [`CqHandle::arm`] | guest `a_channel_can_wait_for_solicited_completions_only` |
 //! | 5.5 destruction | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
-//! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_points`, fake `objects_of_another_device_never_reach_the_driver`, `events_give_back_what_their_user_knows_the_object_by` |
+//! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_points`, fake `objects_of_another_device_never_reach_the_driver`, `events_return_the_context_of_their_object` |
 //! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `queue_pairs_tell_their_packets_from_others`, `a_drained_send_queue_raises_an_event_and_goes_on` |
 //! | 6.2 within INIT, RTS, SQD | [`ChangeInit`], [`ChangeRts`], [`ChangeSqd`], and those of [`Uc`] and [`Ud`] | fake `changes_within_a_state_give_what_is_given_and_no_more`, `changes_are_refused_in_another_state_and_with_values_that_do_not_fit`, guest `attributes_change_within_a_state`, `a_drained_send_queue_raises_an_event_and_goes_on` |
-//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_reports_its_attributes`, fake `a_query_says_the_path_and_the_state_that_the_driver_assumes` |
-//! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_tells_the_hook` |
+//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_reports_its_attributes`, fake `a_query_returns_the_path_and_the_state_that_the_driver_assumes` |
+//! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_calls_the_hook` |
 //! | 7.1 opcodes, flags | [`QueuePair::start_send`] | fake `both_ways_hand_over_the_same_requests`, `both_ways_hand_over_flags_and_buffers` |
 //! | 7.1 `sg_list`, `num_sge` | [`polyrail_core::hardware::SendBatch::add_list`], [`DatagramBatch::add_list`], [`QpCap::max_send_sge`] | fake `lists_of_buffers_are_handed_over_in_order`, `inline_lists_arrive_whole`, `lists_that_are_too_long_never_reach_the_driver`, `a_fragment_that_passes_borders_of_buffers_is_one_request_with_a_list`, guest `lists_of_buffers_are_gathered_and_scattered` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
@@ -73,14 +73,14 @@
 //! | 7.1.4 atomics | `Opcode::CompareSwap`, `Opcode::FetchAdd` | both `atomics_change_the_word_and_bring_the_old_one` |
 //! | 7.1.5 inline | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting`, `an_inline_request_that_is_too_long_is_refused` |
 //! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
-//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_points`, fake `datagrams_go_where_each_says` |
+//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_points`, fake `datagrams_go_to_the_address_of_each` |
 //! | 7.2 receives | [`RecvBatch`], [`QpCap::max_recv_sge`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit`, `lists_of_buffers_are_handed_over_in_order` |
-//! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] with [`SrqInit`] | fake `a_shared_receive_queue_takes_lists_of_buffers`, `events_give_back_what_their_user_knows_the_object_by`, both `a_shared_receive_queue_serves_two_queue_pairs` |
+//! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] with [`SrqInit`] | fake `a_shared_receive_queue_takes_lists_of_buffers`, `events_return_the_context_of_their_object`, both `a_shared_receive_queue_serves_two_queue_pairs` |
 //! | 8.2 receives there | [`SharedReceiveQueue`] | fake `a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none` |
 //! | 8.3 limit | [`SharedReceiveQueue::set_limit`] | guest `a_shared_receive_queue_raises_its_limit_event`, `a_shared_receive_queue_reports_its_attributes` |
-//! | 8.4 destroy | [`SharedReceiveQueue::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 8.4 destroy | [`SharedReceiveQueue::close`], drop | fake `closing_reports_what_still_uses_an_object_and_the_drivers_error` |
 //! | 9.1 address handles | [`ProtectionDomain::create_ah`] | fake `paths_are_handed_over_field_by_field`, guest `datagrams_go_where_their_address_handle_points` |
-//! | 9.2 destroy | [`AddressHandle::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 9.2 destroy | [`AddressHandle::close`], drop | fake `closing_reports_what_still_uses_an_object_and_the_drivers_error` |
 //! | 10.1 extended completion queues | [`ExtendedCompletionQueue`] | guest `an_extended_completion_queue_reports_what_a_classic_one_does` |
 //! | 10.1 timestamps | [`Timestamps`] | fake `completions_are_stamped_with_the_times_that_were_asked_for` |
 //! | 10 extended posting | [`PostMode`] | fake `the_extended_way_takes_all_or_none`; all of *both*, twice |
@@ -94,7 +94,7 @@
 //! | 12.5 one doorbell for a chain | [`SendBatch`] | both `one_completion_retires_an_unsignaled_chain` |
 //! | 12.6 moderation | [`CqHandle::moderate`] | fake `moderation_hands_over_count_and_period`, guest `what_the_driver_does_not_know_is_refused` |
 //! | 13.1 asynchronous events | [`Context::next_event`] | fake `events_name_their_object_and_are_acknowledged`, guest `a_link_that_goes_down_and_up_raises_events` |
-//! | 13.1 LAST_WQE_REACHED | `QueuePair::last_wqe_reached` | fake `an_event_says_so_whoever_reads_it`, `rxe_says_so_by_destroying_the_queue_pair`, both `the_last_shared_receive_is_known_and_takes_no_completion_along`, guest `after_the_last_shared_receive_nothing_arrives` |
+//! | 13.1 LAST_WQE_REACHED | `QueuePair::last_wqe_reached` | fake `an_event_reports_it_whichever_handle_reads_the_event`, `rxe_reports_it_by_destroying_the_queue_pair`, both `the_last_shared_receive_is_known_and_takes_no_completion_along`, guest `after_the_last_shared_receive_nothing_arrives` |
 //! | 13.2 RETRY_EXC, RNR_RETRY_EXC, REM_ACCESS, LOC_PROT | `WcStatus` | both `a_peer_in_err_does_not_answer`, `a_missing_receive_fails_after_the_retries`, `a_bad_rkey_fails_and_flushes_what_follows`, `a_bad_lkey_fails` |
 //! | 13.3 error patterns | [`VerbsError::hint`] | fake `a_refused_post_says_which_request_why_and_what_to_look_at`, guest `a_transition_from_the_wrong_state_is_refused` |
 //! | 14 thread safety | `&mut` where verbs asks for one thread at a time | fake `everything_moves_between_threads_and_handles_are_shared` |

@@ -363,7 +363,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
     }
 
     /// Messages for the peer since the last call.
-    pub fn told(&mut self) -> Vec<ControlMessage> {
+    pub fn control_messages(&mut self) -> Vec<ControlMessage> {
         std::iter::from_fn(|| self.qp.next_control()).collect()
     }
 

@@ -139,7 +139,7 @@ fn least_finish_time_does_not_allocate() {
 }
 
 /// Carries what the ends tell each other, and polls both.
-fn poll_and_tell(traffic: &mut Traffic) {
+fn poll_and_carry(traffic: &mut Traffic) {
     let Traffic { near, far, reported, .. } = traffic;
     for (side, reported) in [&mut *near, &mut *far].into_iter().zip(reported) {
         let polled = side.cq.poll(&mut *side.qp, 32, |event| {
@@ -159,7 +159,7 @@ fn poll_and_tell(traffic: &mut Traffic) {
 
 fn poll_until(traffic: &mut Traffic, rail: RailId, state: RailState) {
     while [&traffic.near, &traffic.far].iter().any(|side| side.qp.rail_state(rail) != Some(state)) {
-        poll_and_tell(traffic);
+        poll_and_carry(traffic);
     }
 }
 
@@ -183,7 +183,7 @@ fn allocations_of_a_failure(
     });
     poll_until(traffic, rail, RailState::InService);
     while traffic.reported[0] < end {
-        poll_and_tell(traffic);
+        poll_and_carry(traffic);
     }
     let allocations = allocations() - before;
     drop(old);

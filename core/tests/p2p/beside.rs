@@ -143,7 +143,7 @@ fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_s
 
 /// An owner that was told to wait after one poll that brings nothing would not come back for it.
 #[test]
-fn whoever_is_polled_for_while_a_completion_queue_is_emptied_goes_on_at_once() {
+fn a_target_that_is_polled_while_a_completion_queue_is_emptied_goes_on_at_once() {
     let mut rig = failed_receiver();
     let mut other = Other::new(&mut rig, 2, 1);
     assert_eq!(other.poll(&mut rig, usize::MAX), [], "the receiver is to see the queue empty");

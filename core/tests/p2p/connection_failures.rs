@@ -148,7 +148,7 @@ fn a_device_that_is_gone_is_ended_by_its_owner() {
 }
 
 #[test]
-fn queue_pairs_that_make_no_headway_are_named() {
+fn queue_pairs_that_make_no_progress_are_named() {
     let (mut rig, ..) = under_way();
     let stalled = |rig: &mut Rig| {
         let mut places = vec![];
@@ -165,7 +165,7 @@ fn queue_pairs_that_make_no_headway_are_named() {
 
 /// Most entries have no completion: that is no sign of a rail that makes no headway.
 #[test]
-fn receivers_whose_entries_nobody_asked_for_are_named_only_if_these_are_late() {
+fn receivers_whose_entries_are_unanswered_are_named_only_if_these_are_late() {
     let mut rig = Setup::rails(2).rig();
     let target = rig.target(256);
     let stalled = |rig: &mut Rig| {

@@ -139,7 +139,7 @@ fn fast_path_is_one_write_with_imm_on_each_active_rail() {
 }
 
 #[test]
-fn a_separate_signal_tells_multiples_of_128_and_leaves_the_rest_to_the_record() {
+fn a_separate_signal_holds_multiples_of_128_and_leaves_the_rest_to_the_record() {
     let mut setup = Setup::rails(2);
     setup.sender.separate_signal = Some(256);
     let mut rig = setup.rig();

@@ -38,7 +38,7 @@ fn every_size_arrives_exactly_over_one_to_eight_rails() {
 }
 
 #[test]
-fn messages_longer_than_a_port_takes_go_in_pieces_and_tell_exact_sizes() {
+fn messages_longer_than_a_port_takes_go_in_pieces_and_have_exact_sizes() {
     for rails in [1, 2, 3] {
         let mut setup = Setup::rails(rails);
         setup.max_msg_size = 512;
@@ -155,7 +155,7 @@ fn a_rail_without_credits_is_left_out_rather_than_waited_for() {
 }
 
 #[test]
-fn without_credits_on_any_rail_isend_says_not_now() {
+fn without_credits_on_any_rail_isend_returns_not_now() {
     let mut setup = Setup::rails(2);
     setup.max_send_wr = 2;
     let mut rig = setup.rig();

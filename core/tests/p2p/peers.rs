@@ -84,7 +84,7 @@ fn a_rail_twice() {
 }
 
 #[test]
-fn slots_in_which_nobody_waits() {
+fn slots_in_which_no_message_waits() {
     for slot in [1, 7, 8, 255] {
         let error = ProtocolError::NoReceive { slot };
         breaks(1, &[(0, immediate(slot, 0b01, Told::Units(1), 8))], error);

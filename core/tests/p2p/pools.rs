@@ -57,7 +57,7 @@ fn what_may_come_is_posted_before_it_is_asked_for() {
 }
 
 #[test]
-fn beyond_what_the_account_may_have_irecv_says_not_now() {
+fn beyond_the_limit_of_the_account_irecv_returns_not_now() {
     let mut setup = Setup::rails(2);
     // Both rails on one device: each slot may need two receives there.
     (setup.devices, setup.limit) = (1, 5);
@@ -133,7 +133,7 @@ fn accounts_of_a_connection_that_ended_go_back_to_the_pool() {
 /// Receives that a closed account leaves may have been taken by completions that nobody has polled:
 /// none of them is promised to a peer before it is known to be there.
 #[test]
-fn receives_that_nobody_knows_to_be_there_are_not_promised_again() {
+fn receives_that_may_have_been_taken_are_not_granted_again() {
     let mut rig = small(1, 8, 1);
     let (source, target) = (rig.source(64), rig.target(64));
     for _ in 0..5 {

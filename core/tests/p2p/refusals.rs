@@ -63,7 +63,7 @@ fn what_a_driver_takes_in_part_is_completed_by_polls() {
 
 /// A queue pair that owes a part of a share takes no other one before.
 #[test]
-fn a_queue_pair_that_owes_is_left_out() {
+fn a_queue_pair_with_an_unfinished_batch_is_left_out() {
     let mut rig = Setup::rails(2).rig();
     let (source, target) = (rig.source(256), rig.target(256));
     let recvs = [rig.irecv(&target, 256), rig.irecv(&target, 256)];

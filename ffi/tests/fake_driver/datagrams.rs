@@ -23,7 +23,7 @@ fn datagrams(
 }
 
 #[test]
-fn datagrams_go_where_each_says() {
+fn datagrams_go_to_the_address_of_each() {
     let (_, pd, cq) = open();
     let to = pd.create_ah(&path()).unwrap();
     for mode in BOTH {

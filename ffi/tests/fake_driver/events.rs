@@ -49,7 +49,7 @@ fn events_name_their_object_and_are_acknowledged() {
 }
 
 #[test]
-fn events_give_back_what_their_user_knows_the_object_by() {
+fn events_return_the_context_of_their_object() {
     for (post_mode, is_extended) in [(PostMode::Classic, false), (PostMode::Extended, true)] {
         let (context, pd, _) = open();
         let channel = context.create_channel().unwrap();

@@ -159,7 +159,7 @@ fn what_a_queue_pair_was_the_last_to_use_is_destroyed_in_the_manuals_order() {
 }
 
 #[test]
-fn closing_reports_what_still_uses_an_object_and_what_a_driver_says() {
+fn closing_reports_what_still_uses_an_object_and_the_drivers_error() {
     let All { context, channel, pd, cq, srq, qp, ah, mr } = All::new(PostMode::Classic).unwrap();
     assert_eq!(srq.close(), Err(CloseError::InUse));
     assert_eq!(cq.close(), Err(CloseError::InUse));
@@ -185,7 +185,7 @@ thread_local! {
 }
 
 #[test]
-fn a_drop_that_fails_tells_the_hook() {
+fn a_drop_that_fails_calls_the_hook() {
     set_destroy_hook(|error| REPORTED.set(Some(*error)));
     let pd = All::new(PostMode::Classic).unwrap().pd;
     fail("ibv_dealloc_pd", libc::EBUSY);

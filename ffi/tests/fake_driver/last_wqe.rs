@@ -62,7 +62,7 @@ fn it_is_asked_in_err_and_with_shared_receives_only() {
 }
 
 #[test]
-fn an_event_says_so_whoever_reads_it() {
+fn an_event_reports_it_whichever_handle_reads_the_event() {
     let qp_num = QP_NUM;
     for reads in [false, true] {
         let mut all = in_error(0, PostMode::Classic);
@@ -97,7 +97,7 @@ fn other_events_of_the_queue_pair_say_nothing() {
 }
 
 #[test]
-fn an_event_says_nothing_of_a_queue_pair_that_was_reset() {
+fn an_event_reports_nothing_of_a_queue_pair_that_was_reset() {
     let mut all = in_error(0, PostMode::Classic);
     queue_event(LAST_WQE_REACHED, "qp");
     all.qp.modify(&ToReset).unwrap();
@@ -115,7 +115,7 @@ fn events_that_cannot_be_read_are_an_error() {
 }
 
 #[test]
-fn rxe_says_so_by_destroying_the_queue_pair() {
+fn rxe_reports_it_by_destroying_the_queue_pair() {
     for post_mode in [PostMode::Classic, PostMode::Extended] {
         let mut all = in_error(RXE, post_mode);
         assert_eq!(ask(&mut all.qp), Ok(true));
@@ -162,7 +162,7 @@ fn a_queue_pair_that_was_destroyed_to_know_takes_nothing_any_more() {
 }
 
 #[test]
-fn a_queue_pair_that_cannot_be_destroyed_never_says_so() {
+fn a_queue_pair_that_cannot_be_destroyed_never_reports_it() {
     let mut all = in_error(RXE, PostMode::Classic);
     fail("ibv_destroy_qp", libc::EBUSY);
     assert_eq!(ask(&mut all.qp), refused(libc::EBUSY));

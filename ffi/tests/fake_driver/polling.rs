@@ -34,7 +34,7 @@ fn failed_completions_are_whole_although_drivers_write_four_fields() {
 }
 
 #[test]
-fn a_queue_that_was_resized_tells_its_new_capacity() {
+fn a_queue_that_was_resized_reports_its_new_capacity() {
     let (_, _, mut cq) = open();
     let handle = cq.handle().clone();
     cq.resize(200).unwrap();
@@ -55,7 +55,7 @@ fn polling_goes_on_past_one_batch_up_to_the_room_there_is() {
 }
 
 #[test]
-fn a_broken_queue_hands_over_what_it_has_and_then_says_so() {
+fn a_broken_queue_hands_over_what_it_has_and_then_fails() {
     let (context, _, mut cq) = open();
     (0..32).for_each(|wr_id| complete(wr_id, 0, 0, 0));
     with(|state| state.poll_error = Some(-libc::EIO));

@@ -118,7 +118,7 @@ fn values_that_do_not_fit_are_refused_before_the_driver_sees_them() {
 }
 
 #[test]
-fn a_refused_transition_says_where_it_led_and_changes_nothing() {
+fn a_refused_transition_names_the_state_it_led_to_and_changes_nothing() {
     let all = All::new(PostMode::Classic).unwrap();
     let qp = queue_pair::<Rc>(&all);
     fail("ibv_modify_qp", libc::EINVAL);
@@ -289,7 +289,7 @@ fn changes_are_refused_in_another_state_and_with_values_that_do_not_fit() {
 }
 
 #[test]
-fn a_query_says_the_path_and_the_state_that_the_driver_assumes() {
+fn a_query_returns_the_path_and_the_state_that_the_driver_assumes() {
     let all = All::new(PostMode::Classic).unwrap();
     let qp = queue_pair::<Rc>(&all);
     assert_eq!(qp.query().unwrap().path, None);

@@ -115,7 +115,7 @@ fn completions_are_stamped_with_the_times_that_were_asked_for() {
 }
 
 #[test]
-fn queries_give_what_the_driver_says() {
+fn queries_return_what_the_driver_reports() {
     let all = All::new(PostMode::Classic).unwrap();
     assert_eq!(all.qp.query().map(|attributes| attributes.state), Ok(QpState::Sqe));
     assert_eq!(all.srq.query(), Ok(SrqAttributes { max_wr: 15, max_sge: 3, limit: 4 }));
@@ -128,7 +128,7 @@ fn queries_give_what_the_driver_says() {
 
 /// `ibv_query_qp` returns the creation attributes of a queue pair, whichever call created it.
 #[test]
-fn a_queue_pair_tells_what_it_was_made_of() {
+fn a_queue_pair_reports_what_it_was_made_of() {
     let (_context, pd, cq) = open();
     let srq = pd.create_srq(&SrqInit::new(8)).unwrap();
     let cap = QpCap { max_send_sge: 2, ..QpCap::new(17, 5, 32) };

@@ -86,7 +86,7 @@ fn every_queue_pair_goes_from_init_to_rts_with_the_peers_address() {
 }
 
 #[test]
-fn what_tells_packets_from_others_reaches_every_queue_pair() {
+fn the_fields_that_distinguish_packets_reach_every_queue_pair() {
     let (a, b) = sides(2);
     let given = ConnectOptions {
         service_level: 15,

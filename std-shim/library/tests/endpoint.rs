@@ -234,7 +234,7 @@ fn what_cannot_be_built_is_refused() {
 }
 
 #[test]
-fn endpoints_that_do_not_go_together_are_told_apart() {
+fn endpoints_that_do_not_match_are_refused_with_the_reason() {
     let fabric = Fabric::threaded();
     let new = EndpointBuilder::new;
     let host = |devices, builder| Host::new(&fabric, "h", devices, &builder);

@@ -125,7 +125,7 @@ fn a_device_that_goes_away_is_named_by_its_queue() {
 }
 
 #[test]
-fn a_post_before_the_connection_is_told_what_is_missing() {
+fn a_post_before_the_connection_names_what_is_missing() {
     let fabric = Fabric::threaded();
     for (rails, scheme) in [(1, Scheme::Spray), (2, Scheme::Spray), (2, Scheme::Dqplb)] {
         let builder = EndpointBuilder::new().rails(rails).scheme(scheme);

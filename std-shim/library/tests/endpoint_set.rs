@@ -107,7 +107,7 @@ fn each_completion_names_its_queue_pair() {
 }
 
 #[test]
-fn nobody_starves() {
+fn no_queue_pair_starves() {
     /// Requests that each keeps outstanding.
     const OUTSTANDING: u64 = 20;
     let builders = mixed();

@@ -32,7 +32,7 @@ fn drain(domain: &ProtectionDomain) {
 }
 
 #[test]
-fn all_domains_of_a_device_hear_of_its_ports_and_of_its_end() {
+fn all_domains_of_a_device_receive_events_of_its_ports_and_of_its_end() {
     let device = device();
     let domain = device.alloc_pd().unwrap();
     set_link(&device, false);
@@ -71,7 +71,7 @@ fn events_come_with_the_port_as_they_say_it_is() {
 }
 
 #[test]
-fn who_reads_nothing_for_long_hears_the_newest() {
+fn a_cursor_that_reads_late_receives_the_newest_events() {
     let device = device();
     let domain = device.alloc_pd().unwrap();
     let mut behind = domain.event_cursor();

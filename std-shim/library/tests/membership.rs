@@ -183,7 +183,7 @@ fn what_cannot_be_added_changes_nothing() {
 }
 
 #[test]
-fn a_thread_knows_which_numbers_are_taken() {
+fn a_thread_reports_which_numbers_are_taken() {
     let fabric = Fabric::threaded();
     let host = Host::new(&fabric, "host", 1, 64);
     let mut set = host.set(&[(EndpointBuilder::new(), [0].as_slice()); 3]);

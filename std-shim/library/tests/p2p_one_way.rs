@@ -125,7 +125,7 @@ fn news_of_the_other_way_are_refused() {
 
 /// What each of the two tells of itself.
 #[test]
-fn each_end_tells_of_its_own_messages_and_flushes_what_it_received() {
+fn each_end_reports_its_own_messages_and_flushes_what_it_received() {
     let mut pair = pair(P2pBuilder::new().flushes(true));
     let (send, receive) = pair.start(1 << 20);
     assert_eq!((pair.near.endpoint.unfinished(), pair.far.endpoint.unfinished()), ((1, 0), (0, 1)));
@@ -177,7 +177,7 @@ fn flushes_that_find_no_room_read_nothing() {
 
 /// The other device carries everything then, and nothing waits for the one that is gone.
 #[test]
-fn devices_that_are_gone_keep_nobody_waiting() {
+fn devices_that_are_gone_keep_no_request_waiting() {
     let builder = P2pBuilder::new()
         .rail_failure(RailFailure::Reroute)
         .flushes(true)

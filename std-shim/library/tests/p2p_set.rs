@@ -236,7 +236,7 @@ fn members_come_and_go() {
 /// Drivers forget the completions of a queue pair that is destroyed. Where these could not be polled before, nobody knows
 /// which receives are in the queue.
 #[test]
-fn receives_of_a_member_that_could_not_be_polled_are_promised_to_nobody() {
+fn receives_of_a_member_that_could_not_be_polled_are_not_granted_again() {
     let fabric = Fabric::threaded();
     let (hub, peer) =
         (fixture::Host::new(&fabric, "hub", 1, 64), fixture::Host::new(&fabric, "peer", 1, 64));

@@ -71,7 +71,7 @@ fn a_peer_that_fails_gives_all_buffers_back() {
 }
 
 #[test]
-fn a_device_that_goes_away_leaves_nobody_waiting() {
+fn a_device_that_goes_away_leaves_no_request_waiting() {
     let world = World::new(2, &P2pBuilder::new().connect_options(impatient()));
     let mut sender = world.near.handle();
     let receive = world.near.offer(&mut sender, &[(0, 64, 1)]).unwrap();

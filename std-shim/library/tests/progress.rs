@@ -389,7 +389,7 @@ fn a_failure_reaches_every_handle_of_the_queue_pair_and_no_other() {
 }
 
 #[test]
-fn a_device_that_goes_away_leaves_nobody_waiting() {
+fn a_device_that_goes_away_leaves_no_request_waiting() {
     let world = World::new(EndpointBuilder::new());
     let mut handle = world.handle(NEAR);
     let receive = handle.post_recv(&RecvWr::notification(3)).unwrap();

@@ -281,7 +281,7 @@ fn the_cache_does_what_a_plain_list_does() {
 }
 
 #[test]
-fn what_nobody_uses_makes_room_where_a_device_runs_out() {
+fn unused_registrations_make_room_where_a_device_runs_out() {
     let two = DeviceLimits { max_mr: 2, ..DeviceLimits::default() };
     let rig = Rig::on(two, CacheLimits::default());
     let first = rig.get(0, 8, READABLE).unwrap();

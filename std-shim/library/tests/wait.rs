@@ -94,7 +94,7 @@ fn what_was_made_to_be_polled_cannot_be_waited_for() {
 }
 
 #[test]
-fn the_file_descriptor_says_when_there_is_something() {
+fn the_file_descriptor_is_readable_when_there_is_something() {
     let [mut a, mut b] = pair(EndpointBuilder::new().rails(1).completion_channel(0), 1);
     /// Whatever made it readable before.
     fn falls_silent(endpoint: &mut Endpoint) {

@@ -177,7 +177,7 @@ fn survive(scheme: &str, faults: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_copy_survives_faults_and_says_what_it_did() {
+fn a_copy_survives_faults_and_reports_what_it_did() {
     thread::scope(|scope| {
         for scheme in ["spray", "dqplb"] {
             for faults in [

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 
 #[test]
-fn perf_stays_on_the_processors_that_it_was_told() {
+fn perf_stays_on_the_processors_that_it_was_given() {
     let place = Place::new();
     let allowed = fs::read_to_string("/proc/self/status").unwrap();
     let (_, allowed) = allowed.split_once("Cpus_allowed_list:").unwrap();

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 use support::*;
 
-fn is_told(channel: &CompletionChannel) -> bool {
+fn is_notified(channel: &CompletionChannel) -> bool {
     let mut poll =
         libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry is given and counted.
@@ -28,7 +28,7 @@ fn pair() -> (Pair, CompletionChannel) {
 }
 
 #[test]
-fn an_armed_queue_tells_of_a_completion_once() {
+fn an_armed_queue_reports_a_completion_once() {
     let (mut pair, channel) = pair();
     (1..=3).for_each(|wr_id| pair.a.recv(wr_id, nothing()).unwrap());
     let send = |pair: &mut Pair| {
@@ -37,48 +37,48 @@ fn an_armed_queue_tells_of_a_completion_once() {
         assert_eq!(ids(&poll(&mut pair.b.cq).unwrap()), [9]);
     };
     send(&mut pair);
-    assert!(!is_told(&channel), "nobody asked");
+    assert!(!is_notified(&channel), "nobody asked");
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [1]);
     pair.a.cq.req_notify(false);
-    assert!(!is_told(&channel));
+    assert!(!is_notified(&channel));
     send(&mut pair);
-    assert!(is_told(&channel));
+    assert!(is_notified(&channel));
     channel.clear();
     send(&mut pair);
-    assert!(!is_told(&channel), "once");
+    assert!(!is_notified(&channel), "once");
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [2, 3]);
 }
 
 #[test]
-fn an_armed_queue_tells_of_requests_that_are_to_be_carried_out() {
+fn an_armed_queue_reports_requests_that_are_to_be_carried_out() {
     let (mut pair, channel) = pair();
     pair.a.cq.req_notify(false);
-    assert!(!is_told(&channel));
+    assert!(!is_notified(&channel));
     pair.a.post(pair.write(1, 0, 8)).unwrap();
-    assert!(is_told(&channel));
+    assert!(is_notified(&channel));
     channel.clear();
     // It was there before.
     pair.a.cq.req_notify(false);
-    assert!(is_told(&channel));
+    assert!(is_notified(&channel));
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [1]);
     channel.clear();
     pair.a.cq.req_notify(false);
-    assert!(!is_told(&channel));
+    assert!(!is_notified(&channel));
 }
 
 #[test]
-fn an_armed_queue_tells_of_completions_that_come_late() {
+fn an_armed_queue_reports_completions_that_come_late() {
     let (mut pair, channel) = pair();
     pair.a.device.inject(When::Now, Fault::DelayCompletions(Duration::from_millis(2)));
     pair.a.post(pair.write(1, 0, 8)).unwrap();
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [0; 0]);
     channel.clear();
     pair.a.cq.req_notify(false);
-    assert!(is_told(&channel), "it is under way");
+    assert!(is_notified(&channel), "it is under way");
     channel.clear();
     std::thread::sleep(Duration::from_millis(4));
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [1]);
-    assert!(is_told(&channel), "although a poll brought it");
+    assert!(is_notified(&channel), "although a poll brought it");
 }
 
 #[test]

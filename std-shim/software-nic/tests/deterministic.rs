@@ -146,7 +146,7 @@ fn read_then_write_back(seed: u64, flags: SendFlags) -> Vec<u8> {
 }
 
 #[test]
-fn a_fence_waits_for_reads_and_without_one_nobody_waits() {
+fn a_fence_waits_for_reads_and_without_one_no_request_waits() {
     let fresh = |flags: SendFlags| {
         (0..100).filter(|&seed| read_then_write_back(seed, flags) == [9; 8]).count()
     };

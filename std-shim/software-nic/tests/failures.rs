@@ -252,7 +252,7 @@ fn a_failed_responders_own_requests_are_flushed_too() {
 }
 
 #[test]
-fn a_failed_responders_receives_are_flushed_though_nobody_polls_for_its_sends() {
+fn a_failed_responders_receives_are_flushed_though_its_sends_are_not_polled() {
     let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
     let mut recv_cq = pair.b.device.create_cq(16).unwrap();
     let init = QpInit { recv_cq: &recv_cq, ..QpInit::new(&pair.b.cq, QpCap::default()) };

@@ -64,7 +64,7 @@ fn both_ways(mut test: impl FnMut(Shared)) {
 }
 
 #[test]
-fn without_faults_the_end_comes_with_err_and_an_event_says_so_once() {
+fn without_faults_the_end_comes_with_err_and_one_event() {
     both_ways(|mut shared| {
         shared.fail();
         assert!(shared.says_that_it_is_over());
@@ -79,7 +79,7 @@ fn without_faults_the_end_comes_with_err_and_an_event_says_so_once() {
 }
 
 #[test]
-fn a_queue_pair_that_failed_by_itself_says_so_too() {
+fn a_queue_pair_that_failed_by_itself_reports_it_too() {
     both_ways(|mut shared| {
         let mut bad = shared.pair.request(1, Opcode::RdmaWriteWithImm, 0, 8);
         bad.rkey ^= 1;
@@ -93,7 +93,7 @@ fn a_queue_pair_that_failed_by_itself_says_so_too() {
 }
 
 #[test]
-fn a_queue_pair_whose_sends_fail_says_so_too() {
+fn a_queue_pair_whose_sends_fail_reports_it_too() {
     both_ways(|mut shared| {
         shared.pair.a.qp.enter_error().unwrap();
         let mut request = shared.pair.request(1, Opcode::RdmaWrite, 0, 0);
@@ -226,7 +226,7 @@ fn after_the_word_nothing_comes() {
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_begins_anew() {
+fn a_queue_pair_that_was_reset_starts_over() {
     let mut shared = Shared::new(Fabric::deterministic(1));
     shared.fail();
     assert!(shared.says_that_it_is_over());

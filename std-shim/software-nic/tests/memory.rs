@@ -12,7 +12,7 @@ fn domain(limits: DeviceLimits) -> ProtectionDomain {
 }
 
 #[test]
-fn a_device_takes_as_many_regions_as_it_says() {
+fn a_device_takes_as_many_regions_as_its_limit() {
     let domain = domain(DeviceLimits { max_mr: 2, ..DeviceLimits::default() });
     let other = domain.device().alloc_pd().unwrap();
     let pages = Arc::new(Pages::new(4096).unwrap());

@@ -16,7 +16,7 @@ fn both_ways(test: impl Fn(Pair)) {
 }
 
 #[test]
-fn write_puts_the_bytes_there_and_does_not_tell_the_peer() {
+fn a_write_puts_the_bytes_there_and_does_not_notify_the_peer() {
     both_ways(|mut pair| {
         pair.a.buffer.write_at(100, b"rails");
         pair.a.post(pair.write(7, 100, 5)).unwrap();

@@ -48,7 +48,7 @@ impl World {
             }
         }
         self.check_posted();
-        self.all_ends().for_each(|end| self.check_heard(end));
+        self.all_ends().for_each(|end| self.check_received(end));
         self.all_ends().for_each(|end| self.check_ready(end));
         self.directions.iter_mut().for_each(super::Direction::check_memory);
     }
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// The owner knows by its events where every rail stands.
-    fn check_heard(&self, end: usize) {
+    fn check_received(&self, end: usize) {
         if self.ends[end].failed {
             return;
         }

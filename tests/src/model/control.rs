@@ -90,7 +90,7 @@ impl End {
             _ => {}
         }
         self.poll();
-        self.rig.told();
+        self.rig.control_messages();
         self.rig.rail_events();
     }
 

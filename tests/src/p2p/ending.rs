@@ -198,7 +198,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
-    fn check_told(&self) {
+    fn check_nothing_waits(&self) {
         let id = self.id;
         let waiting = self.receives.iter().filter(|receive| receive.handle.is_some()).count();
         assert_eq!((waiting, self.outgoing.len()), (0, 0), "connection {id}: somebody waits");
@@ -209,7 +209,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     }
 
     fn check_done(&self) {
-        self.check_told();
+        self.check_nothing_waits();
         for place in 0..self.near.len() {
             let states = [0, 1].map(|host| self.state(host, place));
             assert_eq!(states[0], states[1], "connection {}: place {place}", self.id);
@@ -222,6 +222,6 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     fn check_ended(&self) {
         let is_drained = self.sender.is_drained() && self.receiver.is_drained();
         assert!(is_drained, "connection {}: not drained", self.id);
-        self.check_told();
+        self.check_nothing_waits();
     }
 }

@@ -75,7 +75,7 @@ fn a_queue_of_the_promised_depth_takes_every_flush() {
 
 /// Without completion queues nothing is reserved, whatever is added later.
 #[test]
-fn a_queue_that_is_added_later_owes_nothing_to_what_was_attached_before() {
+fn a_queue_that_is_added_later_reserves_nothing_for_what_was_attached_before() {
     let nic = Nic::new();
     let cqs = [nic.cq(0, 2 * 2 * 16)];
     let [first, second, third, fourth] = [10, 20, 30, 40].map(|number| qp(&nic, &cqs, 2, number).0);

@@ -271,7 +271,7 @@ fn each_rail_has_as_many_requests_in_flight_as_it_was_granted() {
 /// The sender leaves room for what the receiver's NIC has taken and its software has not seen: on
 /// each rail as much as its deepest receive queue holds.
 #[test]
-fn the_card_tells_the_deepest_receive_queue() {
+fn the_card_states_the_deepest_receive_queue() {
     for rotation in 0..3 {
         let mut setup = uneven();
         setup.notify = false;

@@ -90,7 +90,7 @@ fn numbers_wrap_where_the_reference_wraps_them() {
 /// A plain WRITE has no number, so the receiver cannot count it: the notification of it waits until
 /// it is acknowledged, which keeps the order of one queue pair.
 #[test]
-fn a_notification_tells_of_plain_writes_posted_before_it_too() {
+fn a_notification_waits_for_plain_writes_posted_before_it() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::write_imm(2, 256, 0), rig::write(3, 128)]);
     let posted = |rig: &Rig| [rig.rails[0].sends().len(), rig.rails[1].sends().len()];
@@ -109,7 +109,7 @@ fn a_notification_tells_of_plain_writes_posted_before_it_too() {
 
 /// After the notification the receiver may reuse the memory that was read.
 #[test]
-fn a_notification_tells_that_earlier_reads_are_done() {
+fn a_notification_waits_for_reads_posted_before_it() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
     rig.post([rig::read(1, 128), rig::write_imm(2, 128, 0)]);
     let sent: Vec<_> = rig.rails.iter().flat_map(|rail| rail.sends()).collect();

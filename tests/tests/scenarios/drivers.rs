@@ -251,7 +251,7 @@ fn notifies_may_be_taken_one_by_one() {
 }
 
 #[test]
-fn later_notifies_wait_for_the_rest_of_a_batch_that_the_driver_owes() {
+fn later_notifies_wait_for_the_rest_of_a_batch_that_a_driver_took_in_part() {
     let mut rig = rig();
     rig.post((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());

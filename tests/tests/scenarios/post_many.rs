@@ -92,7 +92,7 @@ fn over_a_single_rail_all_ring_once() {
 }
 
 #[test]
-fn over_a_single_rail_the_error_tells_how_many_its_driver_took() {
+fn over_a_single_rail_the_error_reports_how_many_requests_the_driver_took() {
     let mut rig = Setup::spray(1).rig();
     rig.rails[0].refuse_next(2, Refusal::QueueFull);
     let error = PostSendError::QueueFull(RailId::Data(0));

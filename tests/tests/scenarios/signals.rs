@@ -107,7 +107,7 @@ fn a_fenced_signal_waits_for_everything_before_it() {
 }
 
 #[test]
-fn nobody_is_signaled_past_a_failure() {
+fn no_signal_is_sent_past_a_failure() {
     let mut rig = Setup::spray(2).rig();
     rig.post([rig::write(1, 64), signal(2)]);
     rig.rails[0].fail(WcStatus::REM_ACCESS_ERR);

@@ -92,7 +92,7 @@ fn just_enough() -> (Rig, Vec<(SendHandle, RecvHandle)>) {
 
 /// Shares that are moved land on other devices, whose pools must have receives for them.
 #[test]
-fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_told() {
+fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_reported() {
     let (mut rig, handles) = just_enough();
     for _ in 0..4 {
         rig.poll();
@@ -129,7 +129,7 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
 /// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants
 /// one, since nothing else has the driver asked again.
 #[test]
-fn a_receiver_that_holds_a_fence_back_wants_to_be_polled() {
+fn a_receiver_that_holds_a_fence_back_needs_polls() {
     let (mut rig, _) = just_enough();
     rig.fabric.refuse_receives_of(1, 30);
     for _ in 0..4 {

@@ -95,7 +95,7 @@ fn events(take: impl FnMut() -> Option<(usize, RailEvent)>) -> Vec<(u16, RailEve
 /// (table of [messages](polyrail_core::docs::rails_that_fail#messages-between-the-ends)): the
 /// shares of generation g are lost, or have arrived.
 #[test]
-fn shares_of_a_generation_are_settled_by_a_peer_that_tells_of_the_next_one() {
+fn shares_of_a_generation_are_settled_by_a_message_of_the_next_one() {
     for newest in ALL {
         for arrived in [false, true] {
             let (mut rig, send, recv) = under_way();
@@ -114,7 +114,7 @@ fn shares_of_a_generation_are_settled_by_a_peer_that_tells_of_the_next_one() {
 
 /// Entries of the generation before are written again, once.
 #[test]
-fn entries_of_a_generation_are_written_again_for_a_peer_that_tells_of_the_next_one() {
+fn entries_of_a_generation_are_written_again_after_a_message_of_the_next_one() {
     for newest in ALL {
         let mut rig = Setup::rerouting(3).rig();
         let (source, target) = (rig.source(1000), rig.target(1000));
@@ -169,7 +169,7 @@ fn events_come_in_order_when_the_next_generation_is_adopted() {
 /// A message that lost a share to a failure that it may be the cause of is blamed for it, whichever
 /// generation the peer tells of.
 #[test]
-fn a_failure_is_blamed_on_its_messages_though_the_peer_tells_of_the_next_generation() {
+fn a_failure_is_blamed_on_its_messages_though_a_message_of_the_next_generation_came() {
     let mut rig = Setup::rerouting(2).rig();
     let (source, target) = (rig.source(1000), rig.target(1000));
     let _ = rig.irecv(&target, 1000);
@@ -211,7 +211,7 @@ fn a_failure_is_blamed_on_its_messages_though_the_peer_tells_of_the_next_generat
 /// What is written again is told of once: of the queue pair that had it, not of the one that was
 /// never there.
 #[test]
-fn entries_that_are_written_again_are_told_of_once() {
+fn entries_that_are_written_again_count_once() {
     for newest in ALL {
         let mut rig = Setup::rerouting(3).rig();
         let target = rig.target(1000);

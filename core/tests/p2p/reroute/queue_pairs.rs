@@ -10,7 +10,7 @@ use polyrail_core::virtual_qp::{
 };
 
 #[test]
-fn whoever_notices_first_both_ends_go_the_same_way() {
+fn both_ends_go_the_same_way_whichever_notices_first() {
     for who in 0..3 {
         let (mut rig, send, recv) = under_way();
         match who {
@@ -58,7 +58,7 @@ fn a_new_queue_pair_takes_the_place_of_one_that_failed() {
 }
 
 #[test]
-fn a_mistake_of_a_program_fails_the_connection_and_the_peer_is_told() {
+fn a_mistake_of_a_program_fails_the_connection_at_both_ends() {
     let (mut rig, send, recv) = under_way();
     rig.fabric.fail(rig.near(1), WcStatus::REM_ACCESS_ERR);
     rig.poll_near();
@@ -82,7 +82,7 @@ fn fewer_rails_than_there_must_be_fail_the_connection() {
 }
 
 #[test]
-fn the_link_of_the_ends_breaks_and_both_tell_everything_again() {
+fn the_link_of_the_ends_breaks_and_both_send_everything_again() {
     let (mut rig, send, recv) = under_way();
     rig.sender().fail_queue_pair(1);
     // Whatever is told is lost.

@@ -5,7 +5,6 @@
 //! Each test runs in a process of its own, since settings are the environment's, and one that hangs fails. With TELL
 //! in the environment, what the plugin logs is shown.
 
-mod anew;
 mod care;
 mod elf;
 mod faults;
@@ -16,6 +15,7 @@ mod nccl;
 mod nulls;
 mod random;
 mod ranks;
+mod reconnect;
 mod settings;
 mod sockets;
 mod table;
@@ -121,7 +121,7 @@ fn all_cases() -> Vec<&'static Case> {
         misuse::CASES,
         leaks::CASES,
         care::CASES,
-        anew::CASES,
+        reconnect::CASES,
         settings::CASES,
         nccl::CASES,
     ]

@@ -14,7 +14,7 @@ cases! {
     handles_that_are_none_are_refused,
     sizes_and_ranges_are_checked,
     nothing_unwinds_into_c,
-    strangers_disturb_nobody,
+    strangers_disturb_no_connection,
     a_peer_that_does_not_answer_is_given_up: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "300")],
     contexts_keep_their_64_bits,
     calls_before_init_are_refused,
@@ -189,7 +189,7 @@ fn nothing_unwinds_into_c(plugin: &Plugin) {
     other.close();
 }
 
-fn strangers_disturb_nobody(plugin: &Plugin) {
+fn strangers_disturb_no_connection(plugin: &Plugin) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
     let mut handle = [0u8; HANDLE];

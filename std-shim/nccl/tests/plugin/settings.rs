@@ -7,7 +7,7 @@ use std::env;
 
 cases! {
     an_unknown_or_malformed_variable_is_named,
-    settings_are_read_anew_when_nothing_is_open,
+    settings_are_read_again_when_nothing_is_open,
     nothing_is_logged_if_nothing_is_to_be: &[("POLYRAIL_LOG_LEVEL", "none")],
 }
 
@@ -34,7 +34,7 @@ fn an_unknown_or_malformed_variable_is_named(plugin: &Plugin) {
     assert_eq!(table.finalize(context), 0);
 }
 
-fn settings_are_read_anew_when_nothing_is_open(plugin: &Plugin) {
+fn settings_are_read_again_when_nothing_is_open(plugin: &Plugin) {
     let table = plugin.table(12);
     let first = table.init(LOGGER, -1).unwrap();
     // SAFETY: no other thread reads the environment.

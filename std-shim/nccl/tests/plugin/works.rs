@@ -18,8 +18,8 @@ cases! {
     merged_devices_move_random_messages,
     devices_are_merged,
     merging_one_end_only_connects,
-    a_completion_that_nobody_waits_for_comes_at_once: &[("POLYRAIL_HEALING", "off")],
-    what_is_sent_again_never_lands_in_a_buffer_used_anew,
+    an_optional_completion_comes_at_once: &[("POLYRAIL_HEALING", "off")],
+    what_is_sent_again_never_lands_in_a_buffer_that_is_used_again,
     many_connections_of_one_listening_end,
     memory_is_registered_in_any_order,
     threads_share_a_connection,
@@ -151,7 +151,7 @@ fn early(pair: &Pair, to: &mut Memory) -> Option<Pointer> {
     crate::ranks::some(request)
 }
 
-fn a_completion_that_nobody_waits_for_comes_at_once(plugin: &Plugin) {
+fn an_optional_completion_comes_at_once(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(64);
     for round in 0..1000u32 {
@@ -170,7 +170,7 @@ fn a_completion_that_nobody_waits_for_comes_at_once(plugin: &Plugin) {
 }
 
 /// With healing, a share may be sent again after its data was seen.
-fn what_is_sent_again_never_lands_in_a_buffer_used_anew(plugin: &Plugin) {
+fn what_is_sent_again_never_lands_in_a_buffer_that_is_used_again(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(64);
     let receive = until("irecv", || early(&pair, &mut to));

@@ -106,7 +106,7 @@ impl Ends {
 
     /// Returns when the sender learned that this happened to a rail. What happened after it may be
     /// asked for next.
-    fn run_until_told(
+    fn run_until_reported(
         &mut self,
         what: &str,
         rail: RailId,
@@ -164,11 +164,11 @@ fn heal(rails: &Rails, scheme: Scheme, number: usize) -> Healed {
         let down = scope.spawn(|| down_at(watched, reader));
         scope.spawn(|| rails.set_link(number, false));
         let is_failure = |kind| matches!(kind, RailEventKind::Failed { .. });
-        let given_up = ends.run_until_told("a failure", rail, is_failure);
+        let given_up = ends.run_until_reported("a failure", rail, is_failure);
         let before = ends.near.acknowledged(other);
         let elsewhere = ends.run_until("the other rail", |e| e.near.acknowledged(other) > before);
         let is_fence = |kind| matches!(kind, RailEventKind::Fenced { .. });
-        let fenced = ends.run_until_told("a fence", rail, is_fence);
+        let fenced = ends.run_until_reported("a fence", rail, is_fence);
         let done = ends.near.done;
         let next = ends.run_until("requests", |ends| ends.near.done > done);
         let down = down.join().unwrap();

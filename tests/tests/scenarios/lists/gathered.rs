@@ -90,7 +90,7 @@ fn the_rest_of_a_batch_is_cut_as_the_front_was() {
 }
 
 #[test]
-fn a_failure_tells_where_in_the_request_its_fragment_begins() {
+fn a_failure_reports_the_offset_of_its_fragment_in_the_request() {
     let mut rig = taking(2, Setup::spray(2)).rig();
     post(&mut rig, &rig::write(1, 0), &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     rig.rails[0].fail_after(1, WcStatus::LOC_PROT_ERR);

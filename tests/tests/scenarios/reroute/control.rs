@@ -10,14 +10,14 @@ use polyrail_core::virtual_qp::{
 use polyrail_tests::rig::{self, Setup, ok};
 
 #[test]
-fn whoever_notices_tells_and_the_other_end_follows() {
+fn the_end_that_notices_a_failure_reports_it_and_the_other_end_follows() {
     let mut rig = spray().rig();
     rig.post([rig::write(1, 256)]);
     rig.qp.control(failed(RAIL_1)).unwrap();
     assert!(rig.rails[1].is_errored(), "it answers its peer no more");
     rig.rails[0].complete_all();
     assert_eq!(rig.poll(), []);
-    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)]);
+    assert_eq!(rig.control_messages(), [fenced(RAIL_1, 0, 0)]);
     let events = rig.rail_events();
     let why = FailedBecause::Peer;
     assert_eq!(events[0].kind, RailEventKind::Failed { why, refused: None });
@@ -28,32 +28,36 @@ fn whoever_notices_tells_and_the_other_end_follows() {
 
 /// An unsent state gives way to a newer one.
 #[test]
-fn only_the_newest_state_is_told() {
+fn only_the_newest_state_is_sent() {
     let mut rig = spray().rig();
     rig.qp.fail_rail(RAIL_1);
-    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)], "nothing was posted: drained at once");
-    assert_eq!(rig.told(), []);
+    assert_eq!(
+        rig.control_messages(),
+        [fenced(RAIL_1, 0, 0)],
+        "nothing was posted: drained at once"
+    );
+    assert_eq!(rig.control_messages(), []);
     rig.qp.control_lost();
-    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)]);
+    assert_eq!(rig.control_messages(), [fenced(RAIL_1, 0, 0)]);
     rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
     rig.replace(RAIL_1, 1, 77);
     ready(&mut rig, RAIL_1, 1);
     let ready = news(RAIL_1, 1, ToldState::Ready, 0);
-    assert_eq!(rig.told(), [ready]);
+    assert_eq!(rig.control_messages(), [ready]);
     rig.qp.control_lost();
-    assert_eq!(rig.told(), [ready], "in service again, and said again all the same");
+    assert_eq!(rig.control_messages(), [ready], "in service again, and said again all the same");
 }
 
 #[test]
-fn a_virtual_queue_pair_that_fails_for_good_says_so() {
+fn a_virtual_queue_pair_that_fails_for_good_reports_it() {
     let mut rig = spray().rig();
     rig.post([rig::write(1, 256)]);
     rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
     let reports = rig.poll_ids();
-    assert_eq!(rig.told(), [ControlMessage::Error]);
-    assert_eq!(rig.told(), []);
+    assert_eq!(rig.control_messages(), [ControlMessage::Error]);
+    assert_eq!(rig.control_messages(), []);
     rig.qp.control_lost();
-    assert_eq!(rig.told(), [ControlMessage::Error]);
+    assert_eq!(rig.control_messages(), [ControlMessage::Error]);
     let reports = [reports, rig.poll_ids()].concat();
     assert_eq!(reports, [(1, WcStatus::REM_ACCESS_ERR)]);
     assert!(rig.rails[0].is_errored(), "all queue pairs are drained");
@@ -72,7 +76,7 @@ fn a_peer_that_failed_for_good_ends_this_side() {
 }
 
 #[test]
-fn what_no_correct_peer_says_ends_the_virtual_queue_pair() {
+fn a_message_that_no_correct_peer_sends_ends_the_virtual_queue_pair() {
     let cases = [
         (fenced(RAIL_1, 0, 3), ControlError::Arrived { rail: RAIL_1, arrived: 3, posted: 2 }),
         (fenced(RailId::Data(5), 0, 0), ControlError::NoRail(RailId::Data(5))),
@@ -94,7 +98,7 @@ fn what_no_correct_peer_says_ends_the_virtual_queue_pair() {
         assert_eq!(rig.qp.control(message), Err(error));
         assert_eq!(rig.qp.failure(), Some(Failure::Control(error)));
         assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
-        assert_eq!(rig.told(), [ControlMessage::Error]);
+        assert_eq!(rig.control_messages(), [ControlMessage::Error]);
     }
 }
 
@@ -121,7 +125,7 @@ fn without_rerouting_messages_change_nothing() {
     assert!(!rig.qp.fail_rail(RAIL_1));
     assert_eq!(rig.qp.state(), QpState::Ready);
     rig.qp.control_lost();
-    assert_eq!(rig.told(), []);
+    assert_eq!(rig.control_messages(), []);
 }
 
 /// "g + 1: Failed, Fenced: adopt g + 1 and answer Fenced with 0 at once, without a queue pair."
@@ -130,7 +134,7 @@ fn a_queue_pair_that_failed_before_there_was_one_here_is_answered() {
     let mut rig = spray().rig();
     fail_idle(&mut rig, RAIL_1);
     rig.qp.control(news(RAIL_1, 1, ToldState::Failed, 0)).unwrap();
-    assert_eq!(rig.told(), [fenced(RAIL_1, 1, 0)]);
+    assert_eq!(rig.control_messages(), [fenced(RAIL_1, 1, 0)]);
     rig.qp.control(fenced(RAIL_1, 1, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Down));
     assert_eq!(rig.qp.rail_generation(RAIL_1), Some(1));
@@ -143,7 +147,7 @@ fn a_queue_pair_that_failed_before_there_was_one_here_is_answered() {
 
 /// The peer's Fenced was lost with the link; what it says next carries the number.
 #[test]
-fn a_peer_that_is_ahead_says_what_arrived_before() {
+fn a_peer_that_is_one_generation_ahead_reports_what_arrived_before() {
     let mut rig = dqplb().rig();
     rig.qp.prepare_receives().unwrap();
     rig.post([rig::write_imm(1, 512, 0)]);
@@ -201,7 +205,7 @@ fn events_of_generations_that_are_adopted_come_in_their_order() {
 
 fn fail_idle(rig: &mut polyrail_tests::rig::Rig, rail: RailId) {
     rig.qp.fail_rail(rail);
-    rig.told();
+    rig.control_messages();
     rig.qp.control(fenced(rail, 0, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(rail), Some(RailState::Down));
 }

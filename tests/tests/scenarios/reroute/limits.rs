@@ -101,7 +101,7 @@ fn a_failure_counts_once_against_a_request() {
 
 /// Maintenance: a healthy rail drains without loss, and comes back; its health is another matter.
 #[test]
-fn what_the_owner_wants_and_health_are_two_things() {
+fn service_and_health_are_independent() {
     let mut rig = spray().rig();
     rig.post([rig::write(1, 256)]);
     assert!(rig.qp.set_rail_in_service(1, false));
@@ -195,7 +195,7 @@ fn a_queue_pair_that_still_answers_is_not_fenced() {
 
 /// The same in the error state, where nobody waits for a fence.
 #[test]
-fn completions_of_a_queue_pair_that_is_no_more_tell_nothing() {
+fn completions_of_a_queue_pair_that_was_replaced_change_nothing() {
     let mut rig = spray().rig();
     rig.post([rig::write(1, 512), rig::send(2, 8)]);
     rig.qp.fail();

@@ -8,8 +8,8 @@ use polyrail_core::virtual_qp::{
 };
 use polyrail_tests::rig::{self, KEYS, Rig, imm, local, ok};
 
-fn told_arrived(rig: &mut Rig, rail: RailId) -> u32 {
-    let told = rig.told();
+fn reported_arrived(rig: &mut Rig, rail: RailId) -> u32 {
+    let told = rig.control_messages();
     let [ControlMessage::Rail(news)] = told[..] else { panic!("{told:?}") };
     assert_eq!((news.rail, news.state), (rail, ToldState::Fenced));
     news.arrived
@@ -17,7 +17,7 @@ fn told_arrived(rig: &mut Rig, rail: RailId) -> u32 {
 
 /// What arrived before the flush counts, whatever was flushed does not.
 #[test]
-fn what_arrived_is_told_once_all_receives_are_taken() {
+fn what_arrived_is_reported_once_all_receives_are_taken() {
     let mut rig = dqplb().rig();
     rig.qp.prepare_receives().unwrap();
     for number in 0..3 {
@@ -25,21 +25,21 @@ fn what_arrived_is_told_once_all_receives_are_taken() {
     }
     rig.rails[1].flush();
     assert_eq!(rig.poll(), []);
-    assert_eq!(told_arrived(&mut rig, RAIL_1), 3);
+    assert_eq!(reported_arrived(&mut rig, RAIL_1), 3);
 }
 
 /// DQPLB's flushed receives vanish; its new queue pair has the full number before Ready is told.
 #[test]
-fn a_replacement_has_all_receives_before_ready_is_told() {
+fn a_replacement_has_all_receives_before_ready_is_sent() {
     let mut rig = dqplb().rig();
     rig.qp.prepare_receives().unwrap();
     rig.qp.fail_rail(RAIL_1);
     assert_eq!(rig.poll(), []);
-    rig.told();
+    rig.control_messages();
     rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
     let handle = rig.replace(RAIL_1, 1, 77);
     assert_eq!(handle.recvs().len(), 8);
-    let [ControlMessage::Rail(news)] = rig.told()[..] else { panic!("one message") };
+    let [ControlMessage::Rail(news)] = rig.control_messages()[..] else { panic!("one message") };
     assert_eq!((news.state, news.generation), (ToldState::Ready, 1));
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Joining));
     handle.deliver_imm(imm(0, true));
@@ -58,7 +58,7 @@ fn notification_receives_are_posted_again_in_order() {
     rig.notify().deliver_imm(Imm::from_number(5));
     rig.notify().flush();
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(told_arrived(&mut rig, RailId::Notify), 1);
+    assert_eq!(reported_arrived(&mut rig, RailId::Notify), 1);
     rig.qp.post_recv(&RecvWr::notification(4)).unwrap();
     assert!(rig.notify().recvs().is_empty());
     rig.qp.control(fenced(RailId::Notify, 0, 0)).unwrap();
@@ -78,7 +78,7 @@ fn data_receives_are_posted_again_in_order() {
     rig.rails[0].deliver_send(8, None);
     rig.rails[0].flush();
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(told_arrived(&mut rig, RAIL_0), 1);
+    assert_eq!(reported_arrived(&mut rig, RAIL_0), 1);
     (4..=5).for_each(|id| rig.qp.post_recv(&data(id)).unwrap());
     assert_eq!(rig.qp.post_recv(&data(6)), Err(PostRecvError::QueueFull(RAIL_0)));
     rig.qp.control(fenced(RAIL_0, 0, 0)).unwrap();
@@ -105,7 +105,7 @@ fn receives_that_wait_for_a_rail_are_flushed_when_all_is_given_up() {
     reports.sort_unstable_by_key(|(id, _)| *id);
     let flushed = WcStatus::WR_FLUSH_ERR;
     assert_eq!(reports, [(1, flushed), (2, flushed), (3, flushed), (4, flushed)]);
-    assert_eq!(rig.told(), [ControlMessage::Error]);
+    assert_eq!(rig.control_messages(), [ControlMessage::Error]);
 }
 
 /// What a sender's device says of a port that is down, a receiver's says of a buffer that is too

@@ -125,7 +125,7 @@ fn a_replacement_on_another_device_uses_its_keys() {
 /// Maintenance of rail 0 while a SEND is lost on it, and the other way round: the SEND was
 /// accepted, so it goes out on the queue pair that takes the place of the lost one.
 #[test]
-fn a_send_that_rail_0_lost_goes_again_whatever_its_owner_wants() {
+fn a_send_that_rail_0_lost_is_posted_again_though_rail_0_is_out_of_service() {
     for maintenance_first in [false, true] {
         let mut rig = spray().rig();
         rig.post([rig::send(1, 64)]);

@@ -17,22 +17,22 @@ use std::time::{Duration, Instant};
 
 cases! {
     links_that_are_reset_cost_no_message: &[("POLYRAIL_QP_TIMEOUT", "17")],
-    what_is_lost_with_a_link_is_told_again: &[
+    what_is_lost_with_a_link_is_sent_again: &[
         ("POLYRAIL_QP_TIMEOUT", "14"),
         ("POLYRAIL_RETRIES", "3"),
     ],
-    a_link_is_made_anew_while_nobody_calls: &[("POLYRAIL_HEALING", "off")],
-    a_link_that_is_silent_is_made_anew: &[("POLYRAIL_LINK_TIMEOUT_MS", "10000")],
+    a_link_is_reconnected_while_no_call_is_made: &[("POLYRAIL_HEALING", "off")],
+    a_link_that_is_silent_is_reconnected: &[("POLYRAIL_LINK_TIMEOUT_MS", "10000")],
     a_peer_whose_host_is_gone_ends_an_idle_receive: &[("POLYRAIL_LINK_TIMEOUT_MS", "3000")],
-    a_link_that_breaks_before_it_is_accepted_is_made_anew,
+    a_link_that_breaks_before_it_is_accepted_is_reconnected,
     a_connection_that_is_closed_is_not_found_again: &[("POLYRAIL_LINK_TIMEOUT_MS", "8000")],
-    strangers_at_the_door_disturb_nobody: &[("POLYRAIL_INTERFACE", "lo")],
-    silent_strangers_keep_nobody_out: &[("POLYRAIL_INTERFACE", "lo")],
+    strangers_at_the_listener_disturb_no_connection: &[("POLYRAIL_INTERFACE", "lo")],
+    silent_strangers_keep_no_peer_out: &[("POLYRAIL_INTERFACE", "lo")],
 }
 
 /// So often. The sender says so last, and once; the receiver also of a link that the sender has given up by then, which
 /// may be on a slow machine.
-fn made_anew(times: usize) -> Option<()> {
+fn reconnected(times: usize) -> Option<()> {
     let is_so = |line: &str| line.contains("Sender on") && line.ends_with("the link is made anew");
     (count_lines(is_so) == times).then_some(())
 }
@@ -55,7 +55,7 @@ struct Resetting<'p> {
 
 impl Meanwhile for Resetting<'_> {
     fn done(&mut self, messages: usize) {
-        let is_whole = made_anew(self.resets).is_some();
+        let is_whole = reconnected(self.resets).is_some();
         if !messages.is_multiple_of(8) || !is_whole {
             return;
         }
@@ -88,7 +88,7 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
         traffic::run(&pair, 1000, seed, &mut resetting);
         let Resetting { resets, cut, .. } = resetting;
         assert!(resets >= 5, "{resets} resets");
-        until("a link", || made_anew(resets));
+        until("a link", || reconnected(resets));
         cut.into_iter().for_each(|nic| plugin.fault(nic, 0, 1));
         // Rails come back by what the link carries.
         until("all rails", || are_back().then_some(()));
@@ -99,7 +99,7 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
 }
 
 /// A rail fails, and what its two ends tell each other of it is on a link over which nothing comes: that breaks then.
-fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
+fn what_is_lost_with_a_link_is_sent_again(plugin: &Plugin) {
     const BYTES: usize = 1 << 20;
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(BYTES);
@@ -128,7 +128,7 @@ fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
         links().into_iter().for_each(reset);
         until("a message", go_on);
         assert!(from.bytes == to.bytes);
-        assert!(made_anew(round + 1).is_some());
+        assert!(reconnected(round + 1).is_some());
         plugin.fault(nic, 0, 1);
         until("all rails", || are_back().then_some(()));
     }
@@ -136,14 +136,14 @@ fn what_is_lost_with_a_link_is_told_again(plugin: &Plugin) {
 }
 
 /// The thread that sees to connections does it.
-fn a_link_is_made_anew_while_nobody_calls(plugin: &Plugin) {
+fn a_link_is_reconnected_while_no_call_is_made(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     for round in 0..4 {
         reset(links()[round % 2]);
-        until("a link", || made_anew(round + 1));
+        until("a link", || reconnected(round + 1));
         assert_eq!(links().len(), 2);
     }
     assert_eq!(pair.test(receive), None);
@@ -158,14 +158,14 @@ fn a_link_is_made_anew_while_nobody_calls(plugin: &Plugin) {
 }
 
 /// What comes over the link is dropped unanswered, as by a network that is out of order: a new one is not.
-fn a_link_that_is_silent_is_made_anew(plugin: &Plugin) {
+fn a_link_that_is_silent_is_reconnected(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1000);
     pair.send_through(&mut from, &mut to, 1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     let begin = Instant::now();
     links().into_iter().for_each(silence);
-    until("a link", || made_anew(1));
+    until("a link", || reconnected(1));
     assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
     let send = until("isend", || pair.isend((from.at(0), 1000), 1, from.handle));
     until("a send", || pair.test(send));
@@ -189,7 +189,7 @@ fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
 }
 
 /// The sender, which is connected, comes back before NCCL has the connection at the other end.
-fn a_link_that_breaks_before_it_is_accepted_is_made_anew(plugin: &Plugin) {
+fn a_link_that_breaks_before_it_is_accepted_is_reconnected(plugin: &Plugin) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
     let mut handle = [0u8; HANDLE];
@@ -209,7 +209,7 @@ fn a_link_that_breaks_before_it_is_accepted_is_made_anew(plugin: &Plugin) {
     // It is told that there is no such connection.
     thread::sleep(Duration::from_millis(300));
     let recv = until("accept", accept);
-    until("a link", || made_anew(1));
+    until("a link", || reconnected(1));
     let pair = Pair { table, context, send, recv };
     let mut from = Memory::new(&table, send, 1000);
     let mut to = Memory::new(&table, recv, 1000);
@@ -251,7 +251,7 @@ fn a_connection_that_is_closed_is_not_found_again(plugin: &Plugin) {
     }
 }
 
-fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
+fn strangers_at_the_listener_disturb_no_connection(plugin: &Plugin) {
     const AGAIN: u8 = 6;
     const SESSION: usize = 16;
     let table = plugin.table(12);
@@ -286,7 +286,7 @@ fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
     drop(strangers);
     until("strangers to be gone", || (links().len() == 2).then_some(()));
     reset(links()[0]);
-    until("a link", || made_anew(1));
+    until("a link", || reconnected(1));
     pair.send_through(&mut from, &mut to, 1000);
     // The door is the same for who comes later, and is nobody else's.
     let later = Pair::new(table, context, 0, 1);
@@ -299,7 +299,7 @@ fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
 }
 
 /// More of them than may be at the door at a time, and a sender whose link breaks behind them.
-fn silent_strangers_keep_nobody_out(plugin: &Plugin) {
+fn silent_strangers_keep_no_peer_out(plugin: &Plugin) {
     let pair = merged(plugin);
     let link = links()[0];
     let [door] = listening()[..] else { panic!("one door, and nobody listens: {:?}", listening()) };
@@ -307,7 +307,7 @@ fn silent_strangers_keep_nobody_out(plugin: &Plugin) {
     let strangers: Vec<TcpStream> = (0..100).map(come).collect();
     let begin = Instant::now();
     reset(link);
-    until("a link", || made_anew(1));
+    until("a link", || reconnected(1));
     // Sooner than they are sent away for their silence.
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     drop(strangers);
