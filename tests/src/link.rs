@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Whether an end has not noticed that the link is a new one: it neither tells nor hears.
+    /// Whether an end has not noticed that the link is a new one: it neither sends nor receives.
     pub(crate) fn is_unnoticed(&self, end: usize) -> bool {
         self.ways[end].unnoticed
     }

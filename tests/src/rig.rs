@@ -218,7 +218,7 @@ impl Setup {
         self
     }
 
-    /// The rig in the size that most tests want.
+    /// The rig in the size that suits most tests.
     pub fn rig(&self) -> Rig {
         self.build()
     }

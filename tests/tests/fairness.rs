@@ -159,7 +159,7 @@ impl Member {
         }
     }
 
-    /// Every fragment and SEND is a request of its own.
+    /// Every fragment and SEND is a separate request.
     fn complete(&mut self) {
         for rail in &self.rails {
             let sends = rail.sends();

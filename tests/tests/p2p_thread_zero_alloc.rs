@@ -88,7 +88,7 @@ impl World {
         submit(|| self.senders[handle].isend(local, tag, &self.from_keys))
     }
 
-    /// Offers so many buffers with rising tags.
+    /// Offers this many buffers with rising tags.
     fn offer(&mut self, handle: usize, buffers: usize, tag: u32) -> PendingRecv {
         let buffer = |at: usize| RecvBuffer {
             local: self.to.local(at * LENGTH as usize, LENGTH).expect("within the buffer"),

@@ -32,7 +32,7 @@ struct Traffic {
     senders: [Handle; 2],
     receivers: [Handle; 2],
     pending: Vec<Pending>,
-    /// DQPLB has receives of its own where SENDs would arrive.
+    /// DQPLB posts its own receives where SENDs would arrive.
     takes_data: bool,
 }
 

@@ -138,7 +138,7 @@ fn least_finish_time_does_not_allocate() {
     assert_eq!(traffic.allocations(write), 0, "WRITE");
 }
 
-/// Carries what the ends tell each other, and polls both.
+/// Carries the messages between the ends, and polls both.
 fn poll_and_carry(traffic: &mut Traffic) {
     let Traffic { near, far, reported, .. } = traffic;
     for (side, reported) in [&mut *near, &mut *far].into_iter().zip(reported) {

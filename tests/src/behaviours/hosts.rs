@@ -75,7 +75,7 @@ pub(super) fn connect<F: Fixture>([near, far]: &mut [SetOf<F>; 2], number: usize
     connect_endpoints(near, far).expect("ends that reach each other");
 }
 
-/// What a completion says.
+/// The fields of a completion that are compared.
 pub(super) fn ended(completion: VirtualWc) -> (u64, WcStatus) {
     (completion.wr_id, completion.status)
 }

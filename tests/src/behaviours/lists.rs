@@ -58,8 +58,8 @@ impl<F: Fixture> Side<F> {
     }
 }
 
-/// Whether requests that are not cut can have the lists; says so if not. A driver may miscount
-/// lists, and then its queue pairs have requests of one buffer only.
+/// Whether requests that are not cut can have the lists; prints a line if not. A driver may
+/// miscount lists, and then its queue pairs have requests of one buffer only.
 fn takes_lists<F: Fixture>(side: &Side<F>, what: &str) -> bool {
     let most = side.qp.rails().map(|qp| qp.limits().max_send_sge).min().expect("rails");
     let takes = most as usize >= FROM.len() - 1;

@@ -135,7 +135,8 @@ pub(super) fn a_completion_queue_grows_and_keeps_what_it_holds<F: Fixture>(fixtu
     let mut sets = Sets::new(fixture, builder, 1);
     let capacity = |sets: &Sets<F>| sets.sets[0].virtual_cq().cqs()[0].capacity();
     let before = capacity(&sets);
-    // The receiver's queue holds what the sender's side knows to have arrived, when both grow.
+    // The receiver's queue holds what the sender's completions prove to have arrived, when both
+    // grow.
     const WRITES: usize = 5;
     (0..WRITES).for_each(|_| sets.write(0));
     let mut written = 0;

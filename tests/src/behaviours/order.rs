@@ -1,4 +1,4 @@
-//! What is told behind what, over several rails.
+//! The order of notifications and reports, over several rails.
 
 use super::engine::Engines;
 use super::pair::pattern;

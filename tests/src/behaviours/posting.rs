@@ -72,7 +72,7 @@ pub(super) fn receives_on_a_queue_pair_with_a_shared_queue_are_refused<F: Fixtur
     assert_eq!(side.recv(1, Sge::EMPTY), REFUSED);
 }
 
-/// The bit that marks the engine's tags, also on a failure, which does not tell its queue.
+/// The bit that marks the engine's tags, also on a failure, which does not name its queue.
 pub(super) fn a_shared_queue_refuses_names_that_could_be_tags<F: Fixture>(fixture: &F) {
     let mut srq = fixture.create_srq(End::Near, 0, 8);
     assert_eq!(recv(&mut srq, u64::MAX >> 1, Sge::EMPTY), Ok(()));

@@ -30,7 +30,7 @@ impl<'f, F: Fixture> Rerouted<'f, F> {
         Self { fixture, engines, patience, seen: [0; 2] }
     }
 
-    /// Polls both ends, and carries what they tell each other.
+    /// Polls both ends, and carries the messages between them.
     fn step(&mut self) {
         let Self { engines: Engines { near, far }, seen, .. } = self;
         for (side, seen) in [&mut *near, &mut *far].into_iter().zip(seen) {

@@ -159,7 +159,7 @@ impl EventLoop {
         Self { events, other }
     }
 
-    /// Sleeps until something is told, and returns what.
+    /// Sleeps until something is reported, and returns it.
     fn next(&self) -> Vec<u64> {
         let mut told = Vec::with_capacity(2);
         let limit = Timespec::try_from(LIMIT).expect("it is short");

@@ -12,7 +12,7 @@ use polyrail_core::virtual_qp::{QpState, RailState};
 #[allow(missing_docs, reason = "the fields are what the variants tell of")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An application posts its next request, or with one call a run of so many at most.
+    /// An application posts its next request, or with one call a run of at most this many.
     Post { end: usize, run: usize },
     /// An application posts a receive, with a buffer or for a notification.
     Receive { end: usize, data: bool },
@@ -24,7 +24,7 @@ pub enum Action {
     Fail(Name, WcStatus),
     /// One request, or receive, of a queue pair in the error state is flushed.
     Flush { name: Name, sends: bool },
-    /// A host polls, and its queues give out at most so many completions each.
+    /// A host polls, and each of its queues returns at most this many completions.
     Poll { host: usize, how: How, budget: usize, most: usize },
     /// An owner sends the control messages that there are.
     Tell(usize),
@@ -42,18 +42,18 @@ pub enum Action {
     Replace { end: usize, rail: usize },
     /// A queue pair that an owner made cannot be connected.
     FailConnect { end: usize, rail: usize },
-    /// The owner at the other end hears of that.
+    /// The owner at the other end receives that.
     HearOfConnect { end: usize, rail: usize },
-    /// An owner says that a rail failed.
+    /// An owner reports that a rail failed.
     Distrust { end: usize, rail: usize },
     /// A device is gone, with this queue pair.
     Remove(Name),
-    /// An owner says that a rail's device is gone; it finds its completions no more, or does.
+    /// An owner reports that a rail's device is gone; its completions may or may not be found.
     Lose { end: usize, rail: usize, purges: bool },
     /// A completion queue breaks.
     BreakCq { host: usize, device: usize },
     /// The driver does not take the next batch whole that is longer, and nothing of what it is
-    /// offered then, so many times.
+    /// offered then, this many times.
     Refuse { name: Name, taken: u32, times: u32, sends: bool, is_full: bool },
     /// An owner gives the virtual queue pair up.
     Surrender(usize),
@@ -242,14 +242,14 @@ impl World {
             Action::Receive { .. } | Action::Create { .. } | Action::Flush { .. } => 6,
             Action::Connect { .. } | Action::Replace { .. } => 6,
             Action::Hear { .. } | Action::Notice(_) | Action::HearOfConnect { .. } => 2,
-            // SENDs that were accepted need rail 0, whatever its owner wants of it.
+            // SENDs that were accepted need rail 0, also if it is out of service.
             Action::Serve { end, rail: 0, .. } if self.directions[*end].has_open_pass_through() => {
                 8
             }
             Action::Lose { .. } | Action::Serve { .. } => 2,
-            // What a driver owes when its queue pair fails was never posted.
+            // What a driver has not accepted when its queue pair fails was never posted.
             Action::Fail(name, _) if self.is_owed(*name) => 60,
-            // A SEND that rail 0 loses while its owner does not want it can go nowhere else.
+            // A SEND that rail 0 loses while it is out of service has no other rail.
             Action::Fail(Name { end, rail: 0, .. }, _)
                 if !self.ends[*end].wanted[0] && self.directions[*end].has_open_pass_through() =>
             {

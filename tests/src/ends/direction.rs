@@ -35,7 +35,7 @@ pub(super) struct Request {
     pub(super) landed: u32,
     /// Its notify was executed.
     pub(super) notified: bool,
-    /// The receiver was told that it, or something behind it, is there.
+    /// The receiver was notified of it, or of something behind it.
     pub(super) told: bool,
     pub(super) report: Option<WcStatus>,
 }
@@ -127,8 +127,8 @@ impl Direction {
         }
     }
 
-    /// Places for a run of requests, one for each that writes: those that nobody waits for, then
-    /// new ones.
+    /// Places for a run of requests, one for each that writes: first the places that no caller
+    /// waits for, then new ones.
     pub(super) fn free_places(&self, jobs: &[Job]) -> Vec<usize> {
         let settled = |place: &usize| self.requests[self.owners[*place]].is_settled();
         let known = self.owners.len();

@@ -7,7 +7,7 @@ use crate::link::Link;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Failure, RailEvent, RailEventKind, RailState, Scheme};
 
-/// What an engine says of a rail, of each generation in this order.
+/// What an engine reports of a rail, in this order for each generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Heard {
     Returned,
@@ -16,7 +16,7 @@ pub(super) enum Heard {
 }
 
 impl End {
-    /// The engine says what became of a rail: once, in the order in which it happened.
+    /// The engine reports what became of a rail: once, in the order in which it happened.
     fn hear(&mut self, rail: usize, event: RailEvent) {
         let what = match event.kind {
             RailEventKind::Returned => Heard::Returned,
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// The owner knows by its events where every rail stands.
+    /// The events give the owner the state of every rail.
     fn check_received(&self, end: usize) {
         if self.ends[end].failed {
             return;
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Requests go to queue pairs only that the peer has got, and has said to be ready.
+    /// Requests go to queue pairs only that the peer has got, and has reported as ready.
     fn check_ready(&self, end: usize) {
         if self.ends[end].failed {
             return;

@@ -286,7 +286,8 @@ impl Fabric {
         self.push(at, completion, frees, recv);
     }
 
-    /// Takes the oldest completions of a host's queue, so many at most, unless the queue is broken.
+    /// Takes at most this many of the oldest completions of a host's queue, unless the queue is
+    /// broken.
     pub(super) fn take_some(&mut self, host: usize, device: usize, most: usize) -> Vec<Completion> {
         let cq = self.cq_at(host, device);
         let most = if self.cqs[cq].is_broken { 0 } else { most };

@@ -1,19 +1,19 @@
 //! Virtual queue pairs of two hosts whose rails fail, with every step of applications, owners, NICs
 //! and the network chosen by the test: what `RailFailure::Reroute` promises.
 //!
-//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are
-//! executed in order, acknowledgements can be lost, and what left a queue pair before it failed may
-//! be executed at any later time, unless the peer's queue pair is in the error state. Control
+//! The NICs know what a reliable connection guarantees, and nothing else: requests of a queue pair
+//! are executed in order, acknowledgements can be lost, and what left a queue pair before it failed
+//! may be executed at any later time, unless the peer's queue pair is in the error state. Control
 //! messages are late, links of them break, owners replace rails one before the other, take them out
 //! of service, and poll in every way that there is. Two connections may share the completion
 //! queues; a device may meet several of the peer's.
 //!
 //! The oracle knows memory, and checks after every step: what was reported or notified does not
 //! change any more; requests, notifications and SENDs are reported once and in order, failed or
-//! not; no fragment is a duplicate; events of rails tell of their states. When an owner may sleep,
-//! another poll does nothing. In the end, with all trouble over, nothing waits if what it needs is
-//! left, whatever rails are out of service, and either both ends of a connection are in the error
-//! state or none.
+//! not; no fragment is a duplicate; events of rails agree with their states. When an owner may
+//! sleep, another poll does nothing. In the end, with all trouble over, nothing waits if what it
+//! needs is left, whatever rails are out of service, and either both ends of a connection are in
+//! the error state or none.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is
 //! the engine's side of them; `action` is what can happen, `steps`, `traffic` and `owner` let it
@@ -125,17 +125,17 @@ struct End {
     pairs: Vec<[usize; 2]>,
     /// By data rail: it is to be in service.
     wanted: Vec<bool>,
-    /// By rail: the last thing that the engine said of it, with the generation.
+    /// The last event of each rail, with the generation.
     heard: Vec<Option<(u16, Heard)>>,
     next_job: usize,
     /// The physical queue pair in each place.
     installed: Vec<usize>,
-    /// The owner has said that the device is gone.
+    /// The owner has reported that the device is gone.
     lost: Vec<bool>,
     /// The next queue pair in each place.
     pending: Vec<Option<Pending>>,
     may_tell: bool,
-    /// The oracle knows that it is in the error state.
+    /// It is in the error state, as far as the oracle has seen.
     failed: bool,
 }
 
@@ -162,7 +162,7 @@ pub struct World {
     surrendered: Vec<bool>,
     /// By end: data rails that it could use before the last step.
     usable: Vec<usize>,
-    /// By connection: failures of which a request can bear only so many.
+    /// Failures of each connection; a request bears a limited number of them.
     hard_failures: Vec<usize>,
     summary: Summary,
     /// What happens is printed.
@@ -315,7 +315,7 @@ impl End {
         span
     }
 
-    /// Whether a rail works, whatever its owner wants of it.
+    /// Whether a rail works, also if it is out of service.
     fn is_in_service(&self, shape: &Shape, rail: usize) -> bool {
         self.qp.rail_state(shape.rail_id(rail)) == Some(RailState::InService)
     }

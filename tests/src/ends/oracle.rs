@@ -1,4 +1,5 @@
-//! What is checked when a NIC executes a request, and when an engine says that something is done.
+//! What is checked when a NIC executes a request, and when an engine reports that something is
+//! done.
 
 use super::direction::{
     DataReceive, Direction, PLACES, READABLE, RECEIVE, RECEIVES, Request, SOURCE, STRIDE,
@@ -17,7 +18,7 @@ fn find(base: u64, addr: u64) -> (usize, usize) {
 }
 
 impl Direction {
-    /// The peer's NIC executed a request. `may_be_late` says that the sender's engine has named the
+    /// The peer's NIC executed a request. `may_be_late` is set if the sender's engine has named the
     /// rail as one through which requests that failed may still be executed.
     pub(super) fn executed(&mut self, executed: &Executed, may_be_late: bool) {
         let request = &executed.request;
@@ -83,8 +84,8 @@ impl Direction {
         self.requests[number].ran |= 1 << fragment;
     }
 
-    /// What tells the receiver of a request wakes it if that was asked for. With DQPLB it then
-    /// finds those before it in place that wake nobody.
+    /// The completion that notifies the receiver of a request wakes it if that was asked for. With
+    /// DQPLB it then finds the earlier ones in place that wake no thread.
     fn check_wakes(&self, number: usize, request: &SendRequest) {
         let Job { solicited, .. } = self.requests[number].job;
         let wakes = request.flags.contains(SendFlags::SOLICITED);
@@ -155,7 +156,7 @@ impl Direction {
         let target = READABLE + number as u64 * STRIDE + offset as u64;
         assert_eq!(request.remote_addr, target, "{offset} bytes into READ {number}");
         let fragment = self.check_fragment(number, request, offset);
-        // What a READ finds does not matter once nobody waits for it.
+        // What a READ finds does not matter once no caller waits for it.
         if self.requests[number].report.is_none() {
             self.check_fence(number);
             self.requests[number].ran |= 1 << fragment;
@@ -283,7 +284,7 @@ impl Direction {
         self.requests[number].told = true;
     }
 
-    /// The receiver knows that this request and what was posted before it are there.
+    /// The receiver was notified that this request and the earlier ones are there.
     fn tell(&mut self, number: usize) {
         self.is_unchecked = true;
         for (at, request) in self.requests[..=number].iter_mut().enumerate() {

@@ -23,7 +23,7 @@ pub(super) struct Attempt {
     devices: [usize; 2],
     /// What each end has made.
     qps: [Option<usize>; 2],
-    /// It came to nothing, and which end knows.
+    /// It failed, and which end has noticed.
     failed: bool,
     known: [bool; 2],
 }
@@ -178,7 +178,8 @@ impl World {
         }
     }
 
-    /// The engine is done with a queue pair: its peer's, of the same generation, answers no more.
+    /// The engine is done with a queue pair: its peer's queue pair of the same generation does not
+    /// answer any more.
     fn check_old(&self, old: &EndQp) {
         let nics = self.nics.borrow();
         let qp = &nics.qps[old.at];
@@ -230,7 +231,7 @@ impl Attempt {
         attempt
     }
 
-    /// It failed, and whoever took part knows.
+    /// It failed, and both ends have noticed.
     fn is_over(&self) -> bool {
         let knows = |end: usize| self.known[end] || self.qps[end].is_none();
         self.failed && knows(0) && knows(1)

@@ -119,8 +119,8 @@ impl Qp {
     }
 }
 
-/// What a driver answers to a batch of so many for which it has so much room. A mood lasts until it
-/// shows.
+/// What a driver answers to a batch of this size for which it has this much room. A mood lasts
+/// until it shows.
 pub(super) fn answer(
     mood: &mut Option<Mood>,
     is_gone: bool,

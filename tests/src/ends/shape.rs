@@ -86,8 +86,8 @@ impl Job {
         Self { kind, length, fence, signaled, when_done, solicited, list: 0, sge: 1 }
     }
 
-    /// The lengths of its buffers, which lie one behind the other. What is not cut has no more than
-    /// queue pairs take.
+    /// The lengths of its buffers, which lie one behind the other. A request that is not cut has at
+    /// most as many as the queue pairs take.
     pub fn parts(self) -> Vec<u32> {
         let Self { length, sge, .. } = self;
         let borders = match self.list {
@@ -224,7 +224,7 @@ pub struct Shape {
     pub slots: Vec<(u32, u32)>,
     /// Buffers that each of them takes with a request, or receive.
     pub sge: u8,
-    /// What a poll reports at most, unless its owner says otherwise.
+    /// Maximum number of reports of a poll, unless its owner chooses another.
     pub budget: usize,
     /// Owners call whatever reports: all queues, one queue, one completion, what they polled
     /// themselves; with the budget of the day.
@@ -245,7 +245,7 @@ pub struct Shape {
     pub polls: [u32; 2],
     /// How often acknowledgements come, relatively.
     pub acknowledgements: u32,
-    /// How often owners tell and hear, relatively.
+    /// How often owners send and receive messages, relatively.
     pub control: u32,
     /// How often the link breaks while it carries something, relatively.
     pub breaks: u32,

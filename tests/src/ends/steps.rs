@@ -131,7 +131,7 @@ impl World {
         self.nics.borrow().find(name).expect("a queue pair of this name")
     }
 
-    /// An engine was called: it may have something to say, and to report.
+    /// An engine was called: it may have messages to send and events to report.
     pub(super) fn touched(&mut self, end: usize) {
         self.ends[end].may_tell = true;
         self.may_report[side(end)] = true;
@@ -148,7 +148,7 @@ impl World {
         self.ends.iter_mut().skip(host).step_by(2).for_each(|end| end.may_tell = true);
     }
 
-    /// Polls, and tells the oracle what comes of it. Returns how much that is.
+    /// Polls, and passes the results to the oracle. Returns the number of results.
     pub(super) fn take_events(
         &mut self,
         host: usize,

@@ -9,7 +9,7 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_qp::{PostError, PostSendError};
 
 impl World {
-    /// Posts the next request, or with one call a run of at most so many.
+    /// Posts the next request, or with one call a run of at most this many.
     pub(super) fn post(&mut self, end: usize, run: usize) {
         let job = self.shape.jobs[end][self.ends[end].next_job];
         if run == 0 || job.list > 0 {

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 ///
 /// # Panics
 ///
-/// If bytes are read that nobody writes, or the end breaks a promise: each request is reported
-/// once, whatever the peer says.
+/// If bytes are read that were never written, or the end breaks a promise: each request is reported
+/// once, whatever the peer sends.
 pub fn control(bytes: &[u8]) {
     for chunk in bytes.chunks_exact(ControlMessage::BYTES) {
         read(chunk.try_into().expect("as long as a message"));
@@ -239,7 +239,7 @@ impl End {
         self.poll();
         assert_eq!(self.rig.qp.unreported_sends(), 0);
         let mut left = self.reports.iter().filter(|(_, reports)| **reports == 0);
-        // As on one connection, an unsignaled request would not be heard of; there are none here.
+        // As on one connection, an unsignaled request would not be reported; there are none here.
         assert_eq!(left.next(), None, "everything is reported");
     }
 }

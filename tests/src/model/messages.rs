@@ -10,7 +10,7 @@ const NUMBER: usize = 7;
 ///
 /// # Panics
 ///
-/// If bytes are read that nobody writes, or are read as something else than what was written.
+/// If bytes are read that were never written, or are not read as they were written.
 pub fn messages(bytes: &[u8]) {
     let immediates = bytes.as_chunks().0.iter();
     immediates.for_each(|number| immediate(u32::from_le_bytes(*number)));

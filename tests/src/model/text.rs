@@ -75,7 +75,7 @@ fn assert_short(error: &HandshakeError) {
     assert!(text.len() < 500 && !text.contains(char::is_control), "{text:?}");
 }
 
-/// Reads a size, and computes it anew from its digits.
+/// Reads a size, and computes it again from its digits.
 ///
 /// # Panics
 ///

@@ -28,7 +28,7 @@ pub enum Action {
     TestSend { connection: usize, which: u32 },
     /// An application asks for its oldest flush.
     TestFlush { connection: usize },
-    /// A host polls, and finds so many completions more in each queue at most.
+    /// A host polls, and finds at most this many more completions in each queue.
     Poll { host: usize, budget: usize, most: usize },
     /// The peer's NIC executes requests of a queue pair.
     Execute { at: usize, count: u32 },
@@ -38,7 +38,7 @@ pub enum Action {
     Show { which: u32, count: u32 },
     /// The driver of a queue pair does not take the next batch whole.
     RefuseSends { at: usize, taken: u32, is_full: bool },
-    /// That of a shared receive queue does not, of so many batches.
+    /// The driver of a shared receive queue refuses this many batches.
     RefuseReceives { host: usize, device: usize, taken: u32, is_full: bool, count: u32 },
     /// A queue pair goes to the error state by itself.
     Fail { at: usize, status: WcStatus },
@@ -48,7 +48,7 @@ pub enum Action {
     KeepWorking { at: usize },
     /// An owner gives an end up.
     Surrender { connection: usize, host: usize },
-    /// An end hears that its peer's has failed.
+    /// An end receives the report that its peer has failed.
     Tell { connection: usize, host: usize },
     /// An owner sends the messages that there are.
     Carry { connection: usize, host: usize },
@@ -58,7 +58,7 @@ pub enum Action {
     Break { connection: usize, old: Old },
     /// An owner notices that the link is a new one.
     Notice { connection: usize, host: usize },
-    /// An owner says that a queue pair failed.
+    /// An owner reports that a queue pair failed.
     Distrust { connection: usize, host: usize, place: usize },
     /// Owners make and connect queue pairs for a place that is down, on these rails' devices.
     Renew { connection: usize, place: usize, rails: [usize; 2] },
@@ -66,11 +66,11 @@ pub enum Action {
     Install { connection: usize, host: usize, place: usize },
     /// New queue pairs cannot be connected.
     Abandon { connection: usize, place: usize },
-    /// An owner destroys a queue pair, whose completions are taken later, and says that it is gone.
+    /// An owner destroys a queue pair, whose completions are taken later, and reports it as gone.
     Destroy { connection: usize, host: usize, place: usize },
     /// A device is gone, with the completions that were not taken.
     RemoveDevice { host: usize, device: usize },
-    /// Owners say so, and the device is there again.
+    /// Owners report that, and the device is there again.
     Mourn { host: usize, device: usize },
     /// A completion queue fails the next polls.
     FailPolls { host: usize, device: usize, count: u32 },
@@ -78,7 +78,7 @@ pub enum Action {
     Bystand { host: usize },
     /// The peer sends what no correct peer sends.
     Forge { connection: usize, draw: u32 },
-    /// The peer writes where nobody is to look any more.
+    /// The peer writes where no end may look any more.
     Scribble { connection: usize, draw: u32 },
     /// A connection that has failed is replaced.
     Replace { connection: usize },
@@ -320,7 +320,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     }
 
     /// What hurts most: a queue pair fails with requests on their way, a device is gone with
-    /// completions that nobody has taken.
+    /// completions that were not taken.
     fn choose_failure(&self, nics: &Fabric, choices: &mut dyn Choices) -> Option<Action> {
         if self.left.failures > 0
             && let Some(action) = self.ahead()

@@ -1,5 +1,5 @@
 //! A peer of which every byte is chosen: what it writes into the ring and the records, what its
-//! immediates and its control messages say.
+//! immediates and its control messages contain.
 
 use super::World;
 use super::fabric::Fabric;

@@ -1,4 +1,4 @@
-//! A connection: its two ends, and what the oracle knows of it.
+//! A connection: its two ends, and the state that the oracle keeps of it.
 
 use super::fabric::{Name, Nics, SimQp, SimSrq, device_at, device_id, srq};
 use super::host::Host;
@@ -30,7 +30,7 @@ pub(super) struct Place {
 /// A receive.
 #[derive(Clone, Debug)]
 pub(super) struct Receive {
-    /// Until its caller was told.
+    /// Until its caller has the result.
     pub(super) handle: Option<RecvHandle>,
     pub(super) places: Vec<Place>,
     /// Its entries are in the sender's memory, though perhaps not shown.
@@ -49,7 +49,7 @@ impl Receive {
     }
 }
 
-/// A send whose caller was not told.
+/// A send whose caller does not have the result yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
     pub(super) handle: SendHandle,
@@ -86,7 +86,7 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) flushes: Vec<Flush>,
     /// Messages that were sent whole.
     pub(super) sent: usize,
-    /// What the owners tell each other.
+    /// The messages between the owners.
     pub(super) link: Link,
     /// Queue pairs made for each place, of either host, that are not in it yet.
     pub(super) pending: Vec<[Option<(SimQp, u16)>; 2]>,
@@ -97,7 +97,7 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) hard_failures: u32,
     /// Immediates may be carried out again.
     pub(super) is_lossy: bool,
-    /// Rails of which a queue pair has failed, as far as the receiver has told.
+    /// Rails of which a queue pair has failed, as far as the receiver has reported.
     pub(super) told_failed: u8,
     /// Devices whose account means nothing any more.
     pub(super) stale: u8,
@@ -264,7 +264,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let here = here.fold(0u8, |here, (rail, _)| here | 1 << rail);
         let waits = |receive: &&Receive| receive.handle.is_some() && !receive.has_arrived();
         let waiting = self.receives.iter().rev().take(SLOTS).filter(waits);
-        // Of a message that is on its way, the mask says what may come.
+        // The mask of a message that is on its way names the rails that may deliver.
         let due = |receive: &Receive| match receive.mask {
             0 => here.count_ones(),
             mask => (mask & here & !receive.signals).count_ones(),

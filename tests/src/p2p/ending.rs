@@ -1,4 +1,4 @@
-//! How a world ends: trouble is over, and nobody waits for ever.
+//! How a world ends: faults are over, and no request waits forever.
 
 use super::World;
 use super::shape::Troubles;
@@ -138,14 +138,14 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// Of a connection that failed at one end, the other one hears. One that was lied to is given
+    /// If a connection failed at one end, the other end receives that. A deceived end is given
     /// up, and one with a queue pair that failed though nothing was in flight.
     fn end_failed(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let is_dead = |at: usize| self.nics.borrow().qps[at].in_error;
         let mut all = connection.near.iter().chain(&connection.far);
         let has_dead = !connection.line.reroutes && all.any(|at| is_dead(*at));
-        // Ends that re-route tell each other.
+        // Ends that re-route report that to each other.
         let is_told = connection.line.reroutes && !connection.is_forged;
         if connection.is_forged || connection.has_failed() && !is_told || has_dead {
             for host in 0..2 {
@@ -203,7 +203,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let waiting = self.receives.iter().filter(|receive| receive.handle.is_some()).count();
         assert_eq!((waiting, self.outgoing.len()), (0, 0), "connection {id}: somebody waits");
         let unfinished = (self.sender.unfinished(), self.receiver.unfinished());
-        // Entries that were looked at, of a message that nobody sent.
+        // Entries that were looked at, of a message that was never sent.
         assert!(unfinished.0 <= 1 && unfinished.1 == 0, "connection {id}: {unfinished:?}");
         assert!(self.flushes.is_empty(), "connection {id}: a flush is not done");
     }

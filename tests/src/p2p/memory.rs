@@ -64,7 +64,7 @@ impl Deref for Words {
     }
 }
 
-// SAFETY: the words are where they are, whoever has the handle.
+// SAFETY: the words do not move when the handle does.
 unsafe impl StableDeref for Words {}
 
 impl fmt::Debug for Words {
@@ -94,7 +94,7 @@ pub(super) struct Target {
     pub(super) source: Option<usize>,
     /// What has landed, as ranges that do not touch each other.
     pub(super) written: Vec<Range<u32>>,
-    /// Its caller was told that it is done, or has failed.
+    /// Its caller has the result: done or failed.
     pub(super) is_given_back: bool,
     /// Devices that have read it since it was given back.
     pub(super) flushed: u8,
@@ -165,7 +165,7 @@ pub(super) struct Memory {
     next_addr: u64,
 }
 
-/// Bits of a key that tell the device.
+/// Bits of a key that hold the device.
 const DEVICE_BITS: u32 = 4;
 
 impl Memory {
@@ -187,7 +187,7 @@ impl Memory {
         self.add(Block { connection, host, addr, length: length.into(), kind })
     }
 
-    /// The newest buffers, so many of them, were not used.
+    /// This many of the newest buffers were not used.
     pub(super) fn forget(&mut self, count: usize) {
         let rest = self.blocks.len() - count;
         for block in self.blocks.drain(rest..) {

@@ -1,12 +1,12 @@
 //! Two hosts with connections of the p2p protocol between them, on shared pools, with every step of
 //! applications, NICs, drivers and peers chosen by the test.
 //!
-//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are
-//! executed in order; what left a queue pair before it failed may be executed at any later time,
-//! unless the peer's queue pair is in the error state, and with receives from a shared queue one
-//! more even then, until its driver gives its word. A queue pair that dies may take shared receives
-//! with it. Words of clear-to-send entries become visible one by one, in any order that the
-//! entries' form allows. Drivers refuse, in part and for good. Peers may send anything at all.
+//! The NICs know what a reliable connection guarantees, and nothing else: requests of a queue pair
+//! are executed in order; what left a queue pair before it failed may be executed at any later
+//! time, unless the peer's queue pair is in the error state, and with receives from a shared queue
+//! one more even then, until its driver gives its word. A queue pair that dies may take shared
+//! receives with it. Words of clear-to-send entries become visible one by one, in any order that
+//! the entries' form allows. Drivers refuse, in part and for good. Peers may send anything at all.
 //!
 //! The oracle is two plain queues for each connection, of receives and of sends. Buffers have
 //! addresses that no other one ever has, and what they hold follows from their addresses: all that
@@ -15,9 +15,10 @@
 //! its place; each receive has the size of its send, once, in posting order; the count of each pool
 //! is what is there and what is untaken; an immediate always finds the receive that was promised; a
 //! call that is refused changed nothing, and for the reason it gives; nothing fails of itself, and
-//! what fails, fails alone; events of a queue pair are told in the order in which they happened.
-//! When an owner has polled until nothing comes any more, nothing is left that could be posted, and
-//! no end says that it is to be polled. In the end, with all trouble over, nobody waits.
+//! what fails, fails alone; events of a queue pair are reported in the order in which they
+//! happened. When an owner has polled until nothing comes any more, nothing is left that could be
+//! posted, and no end reports that it needs a poll. In the end, with all faults over, no request
+//! waits.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`,
 //! `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`,
@@ -70,7 +71,7 @@ pub struct Summary {
     pub sends: u64,
     /// Sends and receives that were refused.
     pub refused: u64,
-    /// Sends and receives whose callers were told.
+    /// Sends and receives whose callers have the result.
     pub reports: u64,
     /// Flushes done, of messages with bytes.
     pub flushes: u64,
@@ -191,7 +192,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// What may come for receives that wait finds a receive in the queue, whatever accounts say.
+    /// What may come for receives that wait finds a receive in the queue, whatever the accounts
+    /// state.
     fn check_promised(&self, host: usize) {
         let nics = self.nics.borrow();
         for device in 0..self.shape.devices[host] {

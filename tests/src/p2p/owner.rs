@@ -57,7 +57,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// An owner says that a queue pair failed: because it did, or for reasons of its own.
+    /// An owner reports that a queue pair failed: because it did, or for another reason.
     pub(super) fn distrust(&mut self, at: usize, host: usize, place: usize) {
         let connection = &mut self.connections[at];
         if place >= connection.near.len() || !connection.line.reroutes {
@@ -146,7 +146,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// New queue pairs of a place cannot be connected: who has put one in hears of it.
+    /// New queue pairs of a place cannot be connected: the end that has one receives that.
     pub(super) fn abandon(&mut self, at: usize, place: usize) {
         let is_pending = |pair: &[Option<(SimQp, u16)>; 2]| pair.iter().any(Option::is_some);
         if !self.connections[at].pending.get(place).is_some_and(is_pending) {
@@ -169,7 +169,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// An owner destroys a queue pair, whose completions are taken later, and says that it is gone.
+    /// An owner destroys a queue pair, whose completions are taken later, and reports it as gone.
     pub(super) fn destroy(&mut self, at: usize, host: usize, place: usize) {
         let connection = &mut self.connections[at];
         if place >= connection.near.len() || !spend(&mut self.left.failures) {
@@ -218,7 +218,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// Owners say that a device is gone; then it is there again, with a new shared receive queue.
+    /// Owners report that a device is gone; then it is there again, with a new shared receive
+    /// queue.
     pub(super) fn mourn(&mut self, host: usize, device: usize) {
         if !self.nics.borrow().is_dead[device_at(host, device)] {
             return;
@@ -323,7 +324,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         assert!(heard.is_ok() || !is_honest, "{control:?} of a correct peer: {heard:?}");
     }
 
-    /// When a fence is told, its shares may be moved at once: the receives for them are there.
+    /// When a fence is reported, its shares may be moved at once: the receives for them are there.
     fn check_promises(&mut self, host: usize, control: &Control) {
         let ControlMessage::Rail(news) = control.message else { return };
         if self.is_sender(host) || !self.is_known() {
@@ -370,7 +371,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         }
     }
 
-    /// The owner says that everything on this device is gone.
+    /// The owner reports that everything on this device is gone.
     fn lose(&mut self, nics: &Nics, host: usize, device: usize) {
         let is_on_it = |at: usize| {
             let name = nics.borrow().qps[at].name;
@@ -385,7 +386,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     }
 
     fn lose_place(&mut self, host: usize, place: usize) {
-        // SAFETY: it is no more.
+        // SAFETY: it was destroyed.
         let is_there = unsafe {
             if self.is_sender(host) {
                 self.sender.lose_queue_pair(place)
@@ -396,7 +397,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         assert!(is_there, "a queue pair at place {place}");
     }
 
-    /// Reads what the ends say of queue pairs, which is in order for each. Returns how much went
+    /// Reads the ends' events, which are in order for each queue pair. Returns how much went
     /// out again.
     fn take_events(&mut self) -> u64 {
         let mut all = 0;

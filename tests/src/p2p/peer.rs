@@ -1,5 +1,5 @@
 //! A peer that does not keep to the protocol: immediates, entries and records that no correct one
-//! sends. And one that writes where nobody is to look any more, which must change nothing at all.
+//! sends. And a peer that writes where no end may look any more, which must change nothing.
 
 use super::World;
 use super::connection::{Connection, Receive};
@@ -50,7 +50,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.summary.forgeries += 1;
     }
 
-    /// The peer writes where nobody is to look any more.
+    /// The peer writes where no end may look any more.
     pub(super) fn scribble(&mut self, at: usize, draw: u32) {
         let mut choices = Seeded::new(draw.into());
         let is_idle = self.is_idle(1 - self.connections[at].line.from);
@@ -152,7 +152,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         if !is_copied && number.is_none_or(|number| number > sent) {
             return;
         }
-        // A plain number that is ahead would say something.
+        // A plain number that is ahead would have a meaning.
         let words = if form == EntryForm::Plain { ENTRY_WORDS - 1 } else { ENTRY_WORDS };
         let entry = slot * SLOT_WORDS + choices.below(8) as usize * ENTRY_WORDS;
         for at in 0..words {

@@ -49,13 +49,13 @@ pub struct Troubles {
     pub surrenders: u32,
     /// Things that no correct peer sends.
     pub forgeries: u32,
-    /// Devices that are gone, with the completions that nobody has taken, and are there again.
+    /// Devices that are gone, with the completions that were not taken, and are there again.
     pub losses: u32,
     /// Breaks of the link between owners.
     pub breaks: u32,
     /// Replacements that cannot be connected.
     pub failed_connects: u32,
-    /// Memory that a peer writes when nobody is to look at it any more.
+    /// Memory that a peer writes when no end may look at it any more.
     pub scribbles: u32,
     /// Polls that a completion queue fails.
     pub polls: u32,
@@ -118,8 +118,8 @@ pub struct Shape {
     pub word_after: u32,
     /// Completions that become visible in each queue between two polls, at most.
     pub most: usize,
-    /// Each host's completions become visible one in so many polls: an owner hears first, and a
-    /// driver's word is the first thing that shows them.
+    /// Each host's completions become visible in one of this many polls: an owner receives messages
+    /// first, and a driver's word is the first thing that shows them.
     pub unseen: [u32; 2],
     /// The budget of a poll.
     pub budget: usize,
@@ -127,11 +127,11 @@ pub struct Shape {
     pub replaces: bool,
     /// Queue pairs that failed are replaced.
     pub renews: bool,
-    /// How often owners tell and hear, relatively.
+    /// How often owners send and receive messages, relatively.
     pub control: u32,
-    /// Each host's owner hears one in so many times.
+    /// Each host's owner receives its messages one in this many times.
     pub deaf: [u32; 2],
-    /// Each host's owner sends its messages one in so many times.
+    /// Each host's owner sends its messages one in this many times.
     pub mute: [u32; 2],
     /// Owners make new queue pairs before a place is down at both ends, each puts its own in when
     /// its end is.
@@ -145,9 +145,9 @@ pub struct Shape {
     pub bystanders: [Option<usize>; 2],
     /// Polls that brought all there is are followed by one that must find nothing to do.
     pub rests: bool,
-    /// What left a queue pair that failed arrives one in so many times.
+    /// What left a queue pair that failed arrives one in this many times.
     pub late: u32,
-    /// Messages follow each other fast, so that slots are taken anew while old troubles last.
+    /// Messages follow each other fast, so that slots are used again while old faults last.
     pub is_brisk: bool,
     /// The lengths of the buffers of each message, if not all is chosen. Then applications send
     /// what fits, and ask at once; owners send their messages at once.
@@ -204,7 +204,7 @@ impl Shape {
             shape.budget = pick(choices, &[usize::MAX, 1, 1, 2]);
         }
         if shape.troubles.surrenders > 1 {
-            // Others take the places of connections whose completions nobody has taken yet.
+            // Others take the places of connections whose completions were not taken yet.
             (shape.replaces, shape.tears) = (true, false);
             shape.most = pick(choices, &[1, 2]);
             shape.unseen = [4, 16];
@@ -248,15 +248,15 @@ impl Shape {
         shape
     }
 
-    /// The queue pairs of one place, at either host; none, but for one in so many worlds.
+    /// The queue pairs of one place, at either host; none, except in one of this many worlds.
     fn choose_place(odds: u32, choices: &mut dyn Choices) -> Option<(usize, usize)> {
         let host = choices.below(2) as usize;
         let place = pick(choices, &[0, 1, 1, 2, 3]);
         choices.one_in(odds).then_some((host, place))
     }
 
-    /// One connection of a few rails, whose slots are soon taken anew, and one of whose owners
-    /// hears late.
+    /// One connection of a few rails, whose slots are soon used again, and one of whose owners
+    /// receives messages late.
     fn brisk(choices: &mut dyn Choices) -> Self {
         let rails = pick(choices, &[2, 3, 3]);
         let devices = [0; 2].map(|_| pick(choices, &[1, rails]));
@@ -305,7 +305,7 @@ impl Shape {
     }
 
     /// The queue pair that writes entries again when the first one fails is slow: slots are done,
-    /// and may be taken anew, before their entries have come a second time.
+    /// and may be used again before their entries have come a second time.
     fn write_entries_slowly(&mut self, to: usize) {
         self.be_swift();
         self.devices[to] = 1;
@@ -314,7 +314,7 @@ impl Shape {
         (self.troubles.failures, self.troubles.losses) = (3, 0);
     }
 
-    /// Devices are gone with completions that nobody has taken, so that signals go out again for
+    /// Devices are gone with completions that were not taken, so that signals go out again for
     /// messages that are done.
     fn lose_completions(&mut self, to: usize, rails: usize) {
         self.be_swift();
@@ -324,7 +324,7 @@ impl Shape {
         (self.troubles.failures, self.troubles.losses) = (0, 6);
     }
 
-    /// Owners hear and do everything soon.
+    /// Owners receive and do everything soon.
     fn be_swift(&mut self) {
         (self.deaf, self.mute, self.unseen) = ([1; 2], [1; 2], [1; 2]);
         (self.slow, self.is_tardy, self.late) = (None, false, 1);

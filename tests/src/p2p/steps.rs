@@ -9,11 +9,11 @@ use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
 use polyrail_core::virtual_qp::RailState;
 
-/// Polls after which an owner that wants to sleep has taken everything that there was.
+/// Polls after which an owner that may sleep has taken everything.
 const REST: usize = 8;
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
-    /// A host polls, and finds so many completions more in each queue at most.
+    /// A host polls, and finds at most this many more completions in each queue.
     pub(super) fn poll(&mut self, host: usize, budget: usize, most: usize) {
         self.nics.borrow_mut().has_refused = false;
         let is_whole = self.poll_once(host, budget, most);
@@ -22,7 +22,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// The same, and no more. Returns whether all queues could be polled.
+    /// Polls only. Returns whether all queues could be polled.
     fn poll_once(&mut self, host: usize, budget: usize, most: usize) -> bool {
         for device in 0..self.shape.devices[host] {
             self.nics.borrow_mut().reveal(device_at(host, device), most);
@@ -246,7 +246,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         self.has_failed_at(host) || (0..self.near.len()).any(drains)
     }
 
-    /// The end at this host says that it has nothing to do: then it has not.
+    /// If the end at this host reports that it has nothing to do, that must be true.
     fn check_idle(&mut self, nics: &Nics, host: usize) {
         let id = self.id;
         if self.needs_poll(host) {

@@ -1,4 +1,4 @@
-//! Applications send and receive, and the oracle knows what must come of it.
+//! Applications send and receive, and the oracle computes the expected result.
 
 use super::World;
 use super::connection::{Connection, Flush, Outgoing, Place, Receive, keys};
@@ -7,7 +7,7 @@ use crate::choices::{Choices, Seeded, pick};
 use polyrail_core::p2p::{CallError, NotNow, Received, RecvBuffer, SendHandle};
 use polyrail_core::verbs::LocalBuffer;
 
-/// A buffer that nobody reads but the NICs of the test.
+/// A buffer that only the NICs of the test read.
 fn local(addr: u64, length: u32) -> LocalBuffer {
     // SAFETY: no device reads or writes it: only what would land there is kept.
     unsafe { LocalBuffer::new(addr, length) }
@@ -32,7 +32,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.offer(at, &lengths, &tags);
     }
 
-    /// Offers what the script says.
+    /// Offers the buffers of the script.
     fn offer_next(&mut self, at: usize) {
         let number = self.connections[at].receives.len();
         if let Some(lengths) = self.shape.script.get(number).cloned() {
@@ -211,7 +211,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.summary.reports += 1;
     }
 
-    /// A message has arrived, the receiver says.
+    /// The receiver reports that a message has arrived.
     fn received(&mut self, at: usize, index: usize, received: &Received) {
         let connection = &mut self.connections[at];
         let receive = &connection.receives[index];

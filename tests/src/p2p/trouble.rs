@@ -87,7 +87,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// An end hears that its peer's has failed.
+    /// An end receives the report that its peer has failed.
     pub(super) fn tell(&mut self, at: usize, host: usize) {
         let connection = &mut self.connections[at];
         if connection.has_failed_at(1 - host) && !connection.has_failed_at(host) {

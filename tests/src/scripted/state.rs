@@ -17,7 +17,7 @@ pub struct State {
     pub(super) qps: Vec<QpState>,
     /// Failed completions so far: picks the rubbish.
     failures: u32,
-    /// What happened since the test last asked, if it wants to know.
+    /// What happened since the test last asked, if the test keeps a log.
     pub(super) log: Option<Vec<Note>>,
     /// Commits that were not taken whole.
     pub(super) refusals: u64,
@@ -120,7 +120,7 @@ pub(super) struct QpState {
     pub(super) recv_mood: Mood,
     /// In the error state: whatever is posted is flushed.
     pub(super) errored: bool,
-    /// What the driver says when it is to be moved to the error state.
+    /// What the driver answers when the queue pair is moved to the error state.
     pub(super) error_refusal: Option<Refusal>,
     /// Counters of what the device did for it.
     pub(super) counters: RailCounters,

@@ -97,8 +97,8 @@ pub fn explore<S: Small>(shape: &S, bounds: Bounds) -> Result<Explored, Box<Fail
 /// A small world, and what came of it.
 pub type Outcome<S> = (S, Result<Explored, Box<Failure<S>>>);
 
-/// Explores all small worlds of a kind within these bounds, with so many threads. Returns what came
-/// of each, in order.
+/// Explores all small worlds of a kind within these bounds, with this many threads. Returns what
+/// came of each, in order.
 pub fn explore_all<S>(bounds: Bounds, jobs: usize) -> Vec<Outcome<S>>
 where
     S: Small<Action: Send> + Send + Sync,
@@ -124,7 +124,7 @@ where
 struct Turn {
     /// The state before it.
     from: u64,
-    /// What happened, of so many possible things.
+    /// What happened, out of this many possible things.
     choice: usize,
     choices: usize,
     /// It was not the first thing that changes anything.

@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub trait Shape: Clone + Debug + PartialEq {
     /// What can happen.
     type Action: Copy + Debug;
-    /// What happened, told in one sentence.
+    /// What happened, in one sentence.
     type Summary: Copy + Debug + Default + AddAssign + Display;
 
     /// The name of this kind, for command lines.
@@ -67,7 +67,7 @@ pub trait World {
     /// Lets something happen.
     fn perform(&mut self, action: Self::Action);
 
-    /// How many steps are to follow, of so many at most.
+    /// How many steps follow, at most this many.
     fn steps(&self, most: u64) -> u64 {
         most
     }
@@ -90,7 +90,7 @@ pub struct Failure<S: Shape> {
     pub message: String,
 }
 
-/// Runs the world of a seed for so many steps at most, and lets it end.
+/// Runs the world of a seed for at most this many steps, and lets it end.
 ///
 /// # Errors
 ///

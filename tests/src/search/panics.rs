@@ -1,4 +1,4 @@
-//! What a panic said.
+//! The text of a panic.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ pub fn capture_panics() {
     }));
 }
 
-/// What this thread's last panic said, whose payload this is.
+/// The text of this thread's last panic, whose payload this is.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());

@@ -83,7 +83,7 @@ impl Host {
         self.qps.0[index as usize].as_deref_mut().expect("a virtual queue pair")
     }
 
-    /// A queue pair on a device with these limits, with receives of its own or shared ones.
+    /// A queue pair on a device with these limits, with its own receives or shared ones.
     pub(super) fn create_qp(
         &self,
         at: usize,

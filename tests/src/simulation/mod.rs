@@ -6,7 +6,7 @@
 //!
 //! The oracle checks: every accepted request is reported exactly once, in order; memory is what the
 //! oracle says for every success, and nothing else changed; a notify, when the NIC carries it out
-//! and when its receiver hears of it, finds all earlier data in place; so does a SEND or atomic
+//! and when its receiver is notified, finds all earlier data in place; so does a SEND or atomic
 //! behind writes, when the NIC carries it out; after a report no byte of its buffers changes; the
 //! engine's invariants hold after every step, and it never allocates; in the end, with faults
 //! lifted, everything completes or is reported failed, nothing that could have gone on is given up,

@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// Whether the completion carries a tag of its own queue.
+/// Whether the completion carries a tag of the queue that it came from.
 fn may_be_ours(completion: &Completion) -> bool {
     let receives = Tag::from_wr_id(completion.wr_id).kind() != Some(TagKind::Send);
     !completion.status.is_success() || completion.opcode.is_recv() == receives

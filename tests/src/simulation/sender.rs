@@ -408,7 +408,7 @@ impl Sender {
         self.concluded = self.deferred.take().map(|(_, request)| request).or(self.concluded);
     }
 
-    /// A NIC carried out the next pass-through request, or told its peer to.
+    /// A NIC carried out the next pass-through request, or had its peer do so.
     pub(super) fn bypassing_ran(&mut self, tag: u64, is_deferred: bool, ground: &Ground<'_>) {
         let request = match self.deferred.take_if(|(waits, _)| *waits == tag) {
             Some((_, request)) => request,

@@ -32,7 +32,7 @@ pub struct Summary {
     /// Connections that failed and were replaced.
     pub replaced: u64,
     /// Connections that were moved to the error state at the end, because they had failed, because
-    /// a device of theirs was gone, or because a stray jammed a rail of theirs.
+    /// one of their devices was gone, or because a stray jammed one of their rails.
     pub failed: u64,
     /// See [`failed`](Self::failed).
     pub bereft: u64,

@@ -185,7 +185,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         });
     }
 
-    /// Of the requests from `first` on, so many were accepted.
+    /// This many of the requests from `first` on were accepted.
     fn settle_posts(&mut self, posts: &[Post], first: usize, accepted: usize) {
         let refused = self.requests.split_off(first + accepted);
         assert!(refused.iter().all(|request| request.posted == 0), "refused, yet posted");
@@ -225,7 +225,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         handle.flush();
     }
 
-    /// The next send of a queue pair fails with a status of its own, and everything behind it is
+    /// The next send of a queue pair fails with its own status, and everything behind it is
     /// flushed. Without a send there is only the flush.
     pub fn fail_next(&mut self, handle: &QpHandle, status: WcStatus) {
         let sends = handle.sends();

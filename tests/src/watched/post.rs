@@ -44,7 +44,7 @@ impl Post {
         borders.into_iter().chain([length]).map(part).collect()
     }
 
-    /// The request of this number, in an address space of its own.
+    /// The request of this number, in its own address space.
     pub(super) fn wr(self, id: u64) -> SendWr<'static> {
         let Self { opcode, length, flags, report_order, list: _ } = self;
         // SAFETY: the scripted NIC never touches memory.

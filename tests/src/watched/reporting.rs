@@ -70,7 +70,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             assert!(this.flags.contains(SendFlags::SIGNALED), "{id} is unsignaled");
         } else {
             assert_eq!(self.rig.qp.state(), QpState::Error, "{id} failed, and nothing else");
-            // A driver's refusal has no status of its own, and what it takes later is still done.
+            // A driver's refusal has no status, and what the driver takes later is still carried
+            // out.
             let refused = wc.status == WcStatus::GENERAL_ERR && self.failing;
             let first = !is_done && wc.status == this.expected_error();
             assert!(refused || first, "{id} failed as {wc:?}: {this:?}");

@@ -3,8 +3,8 @@
 //!
 //! The scenarios run twice, as those of the ring (`spsc`) do: here in whatever interleavings the
 //! machine takes, often; under `--cfg polyrail_loom` (`tests/full.sh loom`) in every interleaving
-//! with at most so many preemptions, where a thread is taken from the processor though it could go
-//! on. There handles are two requests deep, and a timeout that only looks after what nobody tells
+//! with a limited number of preemptions, where a thread is taken from the processor though it could
+//! go on. There handles are two requests deep, and a timeout that only serves what no event reports
 //! never ends (`std-shim/library/src/sync`). What is missed is a sleep without an end: loom finds a
 //! deadlock or too many steps, and a test hangs.
 
@@ -12,7 +12,7 @@ mod scenarios;
 mod stepped;
 mod world;
 
-/// Runs a scenario in every interleaving with at most so many preemptions.
+/// Runs a scenario in every interleaving with at most this many preemptions.
 #[cfg(polyrail_loom)]
 fn explore(name: &str, preemptions: usize, scenario: fn()) {
     use std::sync::Arc;
@@ -20,7 +20,7 @@ fn explore(name: &str, preemptions: usize, scenario: fn()) {
     let interleavings = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&interleavings);
     let mut builder = loom::model::Builder::new();
-    // Unless the environment says more: `LOOM_MAX_PREEMPTIONS`.
+    // Unless the environment sets a limit: `LOOM_MAX_PREEMPTIONS`.
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     builder.max_branches = 10_000;
     builder.check(move || {

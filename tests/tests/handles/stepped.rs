@@ -15,7 +15,7 @@ loom::lazy_static! {
     static ref STEPS: loom::sync::atomic::AtomicUsize = loom::sync::atomic::AtomicUsize::new(0);
 }
 
-/// Other threads may come first. (The software NIC knows nothing of loom, which takes what it does
+/// Other threads may come first. (The software NIC does not use loom, which takes what it does
 /// for a part of the step before.)
 pub(crate) fn step() {
     #[cfg(polyrail_loom)]

@@ -38,7 +38,7 @@ fn host(fabric: &Fabric, name: &str, builder: &EndpointBuilder) -> Host {
     Host { endpoint, buffer: RegisteredBuffer::new(64, access, &[&domain.0]).unwrap() }
 }
 
-/// Two ends of a single rail, which tell of completions or are only polled.
+/// Two ends of a single rail, which report completions by events or are only polled.
 pub(crate) fn hosts(tells: bool) -> [Host; 2] {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new().rails(1);

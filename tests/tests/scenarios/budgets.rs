@@ -106,7 +106,7 @@ fn what_the_budget_left_behind_comes_first_next_time() {
     }
 }
 
-/// Two queue pairs of two rails, each on a queue of its own; `each` is called before every one of
+/// Two queue pairs of two rails, each on its own queue; `each` is called before every one of
 /// this many polls. Returns how many completions each queue gave.
 fn taken_from(polls: usize, budget: usize, waiting: [usize; 2]) -> [u32; 2] {
     let nic = Nic::new();
@@ -285,7 +285,7 @@ fn a_send_that_is_flushed_has_its_turn_while_others_pass_through() {
     }
 }
 
-/// An owner that waits for completion queues alone would wait for ever: none comes.
+/// An owner that waits for completion queues alone would wait forever: no completion comes.
 #[test]
 fn a_poll_is_needed_for_what_no_completion_brings() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -393,7 +393,7 @@ fn poll_cq_hands_over_what_its_own_budget_left_behind() {
     assert_eq!(ids, [0, 1, 2, 3]);
 }
 
-/// Defect 24: a poll stops at its budget, and takes no more than a batch of completions.
+/// Defect 24: a poll stops at its budget, and takes at most a batch of completions.
 #[test]
 fn defect_24_a_poll_hands_over_no_more_than_its_budget() {
     let mut rig = Setup::spray(1).rig();

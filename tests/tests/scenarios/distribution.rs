@@ -317,7 +317,7 @@ fn a_reserved_rail_carries_what_no_other_can() {
     rig.post([rig::send(3, 64)]);
     assert_eq!(loads(&rig), [1, 0]);
     assert_eq!(rig.run_dry().len(), 1);
-    // Of fragments it takes what nobody else does.
+    // It takes only the fragments that no other rail can.
     assert!(rig.qp.set_rail_in_service(1, false));
     rig.post([rig::write(4, 2 * 128)]);
     assert_eq!(loads(&rig), [2, 0]);

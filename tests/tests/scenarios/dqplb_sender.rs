@@ -197,7 +197,7 @@ fn defect_25_a_window_too_small_for_anything_is_refused() {
     assert_eq!(numbers(&rig).len(), 16, "nothing changed");
 }
 
-/// One rail has no window: whatever a card says of one is not refused.
+/// One rail has no window: any window on a card is accepted.
 #[test]
 fn one_rail_needs_no_window() {
     let mut rig = Setup::dqplb(1).rig();

@@ -12,7 +12,7 @@ fn rig() -> Rig {
     Setup::spray(2).fragment(128).rig()
 }
 
-/// Four fragments on each rail, of which rail 0's driver took `accepted` and no more.
+/// Four fragments on each rail, of which rail 0's driver took only `accepted`.
 fn partly_taken(accepted: u32, refusal: Refusal) -> Rig {
     let mut rig = rig();
     assert_eq!(rig.poll(), [], "the first poll looks at what was attached");
@@ -50,8 +50,8 @@ fn a_request_whose_last_batch_is_taken_in_part_is_with_its_rails() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// The receiver is told of what has numbers, so these wait for what has none, however its driver
-/// took it.
+/// The receiver is notified of what has numbers, so these wait for what has none, however its
+/// driver took it.
 #[test]
 fn numbers_wait_for_a_write_whose_last_batch_was_taken_in_part() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();

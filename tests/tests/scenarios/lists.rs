@@ -13,7 +13,7 @@ use polyrail_tests::rig::{self, KEYS, LOCAL, REMOTE, Rig, Setup, done, local, ok
 
 mod gathered;
 
-/// Buffers of these lengths, a page apart, each with an lkey of its own.
+/// Buffers of these lengths, a page apart, each with its own lkey.
 struct List {
     parts: Vec<(LocalBuffer, [DeviceKeys; 4])>,
 }

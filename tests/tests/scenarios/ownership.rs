@@ -11,7 +11,7 @@ use polyrail_tests::scripted::{LIMITS, Nic, QpHandle};
 
 type Qp = TestQp<4, 8, 16>;
 
-/// A queue pair whose queues hold no receives of its own: they come from a shared one.
+/// A queue pair without its own receives: they come from a shared queue.
 const SHARED: QpLimits = QpLimits { max_recv_wr: 0, ..LIMITS };
 
 /// Virtual queue pairs `number` of `rails` rails each, on one device, in one set.
@@ -82,8 +82,8 @@ fn a_queue_pair_that_moved_up_completes_nothing_of_the_one_that_was_there() {
     }
 }
 
-/// Two completion queues, each with a queue pair 7 at index 0: only device, number and tag tell
-/// them apart when they change places.
+/// Two completion queues, each with a queue pair 7 at index 0: only device, number and tag
+/// distinguish them apart when they change places.
 #[test]
 fn queue_pairs_that_change_places_do_not_complete_each_others_requests() {
     for rails in [1, 2] {

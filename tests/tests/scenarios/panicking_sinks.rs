@@ -131,7 +131,7 @@ fn what_passed_through_and_waits_for_budget_is_counted_with_its_failures() {
 }
 
 /// A queue pair that took completions in a poll whose sink panicked, and was detached before the
-/// next one, goes on when it is attached again: no more completions of it may come.
+/// next one, goes on when it is attached again: perhaps no further completion comes.
 #[test]
 fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -151,7 +151,7 @@ fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
     assert_eq!(rig.run_dry().len(), 1, "request 2 waited for request 1 only");
 }
 
-/// What a sink that panicked left behind was taken out of the completion queue: that tells of it no
+/// What a sink that panicked left behind was taken out of the completion queue: which reports it no
 /// more.
 #[test]
 fn a_poll_is_needed_after_a_sink_panicked() {

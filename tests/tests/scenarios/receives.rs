@@ -204,7 +204,7 @@ fn data_receives_flush_with_their_queue_pair() {
 }
 
 /// Of DQPLB no queue pair holds the caller's receives: with the virtual queue pair they have
-/// failed, whatever is still in flight, and no completion tells of them.
+/// failed, whatever is still in flight, and no completion reports them.
 #[test]
 fn receives_that_no_queue_pair_holds_are_flushed_though_requests_are_in_flight() {
     for write_is_in_flight in [true, false] {

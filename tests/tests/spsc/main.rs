@@ -5,12 +5,12 @@
 //! with few values in every interleaving that the memory model allows, and prints how many there
 //! were: seconds for each. The last one has three threads, and millions of them that take minutes:
 //! of it, those in which threads are taken from the processor a few times though they could go on
-//! (`LOOM_MAX_PREEMPTIONS` says how many times, instead).
+//! (`LOOM_MAX_PREEMPTIONS` sets another limit).
 
 mod scenarios;
 mod threads;
 
-/// Runs a scenario with `few` values in every interleaving, or in every one with so many
+/// Runs a scenario with `few` values in every interleaving, or in every one with this many
 /// preemptions at most.
 #[cfg(polyrail_loom)]
 fn explore(name: &str, few: usize, preemptions: Option<usize>, scenario: fn(usize)) {

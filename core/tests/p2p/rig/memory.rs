@@ -32,7 +32,7 @@ impl Deref for Aligned {
     }
 }
 
-// SAFETY: the words are where they are, whoever has the handle.
+// SAFETY: the words do not move when the handle does.
 unsafe impl stable_deref_trait::StableDeref for Aligned {}
 
 /// Memory with the keys of one end's devices.

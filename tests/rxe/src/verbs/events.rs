@@ -94,7 +94,7 @@ pub(super) fn a_link_that_goes_down_and_up_raises_events(rails: &Rails) {
 }
 
 /// Two domains of a device, opened separately, each with a reader that takes all kinds of events
-/// and with two that take what endpoints are told; one of them reads by a clone.
+/// and with two that take the events of endpoints; one of them reads by a clone.
 struct Readers {
     domains: [VerbsDomain; 2],
     cursors: [[EventCursor; 3]; 2],

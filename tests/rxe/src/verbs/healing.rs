@@ -1,4 +1,4 @@
-//! Endpoints that heal by themselves, while links of theirs go down and come up.
+//! Endpoints that repair their rails while links go down and come up.
 
 use crate::fixture::{GID_INDEX, PORT, Rails};
 use polyrail::backend::{DeviceEvent, Domain, EventCursor};
@@ -127,7 +127,8 @@ impl Ends {
     }
 }
 
-/// Waits until the port of a domain is down, whoever else hears of it. Returns when that was.
+/// Waits until the port of a domain is down, whichever other reader takes the event. Returns when
+/// that was.
 fn down_at(domain: &VerbsDomain, mut reader: EventCursor) -> Instant {
     let start = Instant::now();
     loop {

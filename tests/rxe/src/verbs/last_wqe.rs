@@ -108,7 +108,7 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// The sending end, on a thread of its own: sends by the queue pair that ends next, of one group
+/// The sending end, on its own thread: sends by the queue pair that ends next, of one group
 /// after the other, and all the time by one that stays. Tells how many messages of each were
 /// acknowledged.
 fn send_all<'s>(
@@ -241,7 +241,7 @@ impl Receivers {
         }
     }
 
-    /// Waits for what the sender says, and sees that nothing comes for queue pairs at their end.
+    /// Waits for the sender's report, and checks that nothing comes for queue pairs at their end.
     fn wait<T>(&mut self, told: &Receiver<T>) -> T {
         loop {
             match told.try_recv() {
@@ -313,8 +313,8 @@ impl Scene<'_> {
 
 /// After a queue pair's word that it took its last receive, and a poll that finds less than it
 /// asked for, nothing arrives for it any more, nor is anything written; and nothing is lost with
-/// it: what the sender knows to have arrived did. Its shared receive queue feeds others all the
-/// time.
+/// it: what the sender's completions prove to have arrived did. Its shared receive queue feeds
+/// others all the time.
 pub(super) fn after_the_last_shared_receive_nothing_arrives(rails: &Rails) {
     let from = rails.memory(End::Near, MESSAGES * WORD + LENGTH, ALL_ACCESS);
     let to = rails.memory(End::Far, (PLACES + 1) * LENGTH, ALL_ACCESS);

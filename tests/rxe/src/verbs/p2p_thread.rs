@@ -59,7 +59,7 @@ fn sides(builder: &P2pBuilder) -> [Side; 2] {
     domains.map(|domains| Side { memory: memory_at(&domains), thread: threads.next().unwrap() })
 }
 
-/// Waits, but not for ever.
+/// Waits, with a limit.
 #[track_caller]
 fn ended<O: Outcome>(mut pending: Pending<O>) -> O {
     let begin = Instant::now();
@@ -103,7 +103,7 @@ fn exchange_some([near, far]: [&Side; 2], [a, b]: &mut [P2pHandle; 2]) {
     }
 }
 
-/// Carries what the two sides tell each other while `work` goes on.
+/// Carries the messages between the two sides while `work` goes on.
 fn while_carried([near, far]: [&Side; 2], work: impl FnOnce()) {
     struct Ends<'a>(&'a AtomicBool);
 

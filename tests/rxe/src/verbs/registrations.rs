@@ -52,7 +52,7 @@ pub(super) fn memory_of_the_callers_own_is_reached_until_it_is_closed(_: &Rails)
     let from = vec![7u8; LENGTH];
     let mut to = vec![0u8; LENGTH];
     let start = from.as_ptr().cast_mut();
-    // SAFETY: nobody writes it, and it is closed before it is freed.
+    // SAFETY: it is never written, and it is closed before it is freed.
     let source = unsafe { ForeignBuffer::new(start, LENGTH, AccessFlags::empty(), &near) }.unwrap();
     // SAFETY: it is closed before anybody touches the bytes.
     let target = unsafe { ForeignBuffer::new(to.as_mut_ptr(), LENGTH, WRITABLE, &far) }.unwrap();
@@ -80,7 +80,7 @@ pub(super) fn registrations_are_cached_by_range(_: &Rails) {
     let bytes = vec![7u8; 8192];
     let at = |start: usize| bytes.as_ptr().cast_mut().wrapping_add(start);
     let get = |start: usize, length: usize| {
-        // SAFETY: nobody writes the bytes, and they are freed after the cache is closed.
+        // SAFETY: the bytes are never written, and they are freed after the cache is closed.
         unsafe { cache.get(at(start), length, AccessFlags::empty()) }.unwrap()
     };
     let mut write = |start: usize| {

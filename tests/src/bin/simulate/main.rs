@@ -69,7 +69,7 @@ enum OtherWorld {
     /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by
     /// one.
     Ends(worlds::Arguments),
-    /// Connections of the p2p protocol, likewise.
+    /// Worlds of connections of the p2p protocol.
     P2p(worlds::Arguments),
 }
 

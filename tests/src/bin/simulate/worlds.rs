@@ -27,11 +27,11 @@ pub(super) struct Arguments {
     /// Runs all seeds, and prints how many fail in which way.
     #[arg(long)]
     count: bool,
-    /// Instead of seeds, every order in which things can happen in small worlds, up to so many
+    /// Instead of seeds, every order in which things can happen in small worlds, up to this many
     /// states of each.
     #[arg(long, conflicts_with_all = ["seed", "steps", "seeds", "count"])]
     states: Option<u64>,
-    /// Only orders that differ in so many places at most from the plainest one.
+    /// Only orders that differ from the plainest one in at most this many places.
     #[arg(long, default_value_t = u32::MAX, hide_default_value = true, requires = "states")]
     deviations: u32,
 }

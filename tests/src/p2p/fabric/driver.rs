@@ -109,7 +109,7 @@ unsafe impl Devices for Fabric {
         let is_early = qp.word_after > 0;
         qp.word_after -= u32::from(is_early);
         qp.said_word = !is_early;
-        // Whatever the driver knows of has appeared.
+        // All completions that the driver has were taken.
         let cq = self.cq_of(at);
         self.reveal(cq, usize::MAX);
         Ok(self.qps[at].said_word)
@@ -162,7 +162,7 @@ impl Fabric {
     }
 }
 
-/// What a driver says to a batch.
+/// What a driver answers to a batch.
 fn answer(mood: Option<CommitError>, count: usize) -> Result<(), CommitError> {
     match mood {
         Some(error) => Err(CommitError { accepted: error.accepted.min(count as u32 - 1), ..error }),

@@ -70,7 +70,7 @@ impl Fabric {
         self.push(at, noise(completion), 0);
     }
 
-    /// A queue pair is no more. What had left it may still be on its way.
+    /// A queue pair is destroyed. What had left it may still be on its way.
     pub(in crate::p2p) fn remove(&mut self, at: usize) {
         let qp = &mut self.qps[at];
         if !qp.in_error {

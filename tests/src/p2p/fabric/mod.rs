@@ -83,7 +83,7 @@ pub(super) struct Qp {
     pub(super) posted: u64,
     /// What the driver answers to the next batch, if it does not take all of it.
     pub(super) mood: Option<CommitError>,
-    /// The driver refuses to move it to the error state so many times.
+    /// The driver refuses this many times to move it to the error state.
     pub(super) keeps_working: u32,
     /// Its peer keeps to the protocol, and so does it.
     pub(super) is_honest: bool,
@@ -111,15 +111,15 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Srq {
     pub(super) receives: u32,
-    /// What the driver answers to the next batches, so many, if it does not take all of them.
+    /// What the driver answers to this many of the next batches, if it does not take all of them.
     pub(super) mood: Option<(CommitError, u32)>,
-    /// Receives were taken that nobody promised.
+    /// Receives were taken that no account had reserved.
     pub(super) is_robbed: bool,
     /// Counts those that were there before, and went with their device.
     pub(super) generation: u32,
 }
 
-/// A word that was written, and that nobody sees yet.
+/// A word that was written and is not visible yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hidden {
     block: usize,
@@ -156,7 +156,7 @@ pub(super) enum Step {
 pub(super) struct Fabric {
     pub(super) memory: Memory,
     pub(super) qps: Vec<Qp>,
-    /// `MOST` of each host, one for each device; shared receive queues likewise.
+    /// `MOST` of each host, one for each device; the same number of shared receive queues.
     pub(super) cqs: Vec<Cq>,
     pub(super) srqs: Vec<Srq>,
     /// Devices that are gone.
@@ -171,7 +171,7 @@ pub(super) struct Fabric {
     pub(super) moved: u64,
     /// A driver did not take a batch whole.
     pub(super) has_refused: bool,
-    /// Nobody wants to know how the world would have ended.
+    /// How the world would have ended does not matter.
     pub(super) is_abandoned: bool,
 }
 

@@ -16,7 +16,7 @@ impl Fabric {
     ) -> Option<u64> {
         let Kind::Words(target) = &self.memory.block(remote.0).kind else { return None };
         if !matches!(self.memory.block(local.0).kind, Kind::Words(_)) {
-            // Where a peer says that its buffer is.
+            // The address that a peer gives for its buffer.
             assert!(!is_honest, "a buffer is written over words");
             return None;
         }

@@ -9,7 +9,7 @@ use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
 use polyrail_tests::rig::{self, LOCAL, REMOTE, Rig, Setup, done, ok};
 use polyrail_tests::scripted::LIMITS;
 
-/// Queue pairs that take so many buffers, with fragments of 128 bytes.
+/// Queue pairs that take this many buffers, with fragments of 128 bytes.
 fn taking(max_sge: u32, mut setup: Setup) -> Setup {
     setup.limits = QpLimits { max_send_sge: max_sge, max_recv_sge: max_sge, ..LIMITS };
     setup.fragment(128)

@@ -145,7 +145,7 @@ fn a_queue_pair_that_failed_before_there_was_one_here_is_answered() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// The peer's Fenced was lost with the link; what it says next carries the number.
+/// The peer's Fenced was lost with the link; its next message carries the number.
 #[test]
 fn a_peer_that_is_one_generation_ahead_reports_what_arrived_before() {
     let mut rig = dqplb().rig();

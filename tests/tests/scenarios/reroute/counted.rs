@@ -59,7 +59,7 @@ fn sends_wait_for_rail_0_and_writes_do_not() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// Nobody knows whether a lost atomic was carried out: it fails, and the virtual queue pair with
+/// It is unknown whether a lost atomic was carried out: it fails, and the virtual queue pair with
 /// it.
 #[test]
 fn a_lost_atomic_ends_the_virtual_queue_pair() {
@@ -171,7 +171,7 @@ fn a_send_that_arrived_is_reported_before_the_next_one() {
     assert_eq!(rig.poll_ids(), ok(&[1, 2]));
 }
 
-/// Feeds the engine one completion, and no more.
+/// Feeds the engine exactly one completion.
 fn poll_one_completion(rig: &mut Rig) -> Vec<VirtualWc> {
     let mut one = [const { MaybeUninit::uninit() }; 1];
     let completions = rig.cqs[0].poll(&mut one).expect("a working queue");

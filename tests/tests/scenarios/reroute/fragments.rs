@@ -39,7 +39,7 @@ fn what_was_acknowledged_is_not_posted_again() {
     assert_eq!(rig.pieces(0), [[of(Opcode::RdmaRead, write(896, 128))]]);
 }
 
-/// A flush does not tell of unsignaled requests before it.
+/// A flush does not report unsignaled requests before it.
 #[test]
 fn a_flush_acknowledges_nothing() {
     let mut rig = spray().rig();
@@ -230,7 +230,7 @@ fn a_driver_that_refuses_the_rest_of_a_batch_is_a_failed_rail() {
 }
 
 /// A driver that refuses everything: the other rails carry the request that was refused, and the
-/// caller hears nothing of it.
+/// caller does not notice it.
 #[test]
 fn a_driver_that_refuses_is_a_failed_rail() {
     let mut rig = spray().rig();

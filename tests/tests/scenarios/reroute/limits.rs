@@ -174,7 +174,7 @@ fn setup_without_rerouting_is_as_it_was() {
     assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
 }
 
-/// A queue pair that answers may still carry out what is on its way: nothing is told before it is
+/// A queue pair that answers may still carry out what is on its way: nothing is sent before it is
 /// silent.
 #[test]
 fn a_queue_pair_that_still_answers_is_not_fenced() {
@@ -193,7 +193,7 @@ fn a_queue_pair_that_still_answers_is_not_fenced() {
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Fenced));
 }
 
-/// The same in the error state, where nobody waits for a fence.
+/// Completions in the error state, where no request waits for a fence.
 #[test]
 fn completions_of_a_queue_pair_that_was_replaced_change_nothing() {
     let mut rig = spray().rig();

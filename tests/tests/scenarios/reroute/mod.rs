@@ -30,12 +30,12 @@ fn news(rail: RailId, generation: u16, state: ToldState, arrived: u32) -> Contro
     ControlMessage::Rail(RailNews { rail, generation, state, arrived, previous_arrived: 0 })
 }
 
-/// The peer is Fenced, and says how much arrived.
+/// The peer reports Fenced, and how much arrived.
 pub(super) fn fenced(rail: RailId, generation: u16, arrived: u32) -> ControlMessage {
     news(rail, generation, ToldState::Fenced, arrived)
 }
 
-/// What this end tells of a rail of generation 0 that failed: at once, or after it was drained.
+/// What this end sends for a rail of generation 0 that failed: at once, or after it was drained.
 fn failed(rail: RailId) -> ControlMessage {
     news(rail, 0, ToldState::Failed, 0)
 }

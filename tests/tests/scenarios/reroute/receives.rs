@@ -28,7 +28,7 @@ fn what_arrived_is_reported_once_all_receives_are_taken() {
     assert_eq!(reported_arrived(&mut rig, RAIL_1), 3);
 }
 
-/// DQPLB's flushed receives vanish; its new queue pair has the full number before Ready is told.
+/// DQPLB's flushed receives vanish; its new queue pair has the full number before Ready is sent.
 #[test]
 fn a_replacement_has_all_receives_before_ready_is_sent() {
     let mut rig = dqplb().rig();
@@ -108,8 +108,8 @@ fn receives_that_wait_for_a_rail_are_flushed_when_all_is_given_up() {
     assert_eq!(rig.control_messages(), [ControlMessage::Error]);
 }
 
-/// What a sender's device says of a port that is down, a receiver's says of a buffer that is too
-/// short.
+/// A sender's device reports for a port that is down what a receiver's reports for a buffer that is
+/// too short.
 #[test]
 fn a_bad_buffer_of_a_receive_is_no_failure_of_its_rail() {
     let fails = |mut rig: Rig| {

@@ -148,7 +148,7 @@ fn a_send_that_rail_0_lost_is_posted_again_though_rail_0_is_out_of_service() {
 }
 
 /// The peer is ready, so that the rail is in service at once; then its driver refuses receives. An
-/// owner that goes by the last event knows that the rail has failed.
+/// owner that goes by the last event sees that the rail has failed.
 #[test]
 fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
     let mut rig = super::dqplb().rig();
@@ -169,7 +169,7 @@ fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
 
 /// Two rails that completed nowhere when they were attached: their completions are fed. The one
 /// whose queue pair is replaced by one of a queue that was added meanwhile has entries there from
-/// then on, and nobody else's.
+/// then on, and the entries of no other.
 #[test]
 fn a_replacement_takes_the_entries_that_it_needs_and_gives_back_those_that_were_reserved() {
     let nic = Nic::new();
