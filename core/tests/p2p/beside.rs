@@ -118,7 +118,7 @@ fn what_waits_for_budget_comes_before_what_emptying_a_completion_queue_finds() {
 
 /// While the queue is emptied for one queue pair of a receiver, completions of another one come.
 /// The receiver may then ask that one's driver for its word, with which more completions appear:
-/// the empty queue says nothing of them.
+/// the empty queue proves nothing about them.
 #[test]
 fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_seen_empty() {
     let mut rig = Setup { devices: 1, ..Setup::rerouting(3) }.rig();
@@ -141,7 +141,7 @@ fn a_queue_pair_whose_driver_gives_its_word_while_the_queue_is_emptied_was_not_s
     assert_no_share_was_written_twice(&rig);
 }
 
-/// An owner that was told to wait after one poll that brings nothing would not come back for it.
+/// An owner that may wait after one poll that brings nothing would not come back for it.
 #[test]
 fn a_target_that_is_polled_while_a_completion_queue_is_emptied_goes_on_at_once() {
     let mut rig = failed_receiver();

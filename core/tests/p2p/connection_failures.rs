@@ -163,7 +163,7 @@ fn queue_pairs_that_make_no_progress_are_named() {
     assert_eq!(stalled(&mut rig), [0; 0]);
 }
 
-/// Most entries have no completion: that is no sign of a rail that makes no headway.
+/// Most entries have no completion, which does not mean that their rail makes no progress.
 #[test]
 fn receivers_whose_entries_are_unanswered_are_named_only_if_these_are_late() {
     let mut rig = Setup::rails(2).rig();
@@ -206,7 +206,7 @@ fn receives_that_unknown_queue_pairs_take_are_the_pools() {
     rig.fabric.run();
     assert!(rig.far_cq.detach(0));
     rig.connections.remove(0);
-    // The accounts went with their connection: the rig's count holds for what the pool knows.
+    // The accounts went with their connection: the rig's count holds for the pool's own count.
     let pools = std::mem::take(&mut rig.pools);
     rig.poll_far();
     let taken: Vec<_> = rig.foreign[1].drain(..).collect();

@@ -246,7 +246,7 @@ fn slots_are_taken_in_order_and_never_one_that_is_just_free() {
     rig.settle();
     let sends: Vec<_> = (0..SLOTS).map(|_| rig.isend(&source, 10)).collect();
     rig.settle();
-    // All are done, and the second one's caller knows; the next receive is the first one's.
+    // All are done, and the second one was tested; the next receive takes the first one's slot.
     assert!(rig.received(recvs[1]).is_some());
     assert_eq!(rig.try_irecv(&[(&target, 0, 64, 0)]), Err(taken));
     assert!(rig.received(recvs[0]).is_some());

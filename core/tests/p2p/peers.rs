@@ -91,7 +91,7 @@ fn slots_in_which_no_message_waits() {
     }
 }
 
-/// A slot is taken anew by irecv only: an immediate between is not due.
+/// Only irecv takes a slot again: an immediate before that is not due.
 #[test]
 fn a_slot_whose_receive_is_done() {
     let units = Told::Units(1);
@@ -142,7 +142,7 @@ fn a_record_that_was_not_written() {
     breaks(2, &[(0, immediate(SLOT, 0b01, Told::Units(1), 8))], error);
 }
 
-/// The record is poisoned anew for each receive.
+/// The record is poisoned again for each receive.
 #[test]
 fn a_record_of_an_earlier_message_of_the_slot() {
     let mut rig = Setup::rails(1).rig();
@@ -201,7 +201,7 @@ fn any_immediate_at_all() {
     }
 }
 
-/// Immediates nobody asked for take receives of others: they are posted again.
+/// Immediates without an offer take receives of others: these are posted again.
 #[test]
 fn what_a_peer_takes_at_the_cost_of_others_is_posted_again() {
     let (mut rig, _, good) = waiting(1);

@@ -130,7 +130,7 @@ fn accounts_of_a_connection_that_ended_go_back_to_the_pool() {
     assert_eq!(account.posted() + rig.pools[0].unowned(), i64::from(rig.fabric.receives(0)) / 2);
 }
 
-/// Receives that a closed account leaves may have been taken by completions that nobody has polled:
+/// Receives that a closed account leaves may have been taken by completions that were not polled:
 /// none of them is promised to a peer before it is known to be there.
 #[test]
 fn receives_that_may_have_been_taken_are_not_granted_again() {
@@ -143,7 +143,7 @@ fn receives_that_may_have_been_taken_are_not_granted_again() {
     for _ in 0..5 {
         let _ = rig.isend(&source, 64);
     }
-    // Five receives are taken, and nobody has polled for their completions.
+    // Five receives are taken, and their completions were not polled.
     rig.fabric.run();
     assert_eq!(rig.fabric.receives(0), 3);
     let ended = rig.connections.remove(0);
@@ -156,7 +156,7 @@ fn receives_that_may_have_been_taken_are_not_granted_again() {
     let unsettled = PoolError::Unsettled { asked: 8, left: 0, unsettled: 8 };
     assert_eq!(rig.pools[0].open(srq.clone(), 8).err(), Some(unsettled));
     assert_eq!((rig.pools[0].unowned(), rig.pools[0].left()), (8, 0), "nothing changed");
-    // Polls tell what became of them. Until then, the count is not what is there.
+    // Polls find what became of them. Until then, the count is not what is there.
     rig.counts_pools = false;
     rig.poll_far();
     let foreign = rig.foreign[1].drain(..);

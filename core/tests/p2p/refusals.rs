@@ -61,7 +61,7 @@ fn what_a_driver_takes_in_part_is_completed_by_polls() {
     }
 }
 
-/// A queue pair that owes a part of a share takes no other one before.
+/// A queue pair whose driver took a part of a share takes the rest before any other share.
 #[test]
 fn a_queue_pair_with_an_unfinished_batch_is_left_out() {
     let mut rig = Setup::rails(2).rig();

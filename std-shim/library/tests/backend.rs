@@ -126,7 +126,7 @@ fn the_partition_key_is_chosen_at_init() {
     );
 }
 
-/// Options that do not fit the fields of a packet, and what is said of them.
+/// Options that do not fit the fields of a packet, and the error for each.
 fn unfit() -> [(ConnectOptions, &'static str); 3] {
     let usual = ConnectOptions::default();
     [
@@ -168,8 +168,8 @@ fn what_does_not_fit_a_packet_is_refused_for_messages_too() {
     assert!(a.log.lock().unwrap().is_empty());
 }
 
-/// A peer that has a notify queue pair without a use for it, as the reference always does, finds one to
-/// connect it to; ours without one goes together with both.
+/// A peer that has a notify queue pair without a use for it, as the reference always does, finds
+/// one to connect it to; ours without one goes together with both.
 #[test]
 fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
     for (scheme, rails) in [(Scheme::Dqplb, 2), (Scheme::Dqplb, 1), (Scheme::Spray, 1)] {

@@ -72,7 +72,7 @@ fn different_numbers_of_devices_meet_rail_by_rail() {
             if scheme == Scheme::Dqplb {
                 continue;
             }
-            // A SEND needs keys of its own memory only.
+            // A SEND needs keys of the sender's memory only.
             let buffer = a.buffer.local(0, 64).unwrap();
             a.endpoint.post_recv(&RecvWr::data(5, buffer, &a.buffer.local_keys())).unwrap();
             let sent = b.buffer.local(0, 64).unwrap();
@@ -136,8 +136,8 @@ fn rails_between_different_numbers_of_devices_come_back() {
     }
 }
 
-/// Two ends of the same order understand each other, whichever order it is; a peer whose card does not
-/// name one is assumed to have this side's.
+/// Two ends of the same order understand each other, whichever order it is; a peer whose card does
+/// not name one is assumed to have this side's.
 #[test]
 fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
     let big = ImmOrder::BigEndian;
@@ -281,7 +281,7 @@ fn endpoints_that_do_not_match_are_refused_with_the_reason() {
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
 }
 
-/// Each end cuts what it sends; neither is longer than the other knows its own devices to take.
+/// Each end cuts what it sends; no fragment is longer than the devices of the other end take.
 #[test]
 fn of_two_fragment_sizes_both_ends_take_the_lesser_one() {
     for (near, far, agreed) in [(65536, 4096, 4096), (4096, 65536, 4096), (8192, 8192, 8192)] {
@@ -445,7 +445,8 @@ fn receives_are_posted_before_anybody_can_reach_them() {
     assert_eq!(states(&a.endpoint), [nic::QpState::Rts; 5]);
 }
 
-/// A send queue that is drained (SQD), to change the path of its packets, say: nothing is lost meanwhile.
+/// A send queue that is drained (SQD), for example to change the path of its packets, loses
+/// nothing.
 #[test]
 fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
     let (mut a, mut b) = pair(2, &EndpointBuilder::new().rails(2));

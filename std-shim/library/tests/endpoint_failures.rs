@@ -1,4 +1,4 @@
-//! Endpoints that fail, and posts that are refused: what is told of it.
+//! Endpoints that fail, and posts that are refused: what is reported.
 
 mod fixture;
 

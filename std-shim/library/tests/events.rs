@@ -1,4 +1,4 @@
-//! What a device says happened to it, to whoever reads.
+//! Events of a device reach every reader.
 
 use polyrail::backend::{DeviceError, DeviceEvent, Domain, EventCursor};
 use polyrail::nic::{

@@ -111,7 +111,7 @@ fn what_arrived_is_flushed_on_the_devices_that_brought_it() {
         })
         .unwrap();
     }
-    // Who was not built for it says so.
+    // An endpoint that was not built for flushes refuses them.
     let mut pair = Pair::new([1, 1], 64, &P2pBuilder::new().rails(1));
     let receive = pair.far.offer(&[(0, 8, 1)]).unwrap();
     let send = pair.until(|pair| pair.near.send(0, 8, 1)).unwrap();
@@ -137,7 +137,7 @@ fn a_rail_that_fails_gives_all_buffers_back_with_its_name() {
     let failure = pair.sent(send).unwrap_err();
     assert!(matches!(failure, CallError::Failed(Failure::Rail(_))), "{failure}");
     assert!(pair.near.endpoint.send_failure().is_some());
-    // The other end is told by its owner, who has another way to the peer.
+    // The owner of the other end, which has another way to the peer, fails it.
     pair.far.endpoint.fail();
     let failed = loop {
         pair.poll();
@@ -274,7 +274,8 @@ fn a_rail_that_falls_silent_costs_no_message() {
     }
 }
 
-/// What offers the buffer is lost, and nothing else is under way on that rail; rails that are only idle stay.
+/// What offers the buffer is lost, and nothing else is under way on that rail; rails that are only
+/// idle stay.
 #[test]
 fn an_offer_over_a_rail_that_falls_silent_is_made_again() {
     let stall_timeout = Some(Duration::from_millis(200));
@@ -324,7 +325,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     let mut pair = Pair::new([2, 2], 1 << 20, &rerouted(2));
     let link = pair.near.devices[1].clone();
     link.inject(When::Now, Fault::LinkDown);
-    // What they say is lost.
+    // Their messages are lost.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(100) {
         for side in [&mut pair.near, &mut pair.far] {

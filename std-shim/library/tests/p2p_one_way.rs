@@ -100,7 +100,7 @@ fn links_that_go_down_cost_no_message_and_come_back() {
     }
 }
 
-/// A peer that tells of an end that is not here.
+/// A peer that sends messages for an end that is not here.
 #[test]
 fn news_of_the_other_way_are_refused() {
     let builder =
@@ -113,7 +113,7 @@ fn news_of_the_other_way_are_refused() {
         assert!(begin.elapsed() < Duration::from_secs(5), "nothing was refused");
         both.near.endpoint.poll(16).unwrap();
         while let Some(message) = both.near.endpoint.next_message() {
-            // What its receiver says is for a sender, of which the far end has none.
+            // Its receiver's messages are for a sender, and the far end has none.
             match one_way.far.endpoint.hear(message) {
                 Err(ControlError::OneWay) => refused += 1,
                 heard => assert!(heard.is_ok() || one_way.far.endpoint.recv_failure().is_some()),
@@ -123,7 +123,7 @@ fn news_of_the_other_way_are_refused() {
     assert!(one_way.far.endpoint.send_failure().is_none());
 }
 
-/// What each of the two tells of itself.
+/// The state that each of the two ends reports.
 #[test]
 fn each_end_reports_its_own_messages_and_flushes_what_it_received() {
     let mut pair = pair(P2pBuilder::new().flushes(true));

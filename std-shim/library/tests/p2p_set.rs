@@ -1,4 +1,5 @@
-//! Many peers on the same devices: members of a set come, exchange messages, fail and go, each by itself.
+//! Many peers on the same devices: members of a set come, exchange messages, fail and go, each by
+//! itself.
 
 mod fixture;
 
@@ -13,7 +14,7 @@ use polyrail::virtual_qp::{RailFailure, RailState};
 use polyrail_faults::{DriverFault, Faults};
 use std::time::Instant;
 
-/// Bytes that each peer has in the memory of the hub, and of its own.
+/// Bytes that each peer has in the memory of the hub, and in its own memory.
 const ROOM: usize = 1 << 18;
 
 /// A process with many peers.
@@ -106,7 +107,7 @@ impl World {
         })
     }
 
-    /// A peer sends so many bytes of a value.
+    /// A peer sends this many bytes of a value.
     fn send(&mut self, number: usize, length: u32, byte: u8) -> Result<SendHandle, CallError> {
         self.peer(number).host.buffer.fill(0, ROOM, byte).unwrap();
         self.until(|world| {
@@ -233,8 +234,8 @@ fn members_come_and_go() {
     assert_eq!(world.hub.set.remove(7), Err(P2pRemoveError::NoMember { number: 7 }));
 }
 
-/// Drivers forget the completions of a queue pair that is destroyed. Where these could not be polled before, nobody knows
-/// which receives are in the queue.
+/// Drivers forget the completions of a queue pair that is destroyed. If these could not be polled
+/// before, it is unknown which receives are in the queue.
 #[test]
 fn receives_of_a_member_that_could_not_be_polled_are_not_granted_again() {
     let fabric = Fabric::threaded();
@@ -279,7 +280,7 @@ fn a_member_that_fails_leaves_the_others_alone() {
     world.peer(1).host.devices.iter().for_each(|device| device.inject(When::Now, Fault::LinkDown));
     _ = world.send(1, 100_000, 9).unwrap();
     world.exchange(&[0, 2], 100_000);
-    // This side hears of it from its own next request there.
+    // This side notices it at its own next request there.
     let begin = Instant::now();
     let failed = |member: &P2pMember| member.recv_failure().is_some();
     while !failed(world.hub.set.get(1).unwrap()) {

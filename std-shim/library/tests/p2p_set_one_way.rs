@@ -158,7 +158,8 @@ fn links_of_either_side_fail_all_members_and_come_back() {
     sets.remove_all();
 }
 
-/// Three quarters of 256 routes, one for each queue pair; but no more members than have numbers.
+/// Three quarters of 256 routes, one for each queue pair; but at most as many members as there are
+/// numbers.
 #[test]
 fn members_of_one_way_take_half_the_routes() {
     let ends = [End::Sender, End::Receiver];

@@ -1,4 +1,5 @@
-//! Messages through a progress thread: many producers, what waits, and ends, with real threads on the software NIC.
+//! Messages through a progress thread: many producers, what waits, and ends, with real threads on
+//! the software NIC.
 
 mod fixture;
 mod threads;
@@ -65,7 +66,7 @@ fn ten_thousand_messages_arrive_in_order_between_threads_that_each_have_a_handle
 fn two_threads_on_one_endpoint_each_keep_their_order() {
     const EACH: u32 = 1000;
     let world = World::new(2, &P2pBuilder::new());
-    // Each has tags, places and an order of its own; every receive has a buffer of each.
+    // Each has its own tags, places and order; every receive has a buffer of each.
     std::thread::scope(|scope| {
         for producer in 0..2_u32 {
             let world = &world;
@@ -107,7 +108,7 @@ fn messages_wait_for_their_buffers_and_pass_each_other_by_tag() {
         .collect();
     std::thread::sleep(Duration::from_millis(20));
     assert!(sent.iter_mut().all(|pending| pending.try_take().is_none()));
-    // In another order; those of a tag are told apart by their bytes.
+    // In another order; the bytes distinguish the messages of one tag.
     for (to, (tag, first)) in (8..).zip([(7, 2), (5, 0), (5, 3), (6, 1), (7, 5), (6, 4)]) {
         let offered = [(place(to), 100, tag)];
         let received = ended(world.far.offer(&mut receiver, &offered).unwrap()).unwrap();
@@ -204,7 +205,7 @@ fn what_arrived_is_flushed() {
         ended(send).unwrap();
         ended(receiver.flush(&received).unwrap()).unwrap();
     }
-    // Who was not built for it says so.
+    // An endpoint that was not built for flushes refuses them.
     let world = World::new(1, &P2pBuilder::new().rails(1));
     let mut sender = world.near.handle();
     let mut receiver = world.far.handle();
@@ -272,7 +273,7 @@ fn a_future_that_is_dropped_keeps_its_buffer_until_the_message_left() {
     let received = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
     assert_eq!(ended(received).unwrap().sizes(), [BYTES as u32]);
     assert!(world.far.bytes(0, BYTES).iter().all(|byte| *byte == 7));
-    // A slot that nobody asks about any more is another request's in the end.
+    // A slot that is not tested any more goes to another request in the end.
     let mut sender = world.near.handle();
     for _ in 0..3 * HANDLE_DEPTH {
         drop(submit(|| world.far.offer(&mut receiver, &[(0, 64, 1)])));
@@ -286,7 +287,8 @@ fn a_shutdown_brings_everything_back() {
     let world = World::with_patience(2, &P2pBuilder::new(), patience);
     let mut sender = world.near.handle();
     let mut receiver = world.far.handle();
-    // Some have buffers; one has none that fits; and receives wait, more than the engine takes at a time.
+    // Some have buffers; one has none that fits; and receives wait, more than the engine takes at a
+    // time.
     let offered: Vec<_> =
         (0..4).map(|_| world.far.offer(&mut receiver, &[(0, 64, 1)]).unwrap()).collect();
     let sent: Vec<_> = (0..4).map(|_| world.near.send(&mut sender, (0, 64, 1)).unwrap()).collect();

@@ -1,4 +1,5 @@
-//! Messages through a progress thread when peers, rails, devices and links fail, with real threads on the software NIC.
+//! Messages through a progress thread when peers, rails, devices and links fail, with real threads
+//! on the software NIC.
 
 mod fixture;
 mod threads;
@@ -62,7 +63,7 @@ fn a_peer_that_fails_gives_all_buffers_back() {
     // At once from now on.
     let late = ended(submit(|| world.near.send(&mut sender, (0, 8, 1))));
     assert!(matches!(late, Err(P2pError::Call(CallError::Failed(_)))), "{late:?}");
-    // The other end is told by its owner, who has another way to the peer.
+    // The owner of the other end, which has another way to the peer, fails it.
     world.far.thread.give_up(0);
     let failed = P2pError::Call(CallError::Failed(Failure::Owner));
     for pending in [second, third] {
@@ -88,7 +89,7 @@ fn a_device_that_goes_away_leaves_no_request_waiting() {
     assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
 }
 
-/// Carries what the members of both sides tell each other while `work` goes on.
+/// Carries the messages between the members of both sides while `work` goes on.
 fn while_carried(world: &World, work: impl FnOnce()) {
     let [near, far] = [&world.near, &world.far].map(|side| side.thread.link());
     let ends = AtomicBool::new(false);
@@ -203,7 +204,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     device.inject(When::Now, Fault::LinkDown);
     let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
     let send = world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap();
-    // What they say is lost.
+    // Their messages are lost.
     let begin = Instant::now();
     let mut lost = 0;
     while lost == 0 || begin.elapsed() < Duration::from_millis(100) {

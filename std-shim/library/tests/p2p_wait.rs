@@ -40,7 +40,7 @@ impl Side {
         handle.irecv(&[RecvBuffer { local, tag: 1, keys: &keys }]).unwrap()
     }
 
-    /// Carries what this side has to tell.
+    /// Carries this side's messages.
     fn tell(&self, to: &Self) {
         let (from, to) = (self.thread.link(), to.thread.link());
         while let Some((member, message)) = from.next_message() {

@@ -376,7 +376,7 @@ fn a_failure_reaches_every_handle_of_the_queue_pair_and_no_other() {
         world.devices[NEAR].inject(When::Now, Fault::LinkDown);
         let status = one.post_send(&world.write(2, 0, 64)).unwrap().wait().unwrap().status;
         assert_eq!(status, WcStatus::RETRY_EXC_ERR);
-        // What nobody would ever complete comes back too.
+        // Requests that would never complete come back too.
         assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
         for handle in [&mut one, &mut two] {
             let Some(EndpointError::Rail(error)) = handle.endpoint_error() else { panic!() };

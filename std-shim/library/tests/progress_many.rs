@@ -17,7 +17,8 @@ use std::collections::VecDeque;
 /// Bytes of a request.
 const PIECE: usize = 64;
 
-/// A thread with one virtual queue pair, connected to an endpoint that is kept, and where it writes.
+/// A thread with one virtual queue pair, connected to an endpoint that is kept, and where it
+/// writes.
 struct World {
     thread: ProgressThread,
     near: Host,
@@ -51,7 +52,8 @@ impl World {
     }
 }
 
-/// Hands all of them over, as many at a time as there is room for, and waits for all. Their names are their numbers.
+/// Hands all of them over, as many at a time as there is room for, and waits for all. Their names
+/// are their numbers.
 fn carry_out(handle: &mut Handle, wrs: &[SendWr<'_>]) {
     let mut pending = VecDeque::new();
     let (mut rest, mut ended) = (wrs, 0);
@@ -103,7 +105,7 @@ fn the_handle_takes_as_many_as_it_has_room_for() {
     let keys = world.keys();
     let wrs: Vec<_> = (0..HANDLE_DEPTH + 9).map(|number| world.write(number, &keys)).collect();
     let mut pending = Vec::new();
-    // The keys take a place in the ring that nobody may have taken them from yet.
+    // The keys take a place in the ring from which they may not have been taken yet.
     let error = handle.post_many(&wrs, &mut pending).unwrap_err();
     assert_eq!(error.error, SubmitError::Full);
     assert_eq!(pending.len(), error.submitted);
@@ -153,7 +155,7 @@ fn those_that_the_engine_refuses_do_not_hold_up_the_others() {
     }
 }
 
-/// A thread over a single rail whose driver does what `faults` says, and the hosts.
+/// A thread over a single rail whose driver has these faults, and the hosts.
 fn faulty(faults: &Faults) -> (Handle, [Host; 2], impl Sized) {
     let fabric = Fabric::threaded();
     let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 1, 6 * HANDLE_DEPTH * PIECE));

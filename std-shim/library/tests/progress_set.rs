@@ -164,7 +164,7 @@ fn many_queue_pairs_of_all_kinds() {
     assert!(set.qps().all(|qp| qp.first_error().is_none() && qp.unreported() == 0));
 }
 
-/// Writes until told to stop, and none may fail.
+/// Writes until the flag is set, and none may fail.
 fn keep_writing(world: &World, qp: usize, stop: &AtomicBool) {
     let mut handle = world.near.thread.handle(qp).unwrap();
     while !stop.load(Ordering::Relaxed) {
@@ -173,7 +173,7 @@ fn keep_writing(world: &World, qp: usize, stop: &AtomicBool) {
     assert_eq!(handle.endpoint_error(), None);
 }
 
-/// Sets what it holds when it is dropped, also by a panic, so that nobody goes on for ever.
+/// Sets what it holds when it is dropped, also by a panic, so that every thread ends.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {

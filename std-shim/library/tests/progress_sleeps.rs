@@ -1,5 +1,5 @@
-//! Progress threads that have only to wait for their peers use no processor. Alone in its process, whose
-//! progress threads it looks at.
+//! Progress threads that have only to wait for their peers use no processor. Alone in its process,
+//! whose progress threads it looks at.
 
 mod fixture;
 

@@ -1,5 +1,5 @@
-//! What programs ask of queue pairs and paths, and devices may not have: bytes inline, packets of exactly one size,
-//! long queues.
+//! What programs ask of queue pairs and paths, and devices may not have: bytes inline, packets of
+//! exactly one size, long queues.
 
 use polyrail::backend::{ConnectOptions, DeviceError, Mtu};
 use polyrail::chain::Chain;

@@ -1,4 +1,4 @@
-//! The cache of registrations, against a plain list of them, and where devices do not do as they are told.
+//! The cache of registrations, against a plain list of them, and over devices that refuse.
 
 mod recorded;
 
@@ -167,7 +167,7 @@ impl Model {
         self.trim();
     }
 
-    /// Drops what nobody uses and is too much.
+    /// Drops unused entries beyond the limit.
     fn trim(&mut self) {
         while self.is_over() {
             let idle = self.answering().filter(|one| !self.is_used(one));
@@ -360,7 +360,8 @@ fn threads_get_release_and_invalidate_at_once() {
     let rig = Rig::new(at_most(3, 1000));
     let work = |own: usize| {
         for round in 0..ROUNDS {
-            // Everybody shares the first half; of the second, each has a part of its own to invalidate.
+            // All threads share the first half; each has its own part of the second half to
+            // invalidate.
             let shared = rig.get(round % 16, 16, READABLE).unwrap();
             let start = BYTES / 2 + 8 * own;
             let held = rig.get(start, 1 + round % 8, READABLE).unwrap();

@@ -1,4 +1,5 @@
-//! Kinds of requests over endpoints: signals, requests that are reported when they are done, several at once.
+//! Kinds of requests over endpoints: signals, requests that are reported when they are done,
+//! several at once.
 
 mod fixture;
 
@@ -88,7 +89,8 @@ fn several_requests_are_posted_with_one_call_and_few_doorbells() {
     }
 }
 
-/// What a device takes is asked of it, and what an owner asks for is what the device is asked for at most.
+/// What a device takes is asked of it, and what an owner asks for is what the device is asked for
+/// at most.
 #[test]
 fn a_send_has_as_many_buffers_as_were_asked_for_and_the_device_takes() {
     for (asked, device_takes, granted) in [(None, 30, 4), (None, 2, 2), (Some(16), 30, 16)] {

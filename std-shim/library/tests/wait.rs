@@ -21,7 +21,7 @@ fn pair(builder: EndpointBuilder, devices: usize) -> [fixture::pair::Host; 2] {
     [a, b]
 }
 
-/// Waits until so many requests are reported.
+/// Waits until this many requests are reported.
 fn wait_for(endpoint: &mut Endpoint, count: usize) -> Vec<WcStatus> {
     let mut seen = Vec::new();
     while seen.len() < count {
@@ -83,7 +83,7 @@ fn what_was_made_to_be_polled_cannot_be_waited_for() {
     assert!(a.endpoint.completion_fd().is_none());
     assert_eq!(a.endpoint.wait(None, |_| ()).unwrap_err(), WaitError::NoChannel);
     assert_eq!(a.endpoint.poll_armed(|_| ()).unwrap_err(), WaitError::NoChannel);
-    // A set that one without a channel came to, on a device of its own.
+    // A set to which a member without a channel was added, on another device.
     let host = Host::new(&Fabric::threaded(), "host", 2, 64);
     let builder = EndpointBuilder::new().rails(1);
     let mut set =
@@ -130,7 +130,7 @@ fn completions_that_come_late_are_waited_for() {
     assert_eq!(wait_for(&mut a.endpoint, 1), [WcStatus::SUCCESS]);
 }
 
-/// Peers tell that rails failed, and nothing else wakes the one that waits.
+/// Only the peer's message about a rail that failed wakes the endpoint that waits.
 #[test]
 fn one_that_waits_heals() {
     let builder = EndpointBuilder::new().rail_failure(RailFailure::Reroute).completion_channel(0);
@@ -150,7 +150,8 @@ fn one_that_waits_heals() {
     }
 }
 
-/// A poll looks at a few virtual queue pairs only for what they have to report without a completion.
+/// A poll looks at a few virtual queue pairs only for what they have to report without a
+/// completion.
 #[test]
 fn a_set_with_many_members_waits_for_all_of_them() {
     let fabric = Fabric::threaded();

@@ -334,7 +334,8 @@ impl Long {
         command.args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"]);
         command.current_dir(&place.directory).stderr(Stdio::piped()).stdout(Stdio::piped());
         let dispose = move || {
-            // SAFETY: it may be called between fork and exec, and the disposition calls no function.
+            // SAFETY: it may be called between fork and exec, and the disposition calls no
+            // function.
             unsafe { libc::signal(libc::SIGHUP, disposition) };
             Ok(())
         };

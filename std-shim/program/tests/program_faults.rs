@@ -85,8 +85,8 @@ fn a_rail_that_falls_silent_is_found() {
     });
 }
 
-/// By default a failed link is given up after eight of these timeouts, half a second, before its rail is
-/// considered dead.
+/// By default a failed link is given up after eight of these timeouts, half a second, before its
+/// rail is considered dead.
 #[test]
 fn a_side_waits_for_acknowledgements_for_the_given_time() {
     let place = Place::with_source(1 << 20);
@@ -162,7 +162,7 @@ fn a_fault_takes_all_rails_of_its_device() {
     assert!(rail == "1" || rail == "3", "{rail}");
 }
 
-/// Copies with faults, which it survives, and returns what it said of rails.
+/// Copies with faults, which it survives, and returns its lines about rails.
 fn survive(scheme: &str, faults: &[&str]) -> Vec<String> {
     let place = Place::with_source(6 << 20);
     let faults = faults.iter().flat_map(|fault| ["--fault", *fault]);
@@ -204,7 +204,7 @@ fn a_copy_survives_faults_and_reports_what_it_did() {
                 });
             }
         }
-        // Nobody is told of what arrives on data rails.
+        // Arrivals on data rails notify no receiver.
         scope.spawn(|| survive("spray", &["1:300K:gone"]));
         scope.spawn(|| survive("spray", &["far.2:300K:gone"]));
     });

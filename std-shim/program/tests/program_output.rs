@@ -131,7 +131,7 @@ fn a_picture_appears_when_it_is_complete() {
     assert_failure(&output, 5, &["cannot write /dev/full: No space left"]);
 }
 
-/// Runs an endless copy for a while, on a terminal of its own or without any, and returns its output.
+/// Runs an endless copy for a while, on its own terminal or without any, and returns its output.
 fn copy_for_a_while(terminal: bool) -> Output {
     let place = Place::new();
     File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();

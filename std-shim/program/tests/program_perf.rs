@@ -96,7 +96,7 @@ fn perf_measures_atomics_inline_packets_and_long_windows() {
     assert_success(&output);
 }
 
-/// Each with the words that say what to do instead.
+/// Each with the words that name the remedy.
 #[test]
 fn what_cannot_be_measured_is_refused_in_words() {
     let place = Place::new();

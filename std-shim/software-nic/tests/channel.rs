@@ -1,4 +1,4 @@
-//! Completion channels: whoever waits is told.
+//! Completion channels wake the threads that wait.
 
 mod support;
 

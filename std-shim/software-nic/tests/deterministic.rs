@@ -130,8 +130,8 @@ fn waiting_is_a_step_that_moves_time() {
     assert!(history.iter().any(outcome(TurnOutcome::Failed(WcStatus::RNR_RETRY_EXC_ERR))));
 }
 
-/// Reads 8 bytes from the peer and writes them back elsewhere, from the same local buffer; returns what
-/// arrived there.
+/// Reads 8 bytes from the peer and writes them back elsewhere, from the same local buffer; returns
+/// what arrived there.
 fn read_then_write_back(seed: u64, flags: SendFlags) -> Vec<u8> {
     let mut pair = Pair::deterministic(seed);
     pair.b.buffer.fill(0, 8, 9);

@@ -13,8 +13,8 @@ use support::*;
 
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
 
-/// `a` fails with `status`; what follows is flushed; `b` ends in `state`, and its two receives with the
-/// statuses in `receives`, if any.
+/// `a` fails with `status`; what follows is flushed; `b` ends in `state`, and its two receives with
+/// the statuses in `receives`, if any.
 fn fails(
     bad: impl Fn(&mut Pair) -> SendRequest,
     status: WcStatus,
@@ -411,7 +411,8 @@ fn a_receive_queue_that_is_full_refuses() {
     assert_eq!(pair.b.recv(3, nothing()), Ok(()));
 }
 
-/// A pair with room for many receives, of which `b` has posted 40 that are numbered from 0, and `a` has used one.
+/// A pair with room for many receives, of which `b` has posted 40 that are numbered from 0, and `a`
+/// has used one.
 fn with_receives_at_hand() -> Pair {
     let cap = QpCap { max_recv_wr: 64, ..QpCap::default() };
     let mut pair = Pair::with(Fabric::threaded(), cap, &impatient());

@@ -204,7 +204,8 @@ fn the_end_comes_behind_completions_that_do_not_show_yet() {
     assert!(shared.is_over());
 }
 
-/// After the word and a poll that finds less than it might, nothing ever comes, whatever comes in between.
+/// After the word and a poll that finds less than it might, nothing ever comes, whatever comes in
+/// between.
 #[test]
 fn after_the_word_nothing_comes() {
     for seed in 0..500 {

@@ -323,7 +323,7 @@ fn sqd_still_serves_the_peer() {
     assert_all_success(&pair.settle().0);
 }
 
-/// Queues that take one buffer take a list that has no more.
+/// Queues that take one buffer take a list of one.
 #[test]
 fn a_list_of_one_buffer_is_that_buffer() {
     let cap = QpCap { max_send_sge: 1, max_recv_sge: 1, ..QpCap::default() };

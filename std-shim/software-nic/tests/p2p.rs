@@ -1,4 +1,5 @@
-//! The engine's p2p protocol over these devices: two ends over two rails, one of which loses its link.
+//! The engine's p2p protocol over these devices: two ends over two rails, one of which loses its
+//! link.
 
 use polyrail_core::hardware::{CompletionQueue as _, QueuePair as _};
 use polyrail_core::p2p::{

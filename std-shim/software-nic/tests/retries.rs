@@ -153,7 +153,7 @@ fn timeout_0_waits_until_the_queue_pair_is_moved_to_err() {
     }
 }
 
-/// Nothing is gained by letting the time pass: the sender is told when there is something to receive into.
+/// Letting the time pass gains nothing, because the sender is woken when a receive is posted.
 #[test]
 fn a_sender_that_never_gives_up_goes_on_when_a_receive_is_posted() {
     // The longest that there is: 655 ms.

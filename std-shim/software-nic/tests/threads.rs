@@ -1,4 +1,4 @@
-//! The threaded way to run: both sides at once, everything intact, nobody stuck.
+//! The threaded way to run: both sides at once, everything intact, nothing stuck.
 
 mod support;
 
@@ -11,7 +11,7 @@ const MESSAGE: u32 = 16 * 1024;
 const MESSAGES: u64 = 512;
 const SLOTS: u64 = 16;
 
-/// What one end knows of the other.
+/// What one end needs of the other.
 #[derive(Clone, Copy)]
 struct Far {
     addr: u64,
@@ -123,8 +123,8 @@ fn deregistering_while_the_peer_writes_fails_requests_and_nothing_else() {
     });
 }
 
-/// Posts receives until the queue pair fails; returns the completions, when nothing more comes, and how many
-/// receives were taken.
+/// Posts receives until the queue pair fails; returns the completions, when nothing more comes, and
+/// how many receives were taken.
 fn post_until_failed(
     mut side: Side,
     both_failed: &Barrier,

@@ -10,7 +10,7 @@ pub(crate) enum Block {
     Words(Rc<[AtomicU64]>),
     /// Bytes.
     Bytes(Rc<[AtomicU8]>),
-    /// So many bytes at this address that nobody looks at: for lengths that no test can hold.
+    /// This many bytes at this address without contents: for lengths that no test can hold.
     Phantom(u64, u64),
 }
 

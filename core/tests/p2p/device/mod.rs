@@ -41,7 +41,7 @@ struct Qp {
     limits: QpLimits,
     sends: VecDeque<Sent>,
     is_error: bool,
-    /// Its driver does not say yet that it takes no receive any more.
+    /// Its driver does not report yet that no further receive can complete.
     holds_word: bool,
     said_word: bool,
     /// Completions that appear when its driver gives its word.

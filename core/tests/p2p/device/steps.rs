@@ -122,7 +122,7 @@ impl Fabric {
         (0..commits).for_each(|_| self.refuse_receives(srq, 0, Refusal::QueueFull));
     }
 
-    /// A queue pair is no more: it executes nothing, and completes nothing.
+    /// A queue pair is destroyed: it executes nothing, and completes nothing.
     pub(crate) fn kill(&self, at: usize) {
         let qp = &mut self.0.borrow_mut().qps[at];
         (qp.is_error, qp.said_word) = (true, true);

@@ -99,7 +99,7 @@ fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_reported() {
         rig.carry();
     }
     assert_eq!(rig.sender().queue_pair_state(0), DOWN);
-    // All come at once, and nobody polls.
+    // All come at once, and no end polls.
     rig.fabric.run_only(rig.near(1));
     assert_eq!(rig.fabric.rnr(), 0);
     rig.recover();
@@ -126,8 +126,8 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
     rig.assert_done(handles);
 }
 
-/// An owner may sleep when no target wants a poll: one that holds a fence back for receives wants
-/// one, since nothing else has the driver asked again.
+/// An owner may sleep when no target needs a poll. A receiver that holds a fence back for receives
+/// needs one, since nothing else makes it ask the driver again.
 #[test]
 fn a_receiver_that_holds_a_fence_back_needs_polls() {
     let (mut rig, _) = just_enough();
@@ -185,7 +185,7 @@ fn a_moved_immediate_of_a_rail_that_is_not_fenced_is_refused() {
     assert_eq!(rig.receiver().failure(), Some(&Failure::Protocol(error)));
 }
 
-/// Whatever still comes of a queue pair that was given up, the peer was told another number.
+/// Whatever still comes of a queue pair that was given up, the peer has another count.
 #[test]
 fn completions_of_a_queue_pair_that_was_lost_are_not_looked_at() {
     let (mut rig, send, recv) = under_way();

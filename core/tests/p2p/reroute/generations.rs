@@ -1,4 +1,5 @@
-//! One end is a queue pair ahead: what it tells of the next one says what became of the one before.
+//! One end is one queue pair ahead: its messages about the next one state what became of the
+//! previous one.
 
 use super::{arrives, under_way};
 use crate::rig::{Connection, Rig, Setup};
@@ -11,7 +12,7 @@ const FENCED: Option<(RailState, u16)> = Some((RailState::Fenced, 0));
 /// The place whose queue pairs fail.
 const PLACE: usize = 2;
 
-/// What the end that is ahead tells last.
+/// The last message of the end that is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Newest {
     Failed,
@@ -22,7 +23,8 @@ enum Newest {
 const ALL: [Newest; 3] = [Newest::Failed, Newest::Fenced, Newest::Ready];
 
 /// The receiver's queue pair of the next generation is there, and perhaps failed, before the sender
-/// heard that the one before is Fenced at the receiver: it hears of the next one only.
+/// received that the previous one is Fenced at the receiver: it receives only messages about the
+/// next one.
 fn receiver_is_ahead(rig: &mut Rig, newest: Newest) {
     assert!(rig.sender().fail_queue_pair(PLACE));
     rig.settle();
@@ -44,7 +46,7 @@ fn receiver_is_ahead(rig: &mut Rig, newest: Newest) {
     }
 }
 
-/// Carries what the sender tells.
+/// Carries the sender's messages.
 fn carry_there(rig: &mut Rig) {
     let Connection { sender, receiver, .. } = &mut rig.connections[0];
     while let Some(control) = sender.next_control() {
@@ -52,7 +54,7 @@ fn carry_there(rig: &mut Rig) {
     }
 }
 
-/// Carries what the receiver tells.
+/// Carries the receiver's messages.
 fn carry_back(rig: &mut Rig) {
     let Connection { sender, receiver, .. } = &mut rig.connections[0];
     while let Some(control) = receiver.next_control() {
@@ -167,7 +169,7 @@ fn events_come_in_order_when_the_next_generation_is_adopted() {
 }
 
 /// A message that lost a share to a failure that it may be the cause of is blamed for it, whichever
-/// generation the peer tells of.
+/// generation the peer reports.
 #[test]
 fn a_failure_is_blamed_on_its_messages_though_a_message_of_the_next_generation_came() {
     let mut rig = Setup::rerouting(2).rig();
@@ -208,7 +210,7 @@ fn a_failure_is_blamed_on_its_messages_though_a_message_of_the_next_generation_c
     assert_eq!(rounds, 5, "twice as many as there are rails, and one more");
 }
 
-/// What is written again is told of once: of the queue pair that had it, not of the one that was
+/// What is written again counts once: for the queue pair that had it, not for the one that was
 /// never there.
 #[test]
 fn entries_that_are_written_again_count_once() {

@@ -1,4 +1,4 @@
-//! How queue pairs fail and return at both ends, whoever says so.
+//! How queue pairs fail and return at both ends, whichever end reports it.
 
 use super::{DOWN, arrives, under_way};
 use crate::rig::Setup;
@@ -85,7 +85,7 @@ fn fewer_rails_than_there_must_be_fail_the_connection() {
 fn the_link_of_the_ends_breaks_and_both_send_everything_again() {
     let (mut rig, send, recv) = under_way();
     rig.sender().fail_queue_pair(1);
-    // Whatever is told is lost.
+    // Every message is lost.
     for _ in 0..5 {
         while rig.sender().next_control().is_some() {}
         while rig.receiver().next_control().is_some() {}

@@ -161,7 +161,7 @@ fn the_leaders_record_is_lost_and_comes_with_the_moved_share() {
     }
 }
 
-/// The better answer: the receiver's device dies with completions that nobody had taken.
+/// The better answer: the receiver's device dies with completions that were not taken.
 #[test]
 fn acknowledged_shares_whose_completions_were_lost_are_signaled_again_without_payload() {
     let mut rig = Setup::rerouting(2).rig();

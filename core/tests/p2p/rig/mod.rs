@@ -37,7 +37,7 @@ pub(crate) struct Setup {
     pub(crate) rails: u8,
     /// Queue pairs of each rail.
     pub(crate) each: usize,
-    /// Rails are on so many devices, in turn.
+    /// Rails are on this many devices, in turn.
     pub(crate) devices: u8,
     pub(crate) max_msg_size: u32,
     /// What the sender's ports take, if that is less.
@@ -114,7 +114,7 @@ pub(crate) struct Rig {
     pub(crate) srqs: Vec<TestSrq>,
     /// What NICs count is what is there.
     pub(crate) counts_pools: bool,
-    /// Completions that nobody wanted: at the sender's, at the receiver's.
+    /// Foreign completions: at the sender's, at the receiver's.
     pub(crate) foreign: [Vec<Event>; 2],
 }
 
@@ -238,7 +238,7 @@ impl Rig {
         self.memory(Block::Bytes(target), FAR)
     }
 
-    /// Memory of both that nobody looks at.
+    /// Memory of both ends without contents.
     pub(crate) fn phantoms(&self, bytes: u64) -> [Memory; 2] {
         [0, FAR].map(|first| self.memory(Block::Phantom(1 << 40, bytes), first))
     }

@@ -1,4 +1,4 @@
-//! Both ends poll and tell each other what they have to, until nothing happens any more; what must
+//! Both ends poll and exchange their messages until nothing happens any more; what must
 //! hold then.
 
 use super::{Connection, Rig};

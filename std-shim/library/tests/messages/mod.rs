@@ -132,7 +132,7 @@ impl Pair {
         self.sent(send).unwrap();
     }
 
-    /// Carries what the ends have to tell each other, as text.
+    /// Carries the messages between the ends, as text.
     pub fn carry(&mut self) {
         let through = |message: P2pMessage| {
             let text = message.to_json();
@@ -165,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// Sends a pattern of so many bytes into a buffer of `capacity`, and checks what arrives.
+    /// Sends a pattern of `length` bytes into a buffer of `capacity`, and checks what arrives.
     pub fn exchange(&mut self, length: u32, capacity: u32) {
         let pattern: Vec<u8> =
             (0..length).map(|at| (at.wrapping_mul(length | 1) >> 5) as u8).collect();

@@ -171,7 +171,8 @@ impl Domain for Recorded {
         Ok(self.record(self.domain.create_qp_with_srq(cq, srq, cap)?))
     }
 
-    /// Completion queues of the software NIC stay with their owner, and so does what is made on them.
+    /// Completion queues of the software NIC stay with their owner, and so does what is made on
+    /// them.
     fn make_aside<T: Send + 'static>(
         &self,
         (cq, srq): (&Self::Cq, Option<&Self::Srq>),

@@ -64,7 +64,8 @@ impl World {
         Self::with_patience(devices, builder, LONG)
     }
 
-    /// Shutdowns wait that long. The far thread sleeps on completion channels, the near one for naps.
+    /// Shutdowns wait that long. The far thread sleeps on completion channels, the near one for
+    /// naps.
     pub fn with_patience(devices: usize, builder: &P2pBuilder, patience: Duration) -> Self {
         let fabric = Fabric::threaded();
         let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, devices, BYTES));

@@ -41,7 +41,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: it is a child of this process, which nobody else waits for.
+        // SAFETY: it is a child of this process, and nothing else waits for it.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -54,7 +54,7 @@ fn ticks() -> u64 {
     let is_it = |task: &fs::DirEntry| {
         fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "polyrail-care\n")
     };
-    // It says its name itself, once it runs.
+    // The thread sets its name itself, once it runs.
     let task =
         until("the thread", || fs::read_dir("/proc/self/task").unwrap().flatten().find(is_it));
     let state = fs::read_to_string(task.path().join("stat")).unwrap();
@@ -105,7 +105,7 @@ fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
     pair.send_through(&mut from, &mut to, 1000);
     let child = Child::new(&[]);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
-    // What is offered has arrived: nothing is under way whose failure would tell.
+    // What is offered has arrived: nothing is under way whose failure would show it.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(300) {
         assert_eq!(pair.test(receive), None);

@@ -1,4 +1,5 @@
-//! Symbols of a library that it does not export: NCCL's own tables and loaders, which the wheel's library still names.
+//! Symbols of a library that it does not export: NCCL's own tables and loaders, which the wheel's
+//! library still names.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -159,7 +159,7 @@ fn a_request_is_there_until_its_completions_are_in(plugin: &Plugin) {
     }
 }
 
-/// A send is there for as long as nobody acknowledges it, though its bytes have arrived.
+/// A send is there as long as it is not acknowledged, though its bytes have arrived.
 fn a_send_waits_for_its_acknowledgement(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1000);
@@ -179,8 +179,8 @@ fn a_send_waits_for_its_acknowledgement(plugin: &Plugin) {
     pair.close();
 }
 
-/// The entry of a receive of eight buffers is cut in the middle by a link that goes down: isend says "not now", at once,
-/// for as long as the rest does not come.
+/// The entry of a receive of eight buffers is cut in the middle by a link that goes down: isend
+/// says "not now", at once, for as long as the rest does not come.
 fn the_rest_of_an_entry_is_not_waited_for(plugin: &Plugin) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
@@ -278,7 +278,7 @@ fn a_peer_that_has_ended_ends_requests(plugin: &Plugin) {
     }
 }
 
-/// Nothing is under way: a send that is to be called again would be for ever.
+/// Nothing is under way: a send that returns "not now" would do so forever.
 fn a_peer_that_has_ended_takes_no_message(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(100);
@@ -303,7 +303,7 @@ impl Cutting<'_> {
     fn mend(&mut self) {
         let Some((device, ..)) = self.cut.take() else { return };
         self.plugin.fault(device, 0, 1);
-        // The rail comes back, at both ends, though nobody calls. Before that there is but one.
+        // The rail comes back at both ends without any call. Before that there is only one.
         let is_back = || (count_logged("is back") == count_logged(" failed")).then_some(());
         until("a rail that is back", is_back);
     }
@@ -363,7 +363,7 @@ fn a_device_that_goes_costs_no_message(plugin: &Plugin) {
     pair.close();
 }
 
-/// A share is lost after the sender's own calls have ended: nobody but the plugin itself polls for it.
+/// A share is lost after the sender's own calls have ended: only the plugin itself polls for it.
 fn an_idle_end_helps_its_peer(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1 << 20);
@@ -398,7 +398,7 @@ fn without_healing_a_rail_ends_the_connection(plugin: &Plugin) {
     assert_eq!(until("an error", || at_once(|| pair.table.test(send)).err()), REMOTE);
     assert!(logged()[0].contains("rail"));
     assert_eq!(pair.table.close_send(pair.send), 0);
-    // Its peer hears that it has ended.
+    // Its peer is notified that it has ended.
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
 }

@@ -51,7 +51,7 @@ fn flushes_wait_for_room_and_calls_do_not(plugin: &Plugin) {
     for device in ["s2", "s3"] {
         plugin.fault(device, 0, 6);
     }
-    // The last ones first: none waits for what nobody tests.
+    // The last ones first: none waits for a flush that is not tested.
     for flush in flushes.into_iter().rev() {
         until("a flush", || pair.test(flush));
     }

@@ -1,4 +1,5 @@
-//! What is done a thousand times, and undone, leaves nothing: file descriptors, threads, mappings and memory are counted.
+//! What is done a thousand times, and undone, leaves nothing: file descriptors, threads, mappings
+//! and memory are counted.
 
 use crate::ranks::{LOGGER, Memory, PATIENCE, Pair, logged, until};
 use crate::table::{HANDLE, Pointer, Status};
@@ -71,7 +72,8 @@ fn leaves_nothing(what: &str, mut round: impl FnMut(usize)) {
     let is_left = |after: &Held| {
         after.files != before.files
             || after.threads > before.threads
-            // Stacks of threads are kept for those that come: there may have been more at once than before.
+            // Stacks of threads are kept for those that come: there may have been more at once than
+            // before.
             || after.mappings >= before.mappings + 10
             // Half of the least that could be left each time: 16 bytes, or a page.
             || after.bytes >= before.bytes + ROUNDS * 16 / 2
@@ -117,7 +119,8 @@ fn communicators_leave_nothing(plugin: &Plugin) {
     leaves_nothing("a communicator", |_| {
         let context = table.init(LOGGER, 7).unwrap();
         table.make_v_device(&[1, 3, 0]).unwrap();
-        // What is left open ends with it: who listens, a connection under way, and one that is made.
+        // What is left open ends with it: who listens, a connection under way, and one that is
+        // made.
         let mut handle = [0u8; HANDLE];
         table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
         table.connect(context, 1, handle.as_mut_ptr().cast()).unwrap();

@@ -1,9 +1,10 @@
-//! Drives every table of the built plugin as NCCL does: two ranks in this process, over NICs in memory.
+//! Drives every table of the built plugin as NCCL does: two ranks in this process, over NICs in
+//! memory.
 //!
 //!     cargo test -p polyrail-nccl --features test-hooks --test plugin [-- NAME...]
 //!
-//! Each test runs in a process of its own, since settings are the environment's, and one that hangs fails. With TELL
-//! in the environment, what the plugin logs is shown.
+//! Each test runs in its own process, because settings are environment variables, and a test that
+//! hangs fails. With TELL in the environment, what the plugin logs is shown.
 
 mod care;
 mod elf;
@@ -93,8 +94,8 @@ impl Plugin {
         unsafe { Table::new(table.into_raw().into_raw(), version) }
     }
 
-    /// Something happens to a software NIC: 0 its link goes down, 1 it comes up, 2 the device is gone, 3 it loses
-    /// acknowledgements, 4 it does not any more.
+    /// Something happens to a software NIC: 0 its link goes down, 1 it comes up, 2 the device is
+    /// gone, 3 it loses acknowledgements, 4 it does not any more.
     pub(crate) fn fault(&self, device: &str, after_bytes: u64, fault: c_int) {
         type Fault = unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int;
         let name = CString::new(device).unwrap();
@@ -158,7 +159,7 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a test in a process of its own.
+/// Runs a test in its own process.
 fn run(case: &Case) -> Result<(), String> {
     let mut command = Command::new(env::current_exe().unwrap());
     for (name, _) in

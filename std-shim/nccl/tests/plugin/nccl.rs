@@ -1,5 +1,5 @@
-//! NCCL's own loader, of the library that its wheel has, takes every table; and what it makes of the older ones moves
-//! messages.
+//! NCCL's own loader, of the library that its wheel has, takes every table; and what it makes of
+//! the older ones moves messages.
 
 use crate::elf::Symbols;
 use crate::ranks::{LOGGER, Pair};

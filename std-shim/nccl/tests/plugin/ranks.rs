@@ -1,4 +1,5 @@
-//! Two ranks and a connection between them, as NCCL's proxies drive it: every call again until it says something else.
+//! Two ranks and a connection between them, as NCCL's proxies drive it: every call is repeated
+//! until its result changes.
 
 use crate::table::{HANDLE, Logger, Pointer, Status, Table};
 use std::ffi::{CStr, c_char, c_int, c_ulong};
@@ -13,7 +14,7 @@ pub(crate) const AT_ONCE: Duration = Duration::from_secs(2);
 
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A logger, as NCCL's, that keeps what it is told.
+/// A logger, as NCCL's, that keeps every line.
 pub(crate) extern "C" fn logger(
     level: c_int,
     _: c_ulong,
@@ -172,7 +173,8 @@ impl Pair {
         done.unwrap_or_else(|status| panic!("test: {status}, {:?}", logged()))
     }
 
-    /// Sends so many bytes from the beginning of one memory to that of the other, to the end.
+    /// Sends this many bytes from the start of one memory to the start of the other, until both are
+    /// done.
     pub(crate) fn send_through(&self, from: &mut Memory, to: &mut Memory, bytes: usize) {
         let whole = to.bytes.len();
         let receive = until("irecv", || self.irecv(&[(to.at(0), whole, 1, to.handle)]));

@@ -1,4 +1,4 @@
-//! Links that break: they are made anew, and no message is lost, nor what rails need to come back.
+//! Links that break are reconnected: no message is lost, and rails still come back.
 
 use crate::random::Random;
 use crate::ranks::{
@@ -30,14 +30,15 @@ cases! {
     silent_strangers_keep_no_peer_out: &[("POLYRAIL_INTERFACE", "lo")],
 }
 
-/// So often. The sender says so last, and once; the receiver also of a link that the sender has given up by then, which
-/// may be on a slow machine.
+/// Returns something once links were reconnected this many times. Only the sender's lines count,
+/// one for each: a receiver may also log a link that the sender had given up, on a slow machine.
 fn reconnected(times: usize) -> Option<()> {
     let is_so = |line: &str| line.contains("Sender on") && line.ends_with("the link is made anew");
     (count_lines(is_so) == times).then_some(())
 }
 
-/// Whether all rails that failed are in service again, at both ends. One may fail several times before it is.
+/// Whether all rails that failed are in service again, at both ends. One may fail several times
+/// before it is.
 fn are_back() -> bool {
     ["s0", "s1", "s2", "s3"].iter().all(|nic| {
         let rail = format!("a rail on {nic} ");
@@ -98,7 +99,7 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
     }
 }
 
-/// A rail fails, and what its two ends tell each other of it is on a link over which nothing comes: that breaks then.
+/// A rail fails while its two ends' messages about it are on a silent link, which then breaks.
 fn what_is_lost_with_a_link_is_sent_again(plugin: &Plugin) {
     const BYTES: usize = 1 << 20;
     let pair = merged(plugin);
@@ -150,14 +151,15 @@ fn a_link_is_reconnected_while_no_call_is_made(plugin: &Plugin) {
     let send = until("isend", || pair.isend((from.at(0), 1000), 1, from.handle));
     until("a send", || pair.test(send));
     assert_eq!(until("a receive", || pair.test(receive))[0], 1000);
-    // That the peer has ended is heard by the new link, too.
+    // The new link also reports that the peer has ended.
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     assert_eq!(pair.table.close_send(pair.send), 0);
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
 }
 
-/// What comes over the link is dropped unanswered, as by a network that is out of order: a new one is not.
+/// What comes over the link is dropped unanswered, as by a network that is out of order: a new one
+/// is not.
 fn a_link_that_is_silent_is_reconnected(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1000);
@@ -173,8 +175,8 @@ fn a_link_that_is_silent_is_reconnected(plugin: &Plugin) {
     pair.close();
 }
 
-/// Nothing is under way on the rails, and whatever comes by TCP is dropped unanswered, as it is by a host that has lost
-/// its power.
+/// Nothing is under way on the rails, and whatever comes by TCP is dropped unanswered, as it is by
+/// a host that has lost its power.
 fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
     let pair = merged(plugin);
     let [mut from, mut to] = pair.memories(1000);
@@ -206,7 +208,7 @@ fn a_link_that_breaks_before_it_is_accepted_is_reconnected(plugin: &Plugin) {
     let send = until("connect", connect);
     reset(link);
     until("a link that is broken", || (count_logged("the link broke") == 1).then_some(()));
-    // It is told that there is no such connection.
+    // The answer is that there is no such connection.
     thread::sleep(Duration::from_millis(300));
     let recv = until("accept", accept);
     until("a link", || reconnected(1));
@@ -218,7 +220,7 @@ fn a_link_that_breaks_before_it_is_accepted_is_reconnected(plugin: &Plugin) {
     assert_eq!(table.close_listen(listener), 0);
 }
 
-/// One end is closed while the link is away: the other one hears of it all the same.
+/// One end is closed while the link is away: the other one is notified all the same.
 fn a_connection_that_is_closed_is_not_found_again(plugin: &Plugin) {
     for is_sender in [true, false] {
         logged();
@@ -234,7 +236,7 @@ fn a_connection_that_is_closed_is_not_found_again(plugin: &Plugin) {
             assert_eq!(table.close_recv(pair.recv), 0);
         } else {
             assert_eq!(table.close_recv(pair.recv), 0);
-            // A message that nobody takes.
+            // A message that is never received.
             let data = (from.at(0), 1000);
             let send = || at_once(|| table.isend(pair.send, data, 1, from.handle));
             let sent = until("a send, or an error", || match send() {
@@ -288,7 +290,7 @@ fn strangers_at_the_listener_disturb_no_connection(plugin: &Plugin) {
     reset(links()[0]);
     until("a link", || reconnected(1));
     pair.send_through(&mut from, &mut to, 1000);
-    // The door is the same for who comes later, and is nobody else's.
+    // The listener is the same for later connections, and no other is opened.
     let later = Pair::new(table, context, 0, 1);
     assert_eq!(listening(), [door]);
     pair.close();

@@ -17,7 +17,7 @@ pub(crate) fn sockets() -> Vec<c_int> {
         .collect()
 }
 
-/// Whether somebody listens at it. None if it was closed meanwhile: the plugin has a thread of its own.
+/// Whether it is a listener. None if it was closed meanwhile: the plugin has its own thread.
 fn listens(socket: c_int) -> Option<bool> {
     let (mut value, mut length) = (0, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: there is room for a number.
@@ -50,7 +50,7 @@ pub(crate) fn listening() -> Vec<u16> {
     sockets().into_iter().filter(|socket| listens(*socket) == Some(true)).filter_map(port).collect()
 }
 
-/// A link is reset: both ends hear of it.
+/// A link is reset: both ends notice it.
 pub(crate) fn reset(link: c_int) {
     let nowhere =
         libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 /// Bytes of the longest message.
 const LONGEST: usize = 300_000;
 
-/// Bytes on either side: a buffer for each of so many receives of eight.
+/// Bytes on either side: a buffer for each of this many receives of eight.
 const UNDER_WAY: usize = 32;
 
 /// What one rank sends to the buffers of one receive of the other.
@@ -58,7 +58,7 @@ fn message(random: &mut Random, place: usize) -> Message {
     Message { parts, order, place, sends: Vec::new(), receive: None }
 }
 
-/// Sends so many messages, and checks all of them.
+/// Sends this many messages, and checks all of them.
 pub(crate) fn run(pair: &Pair, messages: usize, seed: u64, meanwhile: &mut dyn Meanwhile) {
     let mut random = Random(seed);
     let stride = 8 * LONGEST;

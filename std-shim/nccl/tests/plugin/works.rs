@@ -124,7 +124,8 @@ fn devices_are_merged(plugin: &Plugin) {
         }
         assert_eq!(logged().len(), 8);
         assert_eq!(table.devices(), Ok(6));
-        // Where there are communicators, merging is their affair: once there are none, NCCL counts NICs again.
+        // Where there are communicators, merging is their affair: once there are none, NCCL counts
+        // NICs again.
         assert_eq!(table.finalize(context), 0);
         let again = table.init(LOGGER, -1).unwrap();
         assert_eq!(table.devices(), Ok(if version >= 11 { 4 } else { 6 }));
@@ -275,7 +276,8 @@ fn threads_share_a_connection(plugin: &Plugin) {
     pair.close();
 }
 
-/// NCCL's AllGather with buffers of its user passes addresses beyond their registration, and no bytes.
+/// NCCL's AllGather with buffers of its user passes addresses beyond their registration, and no
+/// bytes.
 fn messages_of_no_bytes_may_lie_anywhere(plugin: &Plugin) {
     for version in VERSIONS {
         let table = plugin.table(version);
@@ -301,7 +303,7 @@ fn messages_of_no_bytes_may_lie_anywhere(plugin: &Plugin) {
     }
 }
 
-/// Their array has no more places: what reads as many as are counted must not read behind it.
+/// Their array has four places: a reader of as many as are counted must not read behind it.
 fn older_versions_see_four_parts_of_a_device_of_eight(plugin: &Plugin) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
@@ -345,7 +347,8 @@ fn what_a_communicator_left_ends_with_it(plugin: &Plugin) {
     assert_eq!(table.finalize(again), 0);
 }
 
-/// NCCL 2.24 and 2.25 count devices once in a process: init is called again, and makeVDevice is not.
+/// NCCL 2.24 and 2.25 count devices once in a process: init is called again, and makeVDevice is
+/// not.
 fn what_older_versions_merged_stays(plugin: &Plugin) {
     for version in [9, 10] {
         let table = plugin.table(version);

@@ -118,8 +118,8 @@ pub fn assert_failure(output: &Output, code: i32, words: &[&str]) {
     assert_message(output, &stderr(output), code, words);
 }
 
-/// Asserts a failure after faults on request: lines on stderr tell of these, and the last of the failure.
-/// Returns the former.
+/// Asserts a failure after faults on request: lines on stderr report these, and the last line
+/// reports the failure. Returns the former.
 #[track_caller]
 pub fn assert_failure_by_fault(output: &Output, code: i32, words: &[&str]) -> Vec<String> {
     let (message, faults) = split_faults(output);
@@ -128,7 +128,7 @@ pub fn assert_failure_by_fault(output: &Output, code: i32, words: &[&str]) -> Ve
     faults
 }
 
-/// Returns what stderr says apart from faults, and the lines that tell of faults that began and ended.
+/// Returns stderr without its lines about faults that began and ended, and these lines.
 pub fn split_faults(output: &Output) -> (String, Vec<String>) {
     let said = stderr(output);
     let lines = said.lines().map(|line| format!("{line}\n"));

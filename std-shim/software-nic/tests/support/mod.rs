@@ -198,7 +198,8 @@ impl Pair {
         self.request(wr_id, Opcode::RdmaWrite, offset, length)
     }
 
-    /// Polls or steps both sides until nothing comes any more; returns what `a` got and what `b` got.
+    /// Polls or steps both sides until nothing comes any more; returns what `a` got and what `b`
+    /// got.
     pub fn settle(&mut self) -> (Vec<Completion>, Vec<Completion>) {
         let mut a = Vec::new();
         let mut b = Vec::new();
@@ -224,7 +225,7 @@ pub fn impatient_both_ways(test: impl Fn(Pair)) {
     (0..8).for_each(|seed| test(Pair::deterministic(seed)));
 }
 
-/// A buffer that nobody touches: a key and length for requests that must fail before access.
+/// A buffer that is never touched: a key and length for requests that must fail before access.
 pub fn wild(side: &Side, length: u32, lkey: u32) -> Sge {
     side.buffer.local(0, length).sge(lkey)
 }

@@ -1,4 +1,4 @@
-//! The plugin begins and ends, and tells of its devices.
+//! The plugin begins and ends, and describes its devices.
 
 use super::{Logger, Pointer, Properties, Status, Table, call};
 use std::ffi::{CStr, c_char, c_int};

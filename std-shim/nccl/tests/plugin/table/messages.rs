@@ -101,7 +101,8 @@ impl Table {
         if status == 0 { Ok(request) } else { Err(status) }
     }
 
-    /// The request, null for "not now". With `optional`, nobody waits for the completion.
+    /// The request, null for "not now". With `optional`, the caller does not wait for the
+    /// completion.
     pub(crate) fn irecv(
         &self,
         connection: Pointer,
@@ -206,7 +207,7 @@ impl Table {
         if status == 0 { Ok(request) } else { Err(status) }
     }
 
-    /// The sizes, if it is done; -1 for those that were not told.
+    /// The sizes, if it is done; -1 for sizes that were not reported.
     pub(crate) fn test(&self, request: Pointer) -> Result<Option<[c_int; 8]>, Status> {
         let (mut done, mut sizes) = (-1, [-1; 8]);
         let status = call!(

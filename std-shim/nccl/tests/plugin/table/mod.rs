@@ -1,8 +1,8 @@
-//! A table of a network plugin, called as NCCL calls it, whatever its version. Declared here anew, from the public
-//! headers: what the plugin believes of itself is not asked.
+//! A table of a network plugin, called as NCCL calls it, whatever its version. Declared here again,
+//! from the public headers, so that a mistake in the plugin's own declarations is found.
 //!
-//! `devices` has the functions that are about the plugin and its devices, `connections` those that make and close
-//! connections, and `messages` those that move messages over them.
+//! `devices` has the functions that are about the plugin and its devices, `connections` those that
+//! make and close connections, and `messages` those that move messages over them.
 
 mod connections;
 mod devices;
@@ -59,7 +59,7 @@ unsafe impl Send for Table {}
 // SAFETY: likewise.
 unsafe impl Sync for Table {}
 
-/// What a device says of itself, as far as tests ask.
+/// The properties of a device that tests check.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Properties {
     pub(crate) name: String,
@@ -74,7 +74,7 @@ pub(crate) struct Properties {
     pub(crate) max_comms: c_int,
     pub(crate) max_recvs: c_int,
     pub(crate) net_device_type: c_int,
-    /// NICs that it is made of; none are told before version 9.
+    /// NICs that it is made of; empty before version 9.
     pub(crate) parts: Vec<c_int>,
     pub(crate) max_p2p_bytes: usize,
 }
