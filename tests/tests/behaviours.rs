@@ -8,6 +8,8 @@ use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
 use polyrail_tests::allocations::CountingAllocator;
 use polyrail_tests::behaviours::{self, End, Fixture, Memory, Patience, Statuses, Wrapped};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -46,18 +48,19 @@ impl Memory for Buffer {
 /// Two rails of software NICs.
 #[derive(Debug)]
 struct Software {
+    fabric: Fabric,
     domains: [Vec<ProtectionDomain>; 2],
 }
 
 impl Software {
-    fn new() -> Self {
-        let fabric = Fabric::threaded();
+    fn new(fabric: Fabric) -> Self {
         let domain = |name: &str, rail| {
             let device = fabric.create_device(DeviceConfig::named(format!("{name}{rail}")));
             device.alloc_pd().unwrap()
         };
         Self {
             domains: ["near", "far"].map(|name| (0..2).map(|rail| domain(name, rail)).collect()),
+            fabric,
         }
     }
 
@@ -152,13 +155,36 @@ impl Fixture for Software {
 
 #[test]
 fn the_software_nic_behaves() {
-    let failed = behaviours::run("software", &behaviours::list(), &Software::new());
+    let failed =
+        behaviours::run("software", &behaviours::list(), &Software::new(Fabric::threaded()));
     assert_eq!(failed, [""; 0]);
 }
 
 #[test]
 fn a_wrapper_without_faults_behaves_as_what_is_inside() {
-    let software = Software::new();
+    let software = Software::new(Fabric::threaded());
     let failed = behaviours::run("wrapped", &behaviours::list(), &Wrapped::new(&software));
     assert_eq!(failed, [""; 0]);
+}
+
+/// A fabric that draws the order in which requests are executed and completions appear.
+#[test]
+fn physical_queue_pairs_of_the_software_nic_behave_in_any_order() {
+    for seed in 0..4 {
+        let software = Software::new(Fabric::deterministic(seed));
+        let is_over = AtomicBool::new(false);
+        let failed = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    if software.fabric.step().is_none() {
+                        thread::yield_now();
+                    }
+                }
+            });
+            let failed = behaviours::run("stepped", &behaviours::physical(), &software);
+            is_over.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, [""; 0], "seed {seed}");
+    }
 }

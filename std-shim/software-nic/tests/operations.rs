@@ -1,11 +1,12 @@
-//! Every operation does what it should, in both ways to run.
+//! What the software NIC does beyond the behaviours of every backend (`tests/src/behaviours`), in
+//! both ways to run.
 
 mod support;
 
 use polyrail_core::hardware::{
     CommitError, QueuePair as _, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
 };
-use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_software_nic::{AsyncEvent, ConnectOptions, Fabric, QpCap, QpInit, QpState, vendor};
 use support::*;
 
@@ -16,47 +17,7 @@ fn both_ways(test: impl Fn(Pair)) {
 }
 
 #[test]
-fn a_write_puts_the_bytes_there_and_does_not_notify_the_peer() {
-    both_ways(|mut pair| {
-        pair.a.buffer.write_at(100, b"rails");
-        pair.a.post(pair.write(7, 100, 5)).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!(ends(&a), [(7, WcStatus::SUCCESS)]);
-        assert_eq!(a[0].opcode, WcOpcode::RDMA_WRITE);
-        assert_eq!(a[0].qp_num, pair.a.qp.qp_num());
-        assert_eq!(b, []);
-        assert_eq!(pair.b.bytes(99, 7), b"\0rails\0");
-    });
-}
-
-#[test]
-fn write_with_imm_consumes_a_receive_and_reports_length_and_immediate() {
-    both_ways(|mut pair| {
-        pair.a.buffer.fill(0, 5000, 3);
-        pair.b.recv(11, nothing()).unwrap();
-        pair.a.post(pair.request(7, Opcode::RdmaWriteWithImm, 0, 5000)).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!((ids(&a), ids(&b)), (vec![7], vec![11]));
-        assert_eq!(b[0].opcode, WcOpcode::RECV_RDMA_WITH_IMM);
-        assert_eq!((b[0].byte_len, b[0].imm()), (5000, Some(Imm::from_number(0x1234_5678))));
-        assert_eq!(pair.b.bytes(0, 5001), [[3; 5000].as_slice(), &[0]].concat());
-    });
-}
-
-#[test]
-fn an_empty_write_with_imm_does_not_look_at_its_key() {
-    both_ways(|mut pair| {
-        pair.b.recv(11, nothing()).unwrap();
-        let request = pair.request(7, Opcode::RdmaWriteWithImm, 0, 0);
-        pair.a.post(SendRequest { rkey: 99, remote_addr: 3, ..request }).unwrap();
-        let (a, b) = pair.settle();
-        assert_all_success(&a);
-        assert_eq!((ids(&a), ids(&b), b[0].byte_len), (vec![7], vec![11], 0));
-    });
-}
-
-#[test]
-fn empty_writes_and_reads_do_not_look_at_their_keys_either() {
+fn empty_writes_and_reads_do_not_look_at_their_keys() {
     both_ways(|mut pair| {
         for opcode in [Opcode::RdmaWrite, Opcode::RdmaRead] {
             let request = pair.request(7, opcode, 0, 0);
@@ -64,78 +25,6 @@ fn empty_writes_and_reads_do_not_look_at_their_keys_either() {
             let (a, _) = pair.settle();
             assert_eq!(ends(&a), [(7, WcStatus::SUCCESS)]);
         }
-    });
-}
-
-#[test]
-fn send_lands_in_the_next_receive() {
-    both_ways(|mut pair| {
-        pair.a.buffer.write_at(0, b"first second");
-        pair.b.recv(1, pair.b.sge(1000, 100)).unwrap();
-        pair.b.recv(2, pair.b.sge(2000, 100)).unwrap();
-        let with_imm = pair.request(8, Opcode::SendWithImm, 6, 6);
-        pair.a.post_all(&[pair.request(7, Opcode::Send, 0, 5), with_imm]).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!((ids(&a), ids(&b)), (vec![7, 8], vec![1, 2]));
-        assert!(b.iter().all(|c| c.opcode == WcOpcode::RECV));
-        assert_eq!((b[0].byte_len, b[1].byte_len), (5, 6));
-        assert_eq!((b[0].wc_flags, b[1].wc_flags), (WcFlags::empty(), WcFlags::WITH_IMM));
-        assert_eq!(
-            (pair.b.bytes(1000, 5), pair.b.bytes(2000, 6)),
-            (b"first".into(), b"second".into())
-        );
-    });
-}
-
-#[test]
-fn read_brings_the_bytes_here() {
-    both_ways(|mut pair| {
-        pair.b.buffer.write_at(50, b"far away");
-        pair.a.post(pair.request(7, Opcode::RdmaRead, 50, 8)).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!((ids(&a), a[0].opcode, a[0].byte_len), (vec![7], WcOpcode::RDMA_READ, 8));
-        assert_eq!(b, []);
-        assert_eq!(pair.a.bytes(50, 8), b"far away");
-    });
-}
-
-#[test]
-fn atomics_change_the_word_there_and_bring_its_old_value() {
-    both_ways(|mut pair| {
-        pair.b.buffer.write_at(64, &40_u64.to_ne_bytes());
-        let add = SendRequest { compare_add: 2, ..pair.request(1, Opcode::FetchAdd, 64, 8) };
-        let swap = SendRequest {
-            compare_add: 42,
-            swap: 7,
-            sge: pair.a.sge(72, 8),
-            ..pair.request(2, Opcode::CompareSwap, 64, 8)
-        };
-        let miss = SendRequest { sge: pair.a.sge(80, 8), wr_id: 3, ..swap };
-        pair.a.post_all(&[add, swap, miss]).unwrap();
-        let (a, _) = pair.settle();
-        assert_all_success(&a);
-        let opcodes: Vec<_> = a.iter().map(|c| c.opcode).collect();
-        assert_eq!(opcodes, [WcOpcode::FETCH_ADD, WcOpcode::COMP_SWAP, WcOpcode::COMP_SWAP]);
-        let word = |bytes: Vec<u8>| u64::from_ne_bytes(bytes.try_into().unwrap());
-        assert_eq!(word(pair.a.bytes(64, 8)), 40);
-        assert_eq!(word(pair.a.bytes(72, 8)), 42);
-        assert_eq!(word(pair.a.bytes(80, 8)), 7);
-        assert_eq!(word(pair.b.bytes(64, 8)), 7);
-    });
-}
-
-#[test]
-fn inline_data_is_taken_while_posting_and_needs_no_key() {
-    both_ways(|mut pair| {
-        pair.a.buffer.write_at(0, b"now");
-        let inline = SendFlags::INLINE | SendFlags::SIGNALED;
-        let request = SendRequest { flags: inline, ..pair.write(7, 0, 3) };
-        let request = SendRequest { sge: wild(&pair.a, 3, 0), ..request };
-        pair.a.post(request).unwrap();
-        pair.a.buffer.write_at(0, b"new");
-        let (a, _) = pair.settle();
-        assert_all_success(&a);
-        assert_eq!(pair.b.bytes(0, 3), b"now");
     });
 }
 
@@ -214,18 +103,6 @@ fn a_bad_request_inside_a_chain_stops_it_and_earlier_ones_run() {
         assert_eq!(ids(&pair.settle().0), [1, 2]);
         assert_eq!(pair.a.qp.state(), QpState::Rts);
     });
-}
-
-#[test]
-fn a_batch_that_is_dropped_posts_nothing() {
-    let mut pair = Pair::threaded();
-    let request = pair.write(1, 0, 8);
-    {
-        let mut batch = pair.a.qp.start_send();
-        batch.add(&request);
-    }
-    pair.a.post(pair.write(2, 0, 8)).unwrap();
-    assert_eq!(ids(&pair.settle().0), [2]);
 }
 
 #[test]

@@ -26,26 +26,6 @@ fn an_empty_receive_queue_is_retried_as_often_as_allowed() {
     }
 }
 
-#[test]
-fn an_empty_receive_queue_fails_in_real_time_too() {
-    let mut pair = Pair::impatient();
-    pair.a.post(pair.request(1, Opcode::Send, 0, 8)).unwrap();
-    assert_eq!(ends(&pair.settle().0), [(1, WcStatus::RNR_RETRY_EXC_ERR)]);
-}
-
-#[test]
-fn rnr_retry_7_waits_for_a_receive_forever() {
-    for fabric in [Fabric::threaded(), Fabric::deterministic(3)] {
-        let options = ConnectOptions { rnr_retry: 7, ..impatient() };
-        let mut pair = Pair::with(fabric, QpCap::default(), &options);
-        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 8)).unwrap();
-        assert_eq!(pair.settle(), (vec![], vec![]));
-        pair.b.recv(101, nothing()).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!((ends(&a), ids(&b)), (vec![(1, WcStatus::SUCCESS)], vec![101]));
-    }
-}
-
 /// Nobody answers `a`; its request fails after its retries, and `b` notices nothing.
 fn unanswered(mut pair: Pair, why: u32) {
     let before = pair.b.qp.state();

@@ -153,8 +153,8 @@ macro_rules! list {
     };
 }
 
-/// The behaviours that every backend has.
-pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
+/// The behaviours of physical queue pairs.
+pub fn physical<F: Fixture>() -> Vec<Behaviour<F>> {
     list! {
         operations:
             write_arrives_without_a_completion_at_the_peer
@@ -186,6 +186,13 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             moving_to_err_flushes_everything_in_order
             a_peer_in_err_does_not_answer
             a_failed_queue_pair_accepts_sends_and_flushes_them;
+    }
+}
+
+/// The behaviours that every backend has.
+pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
+    let mut all = physical();
+    all.extend(list! {
         last_wqe:
             the_last_shared_receive_is_known_and_takes_no_completion_along
             a_queue_pair_with_receives_of_its_own_knows_no_last_one;
@@ -230,7 +237,8 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
         allocations:
             physical_queues_do_not_allocate
             the_engine_does_not_allocate;
-    }
+    });
+    all
 }
 
 /// Runs behaviours one after the other and prints the result of each. Returns the names of those
