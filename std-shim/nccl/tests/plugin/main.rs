@@ -6,7 +6,6 @@
 //! Each test runs in its own process, because settings are environment variables, and a test that
 //! hangs fails. With TELL in the environment, what the plugin logs is shown.
 
-mod care;
 mod elf;
 mod faults;
 mod flushes;
@@ -14,6 +13,7 @@ mod leaks;
 mod misuse;
 mod nccl;
 mod nulls;
+mod plugin_thread;
 mod random;
 mod ranks;
 mod reconnect;
@@ -121,7 +121,7 @@ fn all_cases() -> Vec<&'static Case> {
         faults::CASES,
         misuse::CASES,
         leaks::CASES,
-        care::CASES,
+        plugin_thread::CASES,
         reconnect::CASES,
         settings::CASES,
         nccl::CASES,

@@ -51,41 +51,39 @@ impl Table {
         let listener = self.listen(pair.context, 0, handle.as_mut_ptr().cast()).unwrap();
         let handle: Pointer = handle.as_mut_ptr().cast();
         let mut called = Called::default();
-        called.each("devices", [out], |[out]| call!(self, DEVICES, fn(Pointer), out));
-        called.each("getProperties", [out], |[out]| {
-            call!(self, GET_PROPERTIES, fn(c_int, Pointer), 0, out)
-        });
+        called.each("devices", [out], |[out]| call!(self, DEVICES, out => Pointer));
+        called.each(
+            "getProperties",
+            [out],
+            |[out]| call!(self, GET_PROPERTIES, 0 => c_int, out => Pointer),
+        );
         if self.version >= 9 {
-            called.each("makeVDevice", [out, merged.as_mut_ptr().cast()], |[out, merged]| {
-                call!(self, MAKE_V_DEVICE, fn(Pointer, Pointer), out, merged)
-            });
+            called.each(
+                "makeVDevice",
+                [out, merged.as_mut_ptr().cast()],
+                |[out, merged]| call!(self, MAKE_V_DEVICE, out => Pointer, merged => Pointer),
+            );
         }
         self.meet_with_nulls(&mut called, (pair.context, handle, listener, out));
         let registered = [pair.send, data, out];
         called.each("regMr", registered, |[connection, data, out]| {
-            call!(
-                self,
-                REG_MR,
-                fn(Pointer, Pointer, usize, c_int, Pointer),
-                connection,
-                data,
-                1,
-                1,
-                out
+            call!(self, REG_MR,
+                connection => Pointer,
+                data => Pointer,
+                1 => usize,
+                1 => c_int,
+                out => Pointer,
             )
         });
         called.each("regMrDmaBuf", registered, |[connection, data, out]| {
-            call!(
-                self,
-                REG_MR_DMA_BUF,
-                fn(Pointer, Pointer, usize, c_int, u64, c_int, Pointer),
-                connection,
-                data,
-                1,
-                2,
-                0,
-                0,
-                out
+            call!(self, REG_MR_DMA_BUF,
+                connection => Pointer,
+                data => Pointer,
+                1 => usize,
+                2 => c_int,
+                0 => u64,
+                0 => c_int,
+                out => Pointer,
             )
         });
         called.each("deregMr", [pair.send, from.handle], |[connection, memory]| {
@@ -93,90 +91,72 @@ impl Table {
         });
         let sent = [pair.send, data, from.handle, out];
         called.each("isend", sent, |[connection, data, memory, out]| match self.version {
-            8 => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, c_int, c_int, Pointer, Pointer),
-                connection,
-                data,
-                1,
-                1,
-                memory,
-                out
+            8 => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                1 => c_int,
+                1 => c_int,
+                memory => Pointer,
+                out => Pointer,
             ),
-            9 => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, usize, c_int, Pointer, Pointer),
-                connection,
-                data,
-                1,
-                1,
-                memory,
-                out
+            9 => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                1 => usize,
+                1 => c_int,
+                memory => Pointer,
+                out => Pointer,
             ),
-            _ => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, usize, c_int, Pointer, Pointer, Pointer),
-                connection,
-                data,
-                1,
-                1,
-                memory,
-                null,
-                out
+            _ => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                1 => usize,
+                1 => c_int,
+                memory => Pointer,
+                null => Pointer,
+                out => Pointer,
             ),
         });
         let [rooms, lengths, tags, memories] = lists;
         let received = [pair.recv, rooms, lengths, tags, memories, out];
         called.each("irecv", received, |[connection, rooms, lengths, tags, memories, out]| {
             if self.version < 10 {
-                call!(
-                    self,
-                    IRECV,
-                    fn(Pointer, c_int, Pointer, Pointer, Pointer, Pointer, Pointer),
-                    connection,
-                    1,
-                    rooms,
-                    lengths,
-                    tags,
-                    memories,
-                    out
+                call!(self, IRECV,
+                    connection => Pointer,
+                    1 => c_int,
+                    rooms => Pointer,
+                    lengths => Pointer,
+                    tags => Pointer,
+                    memories => Pointer,
+                    out => Pointer,
                 )
             } else {
-                call!(
-                    self,
-                    IRECV,
-                    fn(Pointer, c_int, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer),
-                    connection,
-                    1,
-                    rooms,
-                    lengths,
-                    tags,
-                    memories,
-                    null,
-                    out
+                call!(self, IRECV,
+                    connection => Pointer,
+                    1 => c_int,
+                    rooms => Pointer,
+                    lengths => Pointer,
+                    tags => Pointer,
+                    memories => Pointer,
+                    null => Pointer,
+                    out => Pointer,
                 )
             }
         });
         let flushed = [pair.recv, rooms, lengths, memories, out];
         called.each("iflush", flushed, |[connection, rooms, lengths, memories, out]| {
-            call!(
-                self,
-                IFLUSH,
-                fn(Pointer, c_int, Pointer, Pointer, Pointer, Pointer),
-                connection,
-                1,
-                rooms,
-                lengths,
-                memories,
-                out
+            call!(self, IFLUSH,
+                connection => Pointer,
+                1 => c_int,
+                rooms => Pointer,
+                lengths => Pointer,
+                memories => Pointer,
+                out => Pointer,
             )
         });
         let request = self.irecv(pair.recv, &[(room, 1, 1, to.handle)], false).unwrap();
         called.each("test", [request, out], |[request, done]| {
-            call!(self, TEST, fn(Pointer, Pointer, Pointer), request, done, null)
+            call!(self, TEST, request => Pointer, done => Pointer, null => Pointer)
         });
         called.each("closeSend", [pair.send], |[connection]| self.close_send(connection));
         called.each("closeRecv", [pair.recv], |[connection]| self.close_recv(connection));
@@ -194,55 +174,58 @@ impl Table {
         let null: Pointer = ptr::null_mut();
         if self.has_contexts() {
             called.each("init", [out], |[out]| {
-                call!(
-                    self,
-                    INIT,
-                    fn(Pointer, u64, Pointer, Logger, Pointer),
-                    out,
-                    0,
-                    null,
-                    LOGGER,
-                    null
+                call!(self, INIT,
+                    out => Pointer,
+                    0 => u64,
+                    null => Pointer,
+                    LOGGER => Logger,
+                    null => Pointer,
                 )
             });
             called.each("finalize", [context], |[context]| self.finalize(context));
             called.each("listen", [context, handle, out], |[context, handle, out]| {
-                call!(self, LISTEN, fn(Pointer, c_int, Pointer, Pointer), context, 0, handle, out)
+                call!(self, LISTEN,
+                    context => Pointer,
+                    0 => c_int,
+                    handle => Pointer,
+                    out => Pointer,
+                )
             });
             called.each("connect", [context, handle, out], |[context, handle, out]| {
-                call!(
-                    self,
-                    CONNECT,
-                    fn(Pointer, c_int, Pointer, Pointer, Pointer),
-                    context,
-                    1,
-                    handle,
-                    out,
-                    null
+                call!(self, CONNECT,
+                    context => Pointer,
+                    1 => c_int,
+                    handle => Pointer,
+                    out => Pointer,
+                    null => Pointer,
                 )
             });
         } else {
-            called.each("listen", [handle, out], |[handle, out]| {
-                call!(self, LISTEN, fn(c_int, Pointer, Pointer), 0, handle, out)
-            });
+            called.each(
+                "listen",
+                [handle, out],
+                |[handle, out]| call!(self, LISTEN, 0 => c_int, handle => Pointer, out => Pointer),
+            );
             called.each("connect", [handle, out], |[handle, out]| match self.version {
-                10 => call!(
-                    self,
-                    CONNECT,
-                    fn(c_int, Pointer, Pointer, Pointer, Pointer),
-                    1,
-                    null,
-                    handle,
-                    out,
-                    null
+                10 => call!(self, CONNECT,
+                    1 => c_int,
+                    null => Pointer,
+                    handle => Pointer,
+                    out => Pointer,
+                    null => Pointer,
                 ),
                 _ => {
-                    call!(self, CONNECT, fn(c_int, Pointer, Pointer, Pointer), 1, handle, out, null)
+                    call!(self, CONNECT,
+                        1 => c_int,
+                        handle => Pointer,
+                        out => Pointer,
+                        null => Pointer,
+                    )
                 }
             });
         }
         called.each("accept", [listener, out], |[listener, out]| {
-            call!(self, ACCEPT, fn(Pointer, Pointer, Pointer), listener, out, null)
+            call!(self, ACCEPT, listener => Pointer, out => Pointer, null => Pointer)
         });
     }
 }

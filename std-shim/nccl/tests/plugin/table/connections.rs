@@ -13,17 +13,14 @@ impl Table {
     ) -> Result<Pointer, Status> {
         let mut listener = ptr::null_mut();
         let status = if self.has_contexts() {
-            call!(
-                self,
-                LISTEN,
-                fn(Pointer, c_int, Pointer, *mut Pointer),
-                context,
-                device,
-                handle,
-                &mut listener
+            call!(self, LISTEN,
+                context => Pointer,
+                device => c_int,
+                handle => Pointer,
+                &mut listener => *mut Pointer,
             )
         } else {
-            call!(self, LISTEN, fn(c_int, Pointer, *mut Pointer), device, handle, &mut listener)
+            call!(self, LISTEN, device => c_int, handle => Pointer, &mut listener => *mut Pointer)
         };
         if status == 0 { Ok(listener) } else { Err(status) }
     }
@@ -38,37 +35,28 @@ impl Table {
         let mut offload = ptr::null_mut();
         let to = &mut connection;
         let status = if self.has_contexts() {
-            call!(
-                self,
-                CONNECT,
-                fn(Pointer, c_int, Pointer, *mut Pointer, *mut Pointer),
-                context,
-                device,
-                handle,
-                to,
-                &mut offload
+            call!(self, CONNECT,
+                context => Pointer,
+                device => c_int,
+                handle => Pointer,
+                to => *mut Pointer,
+                &mut offload => *mut Pointer,
             )
         } else if self.version == 10 {
             let config: c_int = -1;
-            call!(
-                self,
-                CONNECT,
-                fn(c_int, *const c_int, Pointer, *mut Pointer, *mut Pointer),
-                device,
-                &config,
-                handle,
-                to,
-                &mut offload
+            call!(self, CONNECT,
+                device => c_int,
+                &config => *const c_int,
+                handle => Pointer,
+                to => *mut Pointer,
+                &mut offload => *mut Pointer,
             )
         } else {
-            call!(
-                self,
-                CONNECT,
-                fn(c_int, Pointer, *mut Pointer, *mut Pointer),
-                device,
-                handle,
-                to,
-                &mut offload
+            call!(self, CONNECT,
+                device => c_int,
+                handle => Pointer,
+                to => *mut Pointer,
+                &mut offload => *mut Pointer,
             )
         };
         if status == 0 { Ok(connection) } else { Err(status) }
@@ -76,26 +64,23 @@ impl Table {
 
     pub(crate) fn accept(&self, listener: Pointer) -> Result<Pointer, Status> {
         let (mut connection, mut offload) = (ptr::null_mut(), ptr::null_mut());
-        let status = call!(
-            self,
-            ACCEPT,
-            fn(Pointer, *mut Pointer, *mut Pointer),
-            listener,
-            &mut connection,
-            &mut offload
+        let status = call!(self, ACCEPT,
+            listener => Pointer,
+            &mut connection => *mut Pointer,
+            &mut offload => *mut Pointer,
         );
         if status == 0 { Ok(connection) } else { Err(status) }
     }
 
     pub(crate) fn close_send(&self, connection: Pointer) -> Status {
-        call!(self, CLOSE_SEND, fn(Pointer), connection)
+        call!(self, CLOSE_SEND, connection => Pointer)
     }
 
     pub(crate) fn close_recv(&self, connection: Pointer) -> Status {
-        call!(self, CLOSE_RECV, fn(Pointer), connection)
+        call!(self, CLOSE_RECV, connection => Pointer)
     }
 
     pub(crate) fn close_listen(&self, listener: Pointer) -> Status {
-        call!(self, CLOSE_LISTEN, fn(Pointer), listener)
+        call!(self, CLOSE_LISTEN, listener => Pointer)
     }
 }

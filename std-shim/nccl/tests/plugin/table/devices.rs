@@ -13,35 +13,32 @@ impl Table {
         let mut context = ptr::null_mut();
         let config = traffic_class;
         let status = match self.version {
-            8 | 9 => call!(self, INIT, fn(Logger), logger),
-            10 => call!(self, INIT, fn(Logger, Pointer), logger, ptr::null_mut()),
-            _ => call!(
-                self,
-                INIT,
-                fn(*mut Pointer, u64, *const c_int, Logger, Pointer),
-                &mut context,
-                0x0123_4567_89ab_cdef,
-                &config,
-                logger,
-                ptr::null_mut()
+            8 | 9 => call!(self, INIT, logger => Logger),
+            10 => call!(self, INIT, logger => Logger, ptr::null_mut() => Pointer),
+            _ => call!(self, INIT,
+                &mut context => *mut Pointer,
+                0x0123_4567_89ab_cdef => u64,
+                &config => *const c_int,
+                logger => Logger,
+                ptr::null_mut() => Pointer,
             ),
         };
         if status == 0 { Ok(context) } else { Err(status) }
     }
 
     pub(crate) fn finalize(&self, context: Pointer) -> Status {
-        if self.has_contexts() { call!(self, FINALIZE, fn(Pointer), context) } else { 0 }
+        if self.has_contexts() { call!(self, FINALIZE, context => Pointer) } else { 0 }
     }
 
     pub(crate) fn devices(&self) -> Result<c_int, Status> {
         let mut count = -1;
-        let status = call!(self, DEVICES, fn(*mut c_int), &mut count);
+        let status = call!(self, DEVICES, &mut count => *mut c_int);
         if status == 0 { Ok(count) } else { Err(status) }
     }
 
     pub(crate) fn properties(&self, device: c_int) -> Result<Properties, Status> {
         let mut bytes = [0xa5u8; PROPERTIES];
-        let status = call!(self, GET_PROPERTIES, fn(c_int, *mut u8), device, bytes.as_mut_ptr());
+        let status = call!(self, GET_PROPERTIES, device => c_int, bytes.as_mut_ptr() => *mut u8);
         if status != 0 {
             return Err(status);
         }
@@ -90,7 +87,7 @@ impl Table {
     pub(crate) fn make_v_device_of(&self, merged: &[c_int; 9]) -> Result<c_int, Status> {
         let mut made = -1;
         let status =
-            call!(self, MAKE_V_DEVICE, fn(*mut c_int, *const c_int), &mut made, merged.as_ptr());
+            call!(self, MAKE_V_DEVICE, &mut made => *mut c_int, merged.as_ptr() => *const c_int);
         if status == 0 { Ok(made) } else { Err(status) }
     }
 }

@@ -13,15 +13,12 @@ impl Table {
         kind: c_int,
     ) -> Result<Pointer, Status> {
         let mut memory = ptr::null_mut();
-        let status = call!(
-            self,
-            REG_MR,
-            fn(Pointer, Pointer, usize, c_int, *mut Pointer),
-            connection,
-            data,
-            length,
-            kind,
-            &mut memory
+        let status = call!(self, REG_MR,
+            connection => Pointer,
+            data => Pointer,
+            length => usize,
+            kind => c_int,
+            &mut memory => *mut Pointer,
         );
         if status == 0 { Ok(memory) } else { Err(status) }
     }
@@ -34,23 +31,20 @@ impl Table {
         fd: c_int,
     ) -> Result<Pointer, Status> {
         let mut memory = ptr::null_mut();
-        let status = call!(
-            self,
-            REG_MR_DMA_BUF,
-            fn(Pointer, Pointer, usize, c_int, u64, c_int, *mut Pointer),
-            connection,
-            data,
-            length,
-            kind,
-            0,
-            fd,
-            &mut memory
+        let status = call!(self, REG_MR_DMA_BUF,
+            connection => Pointer,
+            data => Pointer,
+            length => usize,
+            kind => c_int,
+            0 => u64,
+            fd => c_int,
+            &mut memory => *mut Pointer,
         );
         if status == 0 { Ok(memory) } else { Err(status) }
     }
 
     pub(crate) fn dereg_mr(&self, connection: Pointer, memory: Pointer) -> Status {
-        call!(self, DEREG_MR, fn(Pointer, Pointer), connection, memory)
+        call!(self, DEREG_MR, connection => Pointer, memory => Pointer)
     }
 
     /// The request, null for "not now".
@@ -63,39 +57,30 @@ impl Table {
     ) -> Result<Pointer, Status> {
         let mut request = ptr::null_mut();
         let status = match self.version {
-            8 => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, c_int, c_int, Pointer, *mut Pointer),
-                connection,
-                data,
-                length as c_int,
-                tag,
-                memory,
-                &mut request
+            8 => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                length as c_int => c_int,
+                tag => c_int,
+                memory => Pointer,
+                &mut request => *mut Pointer,
             ),
-            9 => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, usize, c_int, Pointer, *mut Pointer),
-                connection,
-                data,
-                length,
-                tag,
-                memory,
-                &mut request
+            9 => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                length => usize,
+                tag => c_int,
+                memory => Pointer,
+                &mut request => *mut Pointer,
             ),
-            _ => call!(
-                self,
-                ISEND,
-                fn(Pointer, Pointer, usize, c_int, Pointer, Pointer, *mut Pointer),
-                connection,
-                data,
-                length,
-                tag,
-                memory,
-                ptr::null_mut(),
-                &mut request
+            _ => call!(self, ISEND,
+                connection => Pointer,
+                data => Pointer,
+                length => usize,
+                tag => c_int,
+                memory => Pointer,
+                ptr::null_mut() => Pointer,
+                &mut request => *mut Pointer,
             ),
         };
         if status == 0 { Ok(request) } else { Err(status) }
@@ -117,67 +102,33 @@ impl Table {
         let n = buffers.len() as c_int;
         let mut request = if optional { ptr::without_provenance_mut(1) } else { ptr::null_mut() };
         let status = match self.version {
-            8 => call!(
-                self,
-                IRECV,
-                fn(
-                    Pointer,
-                    c_int,
-                    *const Pointer,
-                    *const c_int,
-                    *const c_int,
-                    *const Pointer,
-                    *mut Pointer,
-                ),
-                connection,
-                n,
-                data.as_ptr(),
-                ints.as_ptr(),
-                tags.as_ptr(),
-                memories.as_ptr(),
-                &mut request
+            8 => call!(self, IRECV,
+                connection => Pointer,
+                n => c_int,
+                data.as_ptr() => *const Pointer,
+                ints.as_ptr() => *const c_int,
+                tags.as_ptr() => *const c_int,
+                memories.as_ptr() => *const Pointer,
+                &mut request => *mut Pointer,
             ),
-            9 => call!(
-                self,
-                IRECV,
-                fn(
-                    Pointer,
-                    c_int,
-                    *const Pointer,
-                    *const usize,
-                    *const c_int,
-                    *const Pointer,
-                    *mut Pointer,
-                ),
-                connection,
-                n,
-                data.as_ptr(),
-                lengths.as_ptr(),
-                tags.as_ptr(),
-                memories.as_ptr(),
-                &mut request
+            9 => call!(self, IRECV,
+                connection => Pointer,
+                n => c_int,
+                data.as_ptr() => *const Pointer,
+                lengths.as_ptr() => *const usize,
+                tags.as_ptr() => *const c_int,
+                memories.as_ptr() => *const Pointer,
+                &mut request => *mut Pointer,
             ),
-            _ => call!(
-                self,
-                IRECV,
-                fn(
-                    Pointer,
-                    c_int,
-                    *const Pointer,
-                    *const usize,
-                    *const c_int,
-                    *const Pointer,
-                    *const Pointer,
-                    *mut Pointer,
-                ),
-                connection,
-                n,
-                data.as_ptr(),
-                lengths.as_ptr(),
-                tags.as_ptr(),
-                memories.as_ptr(),
-                ptr::null(),
-                &mut request
+            _ => call!(self, IRECV,
+                connection => Pointer,
+                n => c_int,
+                data.as_ptr() => *const Pointer,
+                lengths.as_ptr() => *const usize,
+                tags.as_ptr() => *const c_int,
+                memories.as_ptr() => *const Pointer,
+                ptr::null() => *const Pointer,
+                &mut request => *mut Pointer,
             ),
         };
         if status == 0 { Ok(request) } else { Err(status) }
@@ -193,16 +144,13 @@ impl Table {
         let sizes: Vec<c_int> = buffers.iter().map(|buffer| buffer.1).collect();
         let memories: Vec<Pointer> = buffers.iter().map(|buffer| buffer.2).collect();
         let mut request = ptr::null_mut();
-        let status = call!(
-            self,
-            IFLUSH,
-            fn(Pointer, c_int, *const Pointer, *const c_int, *const Pointer, *mut Pointer),
-            connection,
-            buffers.len() as c_int,
-            data.as_ptr(),
-            sizes.as_ptr(),
-            memories.as_ptr(),
-            &mut request
+        let status = call!(self, IFLUSH,
+            connection => Pointer,
+            buffers.len() as c_int => c_int,
+            data.as_ptr() => *const Pointer,
+            sizes.as_ptr() => *const c_int,
+            memories.as_ptr() => *const Pointer,
+            &mut request => *mut Pointer,
         );
         if status == 0 { Ok(request) } else { Err(status) }
     }
@@ -210,13 +158,10 @@ impl Table {
     /// The sizes, if it is done; -1 for sizes that were not reported.
     pub(crate) fn test(&self, request: Pointer) -> Result<Option<[c_int; 8]>, Status> {
         let (mut done, mut sizes) = (-1, [-1; 8]);
-        let status = call!(
-            self,
-            TEST,
-            fn(Pointer, *mut c_int, *mut c_int),
-            request,
-            &mut done,
-            sizes.as_mut_ptr()
+        let status = call!(self, TEST,
+            request => Pointer,
+            &mut done => *mut c_int,
+            sizes.as_mut_ptr() => *mut c_int,
         );
         match (status, done) {
             (0, 0) => Ok(None),

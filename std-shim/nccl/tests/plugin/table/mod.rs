@@ -79,10 +79,10 @@ pub(crate) struct Properties {
     pub(crate) max_p2p_bytes: usize,
 }
 
-/// Calls the function in a place as one of this type.
+/// Calls the function in a place with these arguments, each with the type that the headers give it.
 macro_rules! call {
-    ($table:expr, $place:ident, fn($($type:ty),* $(,)?), $($argument:expr),* $(,)?) => {{
-        // SAFETY: the headers say that the function is of this type.
+    ($table:expr, $place:ident, $($argument:expr => $type:ty),* $(,)?) => {{
+        // SAFETY: the headers declare the function with this type.
         let function = unsafe {
             std::mem::transmute::<
                 *const std::ffi::c_void,
