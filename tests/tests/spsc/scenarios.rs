@@ -78,16 +78,21 @@ pub(crate) fn positions_wrap_around(tries: usize) {
     tries_on::<2>(tries, tries);
 }
 
-pub(crate) fn batches_fill_and_empty(values: usize) {
-    let (_ring, mut producer, mut consumer) = ring::<usize, 2>();
-    let pushing = spawn(move || {
+/// Pushes 0, 1, 2 and so on in batches, and drops the producer.
+fn push_batches<const N: usize>(values: usize, mut producer: Producer<usize, N>) -> JoinHandle<()> {
+    spawn(move || {
         let mut pending = 0..values;
         while pending.start < values {
             if producer.push_batch(&mut pending) == 0 {
                 yield_now();
             }
         }
-    });
+    })
+}
+
+pub(crate) fn batches_fill_and_empty(values: usize) {
+    let (_ring, producer, mut consumer) = ring::<usize, 2>();
+    let pushing = push_batches(values, producer);
     let mut next = 0;
     while next < values {
         let mut expected = next;
@@ -144,15 +149,8 @@ pub(crate) fn a_producer_goes_while_its_consumer_pops(values: usize) {
 
 /// Pops batches until the producer is gone and nothing is left.
 pub(crate) fn a_producer_goes_while_its_consumer_pops_batches(values: usize) {
-    let (_ring, mut producer, mut consumer) = ring::<usize, 2>();
-    let pushing = spawn(move || {
-        let mut pending = 0..values;
-        while pending.start < values {
-            if producer.push_batch(&mut pending) == 0 {
-                yield_now();
-            }
-        }
-    });
+    let (_ring, producer, mut consumer) = ring::<usize, 2>();
+    let pushing = push_batches(values, producer);
     let mut next = 0;
     loop {
         // Asked first: what the producer pushed before it went is there.
