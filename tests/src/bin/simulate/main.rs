@@ -5,8 +5,8 @@ mod worlds;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail_tests::allocations::{CountingAllocator, expect_counting};
-use polyrail_tests::search::capture_panics;
-use polyrail_tests::simulation::search::{Failure, Search, shortest};
+use polyrail_tests::search::{Search, capture_panics};
+use polyrail_tests::simulation::search::{Failure, attempt, shortest};
 use polyrail_tests::simulation::{Summary, shape_of};
 use polyrail_tests::{ends, p2p};
 use std::process::ExitCode;
@@ -87,12 +87,12 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     capture_panics();
     let count = if arguments.forever { u64::MAX } else { arguments.seeds };
-    let search = Search::new(arguments.seed, count, arguments.steps);
+    let search = Search::new(attempt, (arguments.seed, count), arguments.steps, false);
     run(&search, &arguments);
     let done = search.done();
-    let total = search.total();
-    match search.into_failure() {
-        Some(failure) => {
+    let (total, failures) = search.into_results();
+    match failures.into_iter().next() {
+        Some((_, failure)) => {
             report(failure, done);
             ExitCode::FAILURE
         }
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(search: &Search, arguments: &Arguments) {
+fn run(search: &Search<Summary, Failure>, arguments: &Arguments) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = if arguments.jobs == 0 { processors } else { arguments.jobs };
     let bar = bar(arguments);

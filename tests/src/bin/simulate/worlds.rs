@@ -3,7 +3,7 @@
 
 use clap::Args;
 use polyrail_tests::search::{
-    Bounds, Explored, Failure, Search, Shape, Small, capture_panics, explore_all, kind,
+    Bounds, Explored, Failure, Search, Shape, Small, attempt, capture_panics, explore_all, kind,
 };
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -79,7 +79,7 @@ where
 {
     let begun = Instant::now();
     let Arguments { seed, seeds, steps, count, .. } = *arguments;
-    let search = Search::<S>::new(seed, seeds, steps, count);
+    let search = Search::new(attempt::<S>, (seed, seeds), steps, count);
     std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(|| search.work()))));
     let (total, failures) = search.into_results();
     println!("{seeds} seeds, in {:.1} s: {total}", begun.elapsed().as_secs_f64());
@@ -101,7 +101,7 @@ where
     ExitCode::FAILURE
 }
 
-fn print_kinds<S: Shape>(failures: &[(u64, Failure<S>)]) {
+fn print_kinds<S: Shape>(failures: &[(u64, Box<Failure<S>>)]) {
     let mut kinds = BTreeMap::<_, Vec<_>>::new();
     for (seed, failure) in failures {
         kinds.entry(kind(&failure.message)).or_default().push(seed);
