@@ -7,7 +7,7 @@ use polyrail::nic::{
 use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
 use polyrail_tests::allocations::CountingAllocator;
-use polyrail_tests::behaviours::{self, End, Fixture, Memory, Patience, Statuses, Wrapped};
+use polyrail_tests::behaviours::{self, End, Fixture, Memory, Retries, Statuses, Wrapped};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -124,8 +124,8 @@ impl Fixture for Software {
         qp
     }
 
-    fn connect(&self, _: usize, near: &QueuePair, far: &QueuePair, patience: Patience) {
-        let Patience { timeout, retry_cnt, rnr_retry } = patience;
+    fn connect(&self, _: usize, near: &QueuePair, far: &QueuePair, retries: Retries) {
+        let Retries { timeout, retry_cnt, rnr_retry } = retries;
         let options = ConnectOptions { timeout, retry_cnt, rnr_retry, ..ConnectOptions::default() };
         connect_pair(near, far, &options).unwrap();
     }

@@ -4,7 +4,7 @@
 //! explores n states of each small world.
 
 use polyrail_tests::ends::{Shape, Summary};
-use polyrail_tests::search::{Bounds, Failure, attempt, explore_all};
+use polyrail_tests::search::{Bounds, attempt, explore_all};
 
 #[test]
 fn the_worlds_of_all_seeds_keep_every_promise() {
@@ -13,7 +13,7 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     for seed in 1..=seeds {
         match attempt::<Shape>(seed, 600) {
             Ok(summary) => total += summary,
-            Err(failure) => fails(&format!("seed {seed}"), *failure),
+            Err(failure) => failure.raise(&format!("seed {seed}")),
         }
     }
     // Where nothing happens, nothing is found.
@@ -24,17 +24,11 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     assert!(total.sleeps > 10 * seeds, "{total:?}");
 }
 
-fn fails(world: &str, failure: Failure<Shape>) -> ! {
-    let failure = failure.shortest();
-    failure.show();
-    panic!("{world}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);
-}
-
 #[test]
 fn every_order_of_two_requests_and_a_failure_keeps_every_promise() {
     let bounds = Bounds { states: 60, deviations: u32::MAX };
     for (_, explored) in explore_all::<Shape>(bounds, 2) {
-        let explored = explored.unwrap_or_else(|failure| fails("in some order", *failure));
+        let explored = explored.unwrap_or_else(|failure| failure.raise("in some order"));
         assert!(explored.states >= 60 || explored.is_complete && explored.ends > 0, "{explored}");
     }
 }

@@ -16,8 +16,8 @@ use std::mem::MaybeUninit;
 /// queue pairs of 3 rails, 8 requests each), which may all pass straight through and take every
 /// second event of a budget of 1; after that the five have their turns. A world goes on ten times
 /// longer.
-const PATIENCE: u32 = 2 * 120 + 2 * 5;
-const POLLS: u32 = 10 * PATIENCE;
+const MAX_WAIT: u32 = 2 * 120 + 2 * 5;
+const POLLS: u32 = 10 * MAX_WAIT;
 
 /// What an owner does repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl World {
             } else if of_all && !events.is_empty() {
                 member.waited += 1;
             }
-            assert!(member.waited < PATIENCE, "{:?} waits while others are served", member.habit);
+            assert!(member.waited < MAX_WAIT, "{:?} waits while others are served", member.habit);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! explores n states of each small world.
 
 use polyrail_tests::p2p::{Shape, Summary, on_large_stack};
-use polyrail_tests::search::{Bounds, Explored, Failure, Small as _, attempt, explore_all};
+use polyrail_tests::search::{Bounds, Explored, Small as _, attempt, explore_all};
 
 #[test]
 fn the_worlds_of_all_seeds_keep_every_promise() {
@@ -17,7 +17,7 @@ fn all_seeds() {
     for seed in 1..=seeds {
         match attempt::<Shape>(seed, 600) {
             Ok(summary) => total += summary,
-            Err(failure) => fails(&format!("seed {seed}"), *failure),
+            Err(failure) => failure.raise(&format!("seed {seed}")),
         }
     }
     // Where nothing happens, nothing is found.
@@ -25,18 +25,12 @@ fn all_seeds() {
     assert!(busy && total.failures > seeds && total.again > seeds, "{total:?}");
 }
 
-fn fails(world: &str, failure: Failure<Shape>) -> ! {
-    let failure = failure.shortest();
-    failure.show();
-    panic!("{world}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);
-}
-
 #[test]
 fn every_order_of_two_messages_and_a_failure_keeps_every_promise() {
     let bounds = Bounds { states: u64::MAX, deviations: 1 };
     let mut total = Explored::default();
     for (shape, explored) in explore_all::<Shape>(bounds, 2) {
-        let explored = explored.unwrap_or_else(|failure| fails("in some order", *failure));
+        let explored = explored.unwrap_or_else(|failure| failure.raise("in some order"));
         assert!(explored.is_complete && explored.ends > 0, "{}: {explored}", shape.describe());
         total += explored;
     }

@@ -8,7 +8,7 @@ use polyrail_ffi::{
     ProtectionDomain, QpCap, QpInit, QpState, QueuePair, SharedReceiveQueue, SrqInit, ToErr,
     ToInit, ToRtr, ToRts,
 };
-use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Patience, Statuses};
+use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Retries, Statuses};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ impl Rails {
     }
 }
 
-fn to_rts(qp: &QueuePair, path: Path, peer: &QueuePair, patience: Patience) {
+fn to_rts(qp: &QueuePair, path: Path, peer: &QueuePair, retries: Retries) {
     qp.modify(&ToRtr {
         path,
         path_mtu: Mtu::Mtu4096,
@@ -78,7 +78,7 @@ fn to_rts(qp: &QueuePair, path: Path, peer: &QueuePair, patience: Patience) {
         min_rnr_timer: 12,
     })
     .expect("INIT to RTR");
-    let Patience { timeout, retry_cnt, rnr_retry } = patience;
+    let Retries { timeout, retry_cnt, rnr_retry } = retries;
     qp.modify(&ToRts { sq_psn: psn(qp), timeout, retry_cnt, rnr_retry, max_rd_atomic: 16 })
         .expect("RTR to RTS");
 }
@@ -134,9 +134,9 @@ impl Fixture for Rails {
         qp
     }
 
-    fn connect(&self, rail: usize, near: &QueuePair, far: &QueuePair, patience: Patience) {
-        to_rts(near, self.path_from(End::Near, rail), far, patience);
-        to_rts(far, self.path_from(End::Far, rail), near, patience);
+    fn connect(&self, rail: usize, near: &QueuePair, far: &QueuePair, retries: Retries) {
+        to_rts(near, self.path_from(End::Near, rail), far, retries);
+        to_rts(far, self.path_from(End::Far, rail), near, retries);
     }
 
     fn fail(&self, qp: &QueuePair) {

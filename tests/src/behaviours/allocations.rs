@@ -3,7 +3,7 @@
 
 use super::engine::Engines;
 use super::pair::{DEPTH, Pair, post, recv};
-use super::{Fixture, LIMIT, Memory, Patience};
+use super::{Fixture, LIMIT, Memory, Retries};
 use crate::allocations::allocations;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::{Opcode, RecvWr, SendRequest, SendWr, Sge};
@@ -57,7 +57,7 @@ pub(super) fn physical_queues_do_not_allocate<F: Fixture>(fixture: &F) {
 
 pub(super) fn the_engine_does_not_allocate<F: Fixture>(fixture: &F) {
     for (rails, scheme) in [(2, Scheme::Spray), (2, Scheme::Dqplb), (1, Scheme::Spray)] {
-        let mut engines = Engines::new(fixture, rails, scheme, Patience::LONG);
+        let mut engines = Engines::new(fixture, rails, scheme, Retries::MANY);
         let count = allocations_of(|| burst(&mut engines));
         assert_eq!(count, 0, "{scheme:?} over {rails} rails");
     }

@@ -2,7 +2,7 @@
 //! good is reported.
 
 use super::engine::{Engines, delivers};
-use super::{End, Fixture, LIMIT, Patience, Wrapped};
+use super::{End, Fixture, LIMIT, Retries, Wrapped};
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{QpState, RailId, Scheme};
@@ -54,7 +54,7 @@ pub(super) fn a_driver_whose_completions_come_late_costs_no_byte<F: Fixture>(fix
 
 pub(super) fn the_engine_goes_on_after_polls_that_fail<F: Fixture>(fixture: &F) {
     let wrapped = Wrapped::new(fixture);
-    let mut engines = Engines::new(&wrapped, 2, Scheme::Dqplb, Patience::LONG);
+    let mut engines = Engines::new(&wrapped, 2, Scheme::Dqplb, Retries::MANY);
     engines.write(1, 0, 100_000);
     let driver = wrapped.driver(End::Near, 1);
     driver.inject(DriverFault::FailPolls { errno: EIO, polls: 3 });
@@ -72,7 +72,7 @@ pub(super) fn the_engine_goes_on_after_polls_that_fail<F: Fixture>(fixture: &F) 
 pub(super) fn the_engine_names_the_rail_whose_driver_refuses<F: Fixture>(fixture: &F) {
     for (scheme, requests) in [(Scheme::Spray, 0), (Scheme::Spray, 2), (Scheme::Dqplb, 2)] {
         let wrapped = Wrapped::new(fixture);
-        let mut engines = Engines::new(&wrapped, 2, scheme, Patience::LONG);
+        let mut engines = Engines::new(&wrapped, 2, scheme, Retries::MANY);
         let queue = WorkQueue::Send;
         let refusal = Refusal::Driver(EIO);
         let fault = DriverFault::AcceptOnly { queue, nth_batch: 0, requests, refusal };

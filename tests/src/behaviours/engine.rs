@@ -1,7 +1,7 @@
 //! The engine over the backend: every byte arrives as it was written.
 
 use super::pair::{DEPTH, pattern};
-use super::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Patience};
+use super::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Retries};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{Event, VirtualCq, VirtualWc};
@@ -68,12 +68,12 @@ pub(super) struct Engines<F: Fixture> {
 }
 
 impl<F: Fixture> Engines<F> {
-    pub(super) fn new(fixture: &F, rails: usize, scheme: Scheme, patience: Patience) -> Self {
-        Self::of(fixture, rails, Config { scheme, ..Config::default() }, patience)
+    pub(super) fn new(fixture: &F, rails: usize, scheme: Scheme, retries: Retries) -> Self {
+        Self::of(fixture, rails, Config { scheme, ..Config::default() }, retries)
     }
 
     /// With fragments of 8 KiB, and otherwise as `config` has it.
-    pub(super) fn of(fixture: &F, rails: usize, config: Config, patience: Patience) -> Self {
+    pub(super) fn of(fixture: &F, rails: usize, config: Config, retries: Retries) -> Self {
         let config = Config { max_msg_size: 8192, ..config };
         let mut near = Side::new(fixture, End::Near, rails, Config { virtual_qp_num: 1, ..config });
         let mut far = Side::new(fixture, End::Far, rails, Config { virtual_qp_num: 2, ..config });
@@ -81,7 +81,7 @@ impl<F: Fixture> Engines<F> {
         for (rail, id) in ids.enumerate() {
             let device = if id == RailId::Notify { 0 } else { rail % fixture.rails() };
             if let (Some(a), Some(b)) = (near.qp.physical(id), far.qp.physical(id)) {
-                fixture.connect(device, a, b, patience);
+                fixture.connect(device, a, b, retries);
             }
         }
         near.learn_keys(&far.memory);
@@ -112,7 +112,7 @@ impl<F: Fixture> Engines<F> {
 /// Eight writes of 100 kB that lie apart, with notifications, and a read of all of them back.
 pub(super) fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
     const LENGTH: usize = 100_000;
-    let mut engines = Engines::new(fixture, rails, scheme, Patience::LONG);
+    let mut engines = Engines::new(fixture, rails, scheme, Retries::MANY);
     let data = pattern(BYTES, rails as u64);
     engines.near.memory.write(0, &data);
     let offset = |wr_id: u64| 17 + wr_id as usize * (LENGTH + 1000);
@@ -163,7 +163,7 @@ pub(super) fn a_single_rail_delivers_every_byte<F: Fixture>(fixture: &F) {
 }
 
 pub(super) fn the_engine_passes_sends_and_atomics_through<F: Fixture>(fixture: &F) {
-    let mut engines = Engines::new(fixture, 2, Scheme::Spray, Patience::LONG);
+    let mut engines = Engines::new(fixture, 2, Scheme::Spray, Retries::MANY);
     let Engines { near, far } = &mut engines;
     near.memory.write(0, b"through rail 0");
     far.memory.write(512, &5_u64.to_ne_bytes());
@@ -196,7 +196,7 @@ pub(super) fn fails<F: Fixture>(engines: &mut Engines<F>, status: WcStatus) -> R
 
 pub(super) fn the_engine_names_the_rail_that_failed<F: Fixture>(fixture: &F) {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
+        let mut engines = Engines::new(fixture, 2, scheme, Retries::FEW);
         engines.near.keys[1].rkey ^= 0x0055_5500;
         let error = fails(&mut engines, WcStatus::REM_ACCESS_ERR);
         assert_eq!((error.rail, error.status), (RailId::Data(1), WcStatus::REM_ACCESS_ERR));
@@ -207,7 +207,7 @@ pub(super) fn the_engine_names_the_rail_that_failed<F: Fixture>(fixture: &F) {
 pub(super) fn the_engine_names_the_rail_of_a_bad_lkey<F: Fixture>(fixture: &F) {
     let status = fixture.statuses().write_with_bad_lkey;
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
+        let mut engines = Engines::new(fixture, 2, scheme, Retries::FEW);
         engines.near.keys[1].lkey ^= 0x0055_5500;
         let error = fails(&mut engines, status);
         assert_eq!((error.rail, error.status), (RailId::Data(1), status));
@@ -217,7 +217,7 @@ pub(super) fn the_engine_names_the_rail_of_a_bad_lkey<F: Fixture>(fixture: &F) {
 pub(super) fn the_engine_names_the_rail_that_left_the_region<F: Fixture>(fixture: &F) {
     const LENGTH: u32 = 100_000;
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
+        let mut engines = Engines::new(fixture, 2, scheme, Retries::FEW);
         // The first rail gets the first half and a bit; the region ends in the second's share.
         let to = engines.far.memory.addr() + (BYTES - 60_000) as u64;
         let local = engines.near.memory.local(0, LENGTH);
@@ -235,7 +235,7 @@ pub(super) fn the_engine_names_the_rail_that_left_the_region<F: Fixture>(fixture
 pub(super) fn the_engine_names_the_notify_queue_pair_that_meets_no_receive<F: Fixture>(
     fixture: &F,
 ) {
-    let mut engines = Engines::new(fixture, 2, Scheme::Spray, Patience::SHORT);
+    let mut engines = Engines::new(fixture, 2, Scheme::Spray, Retries::FEW);
     engines.write(1, 0, 100_000);
     let [ends, _] = engines.reports(1, 0);
     let error = engines.near.qp.first_error().expect("an error was reported");

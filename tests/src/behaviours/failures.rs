@@ -1,7 +1,7 @@
 //! Error statuses, what they do to both ends, and what is flushed.
 
 use super::pair::{BYTES, Pair};
-use super::{AccessFlags, End, Fixture, Memory, Patience};
+use super::{AccessFlags, End, Fixture, Memory, Retries};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, Sge, WcStatus};
 
@@ -69,7 +69,7 @@ pub(super) fn a_bad_lkey_fails<F: Fixture>(fixture: &F) {
 
 pub(super) fn a_missing_receive_fails_after_the_retries<F: Fixture>(fixture: &F) {
     for opcode in [Opcode::Send, Opcode::RdmaWriteWithImm] {
-        let mut pair = Pair::impatient(fixture);
+        let mut pair = Pair::with_few_retries(fixture);
         let request = pair.request(1, opcode, 0, 8);
         fails(fixture, &mut pair, request, WcStatus::RNR_RETRY_EXC_ERR);
         assert!(!fixture.is_failed(&pair.far.qp), "the peer has done nothing wrong");
@@ -77,7 +77,7 @@ pub(super) fn a_missing_receive_fails_after_the_retries<F: Fixture>(fixture: &F)
 }
 
 pub(super) fn a_missing_receive_is_waited_for<F: Fixture>(fixture: &F) {
-    let mut pair = Pair::on(fixture, 0, Patience { rnr_retry: 7, ..Patience::SHORT });
+    let mut pair = Pair::on(fixture, 0, Retries { rnr_retry: 7, ..Retries::FEW });
     pair.near.post(&[pair.request(1, Opcode::RdmaWriteWithImm, 0, 8)]).unwrap();
     pair.near.stays_quiet();
     pair.far.recv(11, Sge::EMPTY).unwrap();
@@ -109,7 +109,7 @@ pub(super) fn a_receive_with_a_bad_lkey_fails_both_ends<F: Fixture>(fixture: &F)
 }
 
 pub(super) fn moving_to_err_flushes_everything_in_order<F: Fixture>(fixture: &F) {
-    let mut pair = Pair::on(fixture, 0, Patience { rnr_retry: 7, ..Patience::SHORT });
+    let mut pair = Pair::on(fixture, 0, Retries { rnr_retry: 7, ..Retries::FEW });
     (11..15).for_each(|wr_id| pair.near.recv(wr_id, Sge::EMPTY).unwrap());
     // Waits for a receive that never comes, so what is behind it is in flight too.
     let waits = pair.request(1, Opcode::RdmaWriteWithImm, 0, 8);
@@ -124,7 +124,7 @@ pub(super) fn moving_to_err_flushes_everything_in_order<F: Fixture>(fixture: &F)
 }
 
 pub(super) fn a_peer_in_err_does_not_answer<F: Fixture>(fixture: &F) {
-    let mut pair = Pair::impatient(fixture);
+    let mut pair = Pair::with_few_retries(fixture);
     fixture.fail(&pair.far.qp);
     let request = pair.write(1, 0, 8);
     fails(fixture, &mut pair, request, WcStatus::RETRY_EXC_ERR);

@@ -1,7 +1,7 @@
 //! Queue pairs in ERR whose receives come from a shared receive queue.
 
 use super::pair::{Pair, Side, recv};
-use super::{End, Fixture, LIMIT, Patience};
+use super::{End, Fixture, LIMIT, Retries};
 use polyrail_core::hardware::{QueuePair, Refusal};
 use polyrail_core::verbs::{Opcode, Sge, WcStatus};
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(super) fn the_last_shared_receive_is_known_and_takes_no_completion_along<F: 
     let mut pairs = [1, 2].map(|_| {
         let near = Side::new(fixture, End::Near, 0, None);
         let far = Side::new(fixture, End::Far, 0, Some(&srq));
-        fixture.connect(0, &near.qp, &far.qp, Patience::LONG);
+        fixture.connect(0, &near.qp, &far.qp, Retries::MANY);
         Pair { near, far }
     });
     let [ends, stays] = &mut pairs;

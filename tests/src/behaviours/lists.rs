@@ -2,7 +2,7 @@
 
 use super::engine::{Engines, Side};
 use super::pair::pattern;
-use super::{Fixture, Memory, Patience};
+use super::{Fixture, Memory, Retries};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, LocalPart, RecvWr, SendWr, WcOpcode, WcStatus,
@@ -70,7 +70,7 @@ fn takes_lists<F: Fixture>(side: &Side<F>, what: &str) -> bool {
 }
 
 fn gathered_and_scattered<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
-    let Engines { mut near, mut far } = Engines::new(fixture, rails, scheme, Patience::LONG);
+    let Engines { mut near, mut far } = Engines::new(fixture, rails, scheme, Retries::MANY);
     if rails == 1 && !takes_lists(&near, "writes and reads over one rail") {
         return;
     }
@@ -115,7 +115,7 @@ pub(super) fn lists_are_gathered_and_scattered_over_one_rail<F: Fixture>(fixture
 
 pub(super) fn a_batch_of_requests_rings_each_rail_once<F: Fixture>(fixture: &F) {
     const LENGTH: u32 = 10_000;
-    let mut ends = Engines::new(fixture, 2, Scheme::Spray, Patience::LONG);
+    let mut ends = Engines::new(fixture, 2, Scheme::Spray, Retries::MANY);
     let data = pattern(8 * LENGTH as usize, 6);
     ends.near.memory.write(0, &data);
     let keys = ends.near.keys.clone();

@@ -41,9 +41,9 @@ pub enum End {
     Far,
 }
 
-/// How patient a connection is.
+/// How long and how often a connection repeats requests before it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Retries {
     /// The time to wait for an answer: 4.096 us times 2 to this power.
     pub timeout: u8,
     /// Repetitions without an answer.
@@ -52,11 +52,11 @@ pub struct Patience {
     pub rnr_retry: u8,
 }
 
-impl Patience {
+impl Retries {
     /// A late answer does not fail.
-    pub const LONG: Self = Self { timeout: 18, retry_cnt: 6, rnr_retry: 7 };
+    pub const MANY: Self = Self { timeout: 18, retry_cnt: 6, rnr_retry: 7 };
     /// A lost answer fails soon: 3 times 67 ms without an answer, 1 repetition without a receive.
-    pub const SHORT: Self = Self { timeout: 14, retry_cnt: 2, rnr_retry: 1 };
+    pub const FEW: Self = Self { timeout: 14, retry_cnt: 2, rnr_retry: 1 };
 }
 
 /// Memory of one end, registered with the device of every rail.
@@ -119,7 +119,7 @@ pub trait Fixture: Debug {
         depth: u32,
     ) -> Self::Qp;
     /// Connects two queue pairs in INIT.
-    fn connect(&self, rail: usize, near: &Self::Qp, far: &Self::Qp, patience: Patience);
+    fn connect(&self, rail: usize, near: &Self::Qp, far: &Self::Qp, retries: Retries);
     /// Moves a queue pair to ERR.
     fn fail(&self, qp: &Self::Qp);
     /// Whether a queue pair is in ERR.

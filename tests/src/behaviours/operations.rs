@@ -1,7 +1,7 @@
 //! Every operation has its effect.
 
 use super::pair::{IMM, Pair, Side, pattern, recv};
-use super::{End, Fixture, Memory, Patience};
+use super::{End, Fixture, Memory, Retries};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcFlags, WcOpcode, WcStatus};
 use std::thread;
@@ -114,7 +114,7 @@ pub(super) fn inline_data_is_taken_while_posting<F: Fixture>(fixture: &F) {
 }
 
 pub(super) fn two_rails_carry_at_the_same_time<F: Fixture>(fixture: &F) {
-    let mut pairs = [0, 1].map(|rail| Pair::on(fixture, rail, Patience::LONG));
+    let mut pairs = [0, 1].map(|rail| Pair::on(fixture, rail, Retries::MANY));
     for (seed, pair) in (0..).zip(&mut pairs) {
         pair.near.memory.write(0, &pattern(40_000, seed));
         pair.near.post(&[pair.write(seed, 0, 40_000)]).unwrap();
@@ -132,7 +132,7 @@ pub(super) fn a_shared_receive_queue_serves_two_queue_pairs<F: Fixture>(fixture:
     let mut pairs = [1, 2].map(|_| {
         let near = Side::new(fixture, End::Near, 0, None);
         let far = Side::new(fixture, End::Far, 0, Some(&srq));
-        fixture.connect(0, &near.qp, &far.qp, Patience::LONG);
+        fixture.connect(0, &near.qp, &far.qp, Retries::MANY);
         Pair { near, far }
     });
     recv(&mut srq, 1, pairs[0].far.sge(0, 100)).unwrap();

@@ -2,7 +2,7 @@
 
 use super::engine::Engines;
 use super::pair::pattern;
-use super::{Fixture, LIMIT, Memory, Patience, QUIET};
+use super::{Fixture, LIMIT, Memory, QUIET, Retries};
 use polyrail_core::verbs::{RecvWr, ReportOrder, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use std::time::Instant;
@@ -22,7 +22,7 @@ fn post_write<F: Fixture>(ends: &mut Engines<F>, wr_id: u64, order: ReportOrder)
 /// bytes.
 pub(super) fn a_signal_arrives_behind_what_was_posted_before<F: Fixture>(fixture: &F) {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        let mut ends = Engines::new(fixture, 2, scheme, Patience::LONG);
+        let mut ends = Engines::new(fixture, 2, scheme, Retries::MANY);
         for round in 0..4 {
             let data = pattern(2 * LENGTH as usize, round);
             ends.near.memory.write(0, &data);
@@ -63,7 +63,7 @@ pub(super) fn a_signal_arrives_behind_what_was_posted_before<F: Fixture>(fixture
 
 /// The first waits for a receive, and with it the third, which is to be reported in its turn.
 pub(super) fn a_request_that_is_reported_when_done_waits_for_no_other<F: Fixture>(fixture: &F) {
-    let mut ends = Engines::new(fixture, 2, Scheme::Spray, Patience::LONG);
+    let mut ends = Engines::new(fixture, 2, Scheme::Spray, Retries::MANY);
     let data = pattern(3 * LENGTH as usize, 9);
     ends.near.memory.write(0, &data);
     ends.write(0, 0, LENGTH);

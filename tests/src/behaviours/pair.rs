@@ -1,6 +1,6 @@
 //! Two connected queue pairs, with memory and a completion queue each.
 
-use super::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Patience, QUIET};
+use super::{ALL_ACCESS, End, Fixture, LIMIT, Memory, QUIET, Retries};
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, QueuePair, ReceiveQueue, RecvBatch, SendBatch,
 };
@@ -112,21 +112,21 @@ pub struct Pair<F: Fixture> {
 }
 
 impl<F: Fixture> Pair<F> {
-    /// On rail 0, and patient.
+    /// On rail 0, with many retries.
     pub fn new(fixture: &F) -> Self {
-        Self::on(fixture, 0, Patience::LONG)
+        Self::on(fixture, 0, Retries::MANY)
     }
 
-    /// On rail 0; a lost packet fails soon.
-    pub fn impatient(fixture: &F) -> Self {
-        Self::on(fixture, 0, Patience::SHORT)
+    /// On rail 0, with few retries: a lost packet fails soon.
+    pub fn with_few_retries(fixture: &F) -> Self {
+        Self::on(fixture, 0, Retries::FEW)
     }
 
     /// On any rail.
-    pub fn on(fixture: &F, rail: usize, patience: Patience) -> Self {
+    pub fn on(fixture: &F, rail: usize, retries: Retries) -> Self {
         let near = Side::new(fixture, End::Near, rail, None);
         let far = Side::new(fixture, End::Far, rail, None);
-        fixture.connect(rail, &near.qp, &far.qp, patience);
+        fixture.connect(rail, &near.qp, &far.qp, retries);
         Self { near, far }
     }
 

@@ -2,7 +2,7 @@
 
 use super::engine::{Engines, Side};
 use super::pair::{DEPTH, pattern};
-use super::{End, Fixture, LIMIT, Memory, Patience};
+use super::{End, Fixture, LIMIT, Memory, Retries};
 use polyrail_core::verbs::{RecvWr, WcStatus};
 use polyrail_core::virtual_qp::{
     Config, QpState, RailEventKind, RailFailure, RailId, RailState, Scheme,
@@ -17,17 +17,17 @@ const WRITES: u64 = 8;
 struct Rerouted<'f, F: Fixture> {
     fixture: &'f F,
     engines: Engines<F>,
-    patience: Patience,
+    retries: Retries,
     /// Reports of either end.
     seen: [u64; 2],
 }
 
 impl<'f, F: Fixture> Rerouted<'f, F> {
-    fn new(fixture: &'f F, scheme: Scheme, patience: Patience) -> Self {
+    fn new(fixture: &'f F, scheme: Scheme, retries: Retries) -> Self {
         let reroute = RailFailure::Reroute;
         let config = Config { scheme, rail_failure: reroute, ..Config::default() };
-        let engines = Engines::of(fixture, 2, config, patience);
-        Self { fixture, engines, patience, seen: [0; 2] }
+        let engines = Engines::of(fixture, 2, config, retries);
+        Self { fixture, engines, retries, seen: [0; 2] }
     }
 
     /// Polls both ends, and carries the messages between them.
@@ -93,7 +93,7 @@ impl<'f, F: Fixture> Rerouted<'f, F> {
             self.fixture.create_qp(end, device, cq, None, DEPTH)
         };
         let (a, b) = (qp(End::Near, near), qp(End::Far, far));
-        self.fixture.connect(device, &a, &b, self.patience);
+        self.fixture.connect(device, &a, &b, self.retries);
         for (side, queue_pair) in [(near, a), (far, b)] {
             let generation = side.qp.rail_generation(rail).expect("a rail") + 1;
             let replaced = side.qp.replace_rail(&mut side.cq, 0, rail, generation, queue_pair);
@@ -106,7 +106,7 @@ impl<'f, F: Fixture> Rerouted<'f, F> {
 
 /// Each rail in turn fails with requests in flight; they survive, and it returns.
 fn fails_and_returns<F: Fixture>(fixture: &F, scheme: Scheme) {
-    let mut ends = Rerouted::new(fixture, scheme, Patience::LONG);
+    let mut ends = Rerouted::new(fixture, scheme, Retries::MANY);
     let notify = scheme.uses_notify_qp().then_some(RailId::Notify);
     let rails = [RailId::Data(0), RailId::Data(1)].into_iter().chain(notify);
     for (round, rail) in (0..).zip(rails) {
@@ -129,8 +129,8 @@ pub(super) fn dqplb_survives_each_rail<F: Fixture>(fixture: &F) {
 pub(super) fn requests_survive_a_lost_link<F: Fixture>(fixture: &F) {
     let rail = RailId::Data(1);
     // A receiver that is polled late is no failure.
-    let patience = Patience { rnr_retry: 7, ..Patience::SHORT };
-    let mut ends = Rerouted::new(fixture, Scheme::Dqplb, patience);
+    let retries = Retries { rnr_retry: 7, ..Retries::FEW };
+    let mut ends = Rerouted::new(fixture, Scheme::Dqplb, retries);
     fixture.set_link(1, false);
     ends.write(0);
     ends.finish(0);

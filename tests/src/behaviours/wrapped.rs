@@ -1,6 +1,6 @@
 //! A backend over drivers that have faults.
 
-use super::{End, Fixture, Patience, Statuses};
+use super::{End, Fixture, Retries, Statuses};
 use polyrail_core::verbs::AccessFlags;
 use polyrail_faults::{DriverFault, Faults, Faulty};
 
@@ -64,8 +64,8 @@ impl<F: Fixture> Fixture for Wrapped<'_, F> {
         self.driver(end, rail).queue_pair(qp)
     }
 
-    fn connect(&self, rail: usize, near: &Self::Qp, far: &Self::Qp, patience: Patience) {
-        self.fixture.connect(rail, near.inner(), far.inner(), patience);
+    fn connect(&self, rail: usize, near: &Self::Qp, far: &Self::Qp, retries: Retries) {
+        self.fixture.connect(rail, near.inner(), far.inner(), retries);
     }
 
     fn fail(&self, qp: &Self::Qp) {

@@ -37,6 +37,13 @@ impl<S: Shape> Failure<S> {
         eprintln!();
     }
 
+    /// Shows the plainest form of the failure, and panics with it.
+    pub fn raise(self, world: &str) -> ! {
+        let failure = self.shortest();
+        failure.show();
+        panic!("{world}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);
+    }
+
     /// The same failure with as little happening as possible, in a world as plain as possible.
     pub fn shortest(mut self) -> Self {
         loop {

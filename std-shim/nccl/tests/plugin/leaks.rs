@@ -1,7 +1,7 @@
 //! What is done a thousand times, and undone, leaves nothing: file descriptors, threads, mappings
 //! and memory are counted.
 
-use crate::ranks::{LOGGER, Memory, PATIENCE, Pair, logged, until};
+use crate::ranks::{LOGGER, LONG, Memory, Pair, logged, until};
 use crate::table::{HANDLE, Pointer, Status};
 use crate::works::merged;
 use crate::{Plugin, VERSIONS, cases};
@@ -82,7 +82,7 @@ fn leaves_nothing(what: &str, mut round: impl FnMut(usize)) {
     // What ends in the background ends a moment later.
     let begin = Instant::now();
     let mut after = held();
-    while is_left(&after) && begin.elapsed() < PATIENCE {
+    while is_left(&after) && begin.elapsed() < LONG {
         thread::sleep(Duration::from_millis(1));
         after = held();
     }

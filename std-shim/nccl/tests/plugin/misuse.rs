@@ -1,6 +1,6 @@
 //! Calls that cannot be: a code and words, and nothing else.
 
-use crate::ranks::{LOGGER, Memory, PATIENCE, Pair, at_once, logged, until};
+use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, until};
 use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer};
 use crate::works::merged;
 use crate::{Plugin, VERSIONS, cases};
@@ -226,9 +226,9 @@ fn strangers_disturb_no_connection(plugin: &Plugin) {
         if forger != Err(6) && !recv.is_null() {
             assert_eq!(at_once(|| table.accept(listener)), Ok(Pointer::default()));
         }
-        assert!(begin.elapsed() < PATIENCE, "{:?}", logged());
+        assert!(begin.elapsed() < LONG, "{:?}", logged());
     }
-    liar.set_read_timeout(Some(PATIENCE)).unwrap();
+    liar.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(liar.read(&mut [0; 10]).unwrap_or(0), 0, "who lies is dropped");
     let pair = Pair { table, context, send, recv };
     let mut from = Memory::new(&table, send, 1000);

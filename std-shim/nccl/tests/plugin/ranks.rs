@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// How long a call that must not block may take, on a machine that does other things too.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(2);
@@ -61,11 +61,7 @@ pub(crate) fn until<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T {
         if let Some(something) = call() {
             return something;
         }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "{what}: not within {PATIENCE:?}; logged: {:?}",
-            logged()
-        );
+        assert!(begin.elapsed() < LONG, "{what}: not within {LONG:?}; logged: {:?}", logged());
         std::thread::yield_now();
     }
 }
@@ -143,7 +139,7 @@ impl Pair {
             if recv.is_null() {
                 recv = at_once(|| table.accept(listener))?;
             }
-            assert!(begin.elapsed() < PATIENCE, "not connected: {:?}", logged());
+            assert!(begin.elapsed() < LONG, "not connected: {:?}", logged());
         }
         Ok((send, recv))
     }

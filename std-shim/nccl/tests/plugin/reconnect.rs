@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use crate::ranks::{
-    LOGGER, Memory, PATIENCE, Pair, at_once, count_lines, count_logged, last_logged, logged, some,
+    LOGGER, LONG, Memory, Pair, at_once, count_lines, count_logged, last_logged, logged, some,
     until,
 };
 use crate::sockets::{links, listening, reset, silence, sockets};
@@ -273,7 +273,7 @@ fn strangers_at_the_listener_disturb_no_connection(plugin: &Plugin) {
         &[1, 0, 0, 0, AGAIN, 0],
     ] {
         let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, door)).unwrap();
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.set_read_timeout(Some(LONG)).unwrap();
         stranger.write_all(bytes).unwrap();
         strangers.push(stranger);
     }

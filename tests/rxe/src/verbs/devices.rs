@@ -4,7 +4,7 @@ use crate::fixture::{GID_INDEX, PORT, Rails};
 use polyrail_ffi::{
     AtomicCap, DeviceList, GidType, LinkLayer, Mtu, NodeType, PortState, QpState, Transport,
 };
-use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, Pair, Patience};
+use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, Pair, Retries};
 
 pub(super) fn devices_report_their_identity(rails: &Rails) {
     let list = DeviceList::new().unwrap();
@@ -54,7 +54,7 @@ pub(super) fn ports_and_addresses_can_be_looked_up(rails: &Rails) {
 }
 
 pub(super) fn a_queue_pair_reports_its_attributes(rails: &Rails) {
-    let pair = Pair::on(rails, 0, Patience::SHORT);
+    let pair = Pair::on(rails, 0, Retries::FEW);
     let set = pair.near.qp.query().unwrap();
     assert_eq!((set.state, set.port_num, set.pkey_index), (QpState::Rts, PORT, 0));
     assert_eq!(set.dest_qp_num, pair.far.qp.qp_num());

@@ -7,7 +7,7 @@ use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, Sge};
 use polyrail_ffi::{AsyncEvent, CompletionChannel, CompletionQueue, Context, CqInit};
 use polyrail_tests::behaviours::pair::{Side, poll, recv};
-use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Pair, Patience};
+use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Pair, Retries};
 use std::fmt::Debug;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn with_channel(rails: &Rails) -> (Pair<Rails>, CompletionChannel) {
     let memory = rails.memory(End::Far, 4096, ALL_ACCESS);
     let far = Side { rail: 0, cq, qp, memory };
     let near = Side::new(rails, End::Near, 0, None);
-    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
+    rails.connect(0, &near.qp, &far.qp, Retries::MANY);
     (Pair { near, far }, channel)
 }
 
@@ -152,7 +152,7 @@ pub(super) fn a_shared_receive_queue_raises_its_limit_event(rails: &Rails) {
     let mut srq = rails.create_srq(End::Far, 0, 8);
     let near = Side::new(rails, End::Near, 0, None);
     let far = Side::new(rails, End::Far, 0, Some(&srq));
-    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
+    rails.connect(0, &near.qp, &far.qp, Retries::MANY);
     let mut pair = Pair { near, far };
     (0..3).for_each(|wr_id| recv(&mut srq, wr_id, Sge::EMPTY).unwrap());
     srq.set_limit(3).unwrap();
@@ -171,7 +171,7 @@ pub(super) fn an_overrun_raises_an_event(rails: &Rails) {
     let memory = rails.memory(End::Near, 4096, ALL_ACCESS);
     let near = Side { rail: 0, cq, qp, memory };
     let far = Side::new(rails, End::Far, 0, None);
-    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
+    rails.connect(0, &near.qp, &far.qp, Retries::MANY);
     let mut pair = Pair { near, far };
     let capacity = u64::from(pair.near.cq.capacity());
     let writes: Vec<_> = (0..capacity + 2).map(|wr_id| pair.write(wr_id, 0, 8)).collect();

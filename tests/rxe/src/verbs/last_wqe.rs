@@ -8,7 +8,7 @@ use polyrail_core::verbs::{
 };
 use polyrail_ffi::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use polyrail_tests::behaviours::pair::{poll, post};
-use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Patience};
+use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Retries};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -273,7 +273,7 @@ impl Scene<'_> {
         let near_cq = self.rails.create_cq(End::Near, 0, 2 * DEPTH);
         let near = self.rails.create_qp(End::Near, 0, &near_cq, None, DEPTH);
         let far = self.rails.create_qp(End::Far, 0, cq, Some(srq), 1);
-        self.rails.connect(0, &near, &far, Patience::LONG);
+        self.rails.connect(0, &near, &far, Retries::MANY);
         self.to.write(at * LENGTH, &NOTHING.to_ne_bytes());
         let stream = Stream {
             qp: near,

@@ -16,7 +16,7 @@ use polyrail_ffi::{
 };
 use polyrail_tests::behaviours::pair::{pattern, poll, recv};
 use polyrail_tests::behaviours::{
-    ALL_ACCESS, End, Fixture, LIMIT, Memory, Pair, Patience, QUIET, Side,
+    ALL_ACCESS, End, Fixture, LIMIT, Memory, Pair, QUIET, Retries, Side,
 };
 use std::time::{Duration, Instant};
 
@@ -216,7 +216,7 @@ pub(super) fn an_extended_completion_queue_reports_what_a_classic_one_does(rails
     let init = QpInit { post_mode: rails.post_mode(), ..QpInit::new(&cq, CAP) };
     let qp: QueuePair = rails.domain(End::Far, 0).create_qp(&init).unwrap();
     qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).unwrap();
-    rails.connect(0, &near.qp, &qp, Patience::LONG);
+    rails.connect(0, &near.qp, &qp, Retries::MANY);
     let far = Side {
         rail: 0,
         cq: rails.create_cq(End::Far, 0, 1),
@@ -279,7 +279,7 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
         let id = RailId::Data(rail as u8);
         let a = near.physical(id).unwrap();
         let b = far.physical(id).unwrap();
-        rails.connect(rail, a, b, Patience::LONG);
+        rails.connect(rail, a, b, Retries::MANY);
     }
     let from = rails.memory(End::Near, 100_000, ALL_ACCESS);
     let to = rails.memory(End::Far, 100_000, ALL_ACCESS);
