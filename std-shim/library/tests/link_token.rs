@@ -1,7 +1,7 @@
 //! Sides that want to know whether the other one has their token.
 
 use polyrail::link::{
-    Link, LinkError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
+    Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -185,4 +185,35 @@ fn a_listener_that_only_pretends_to_know_the_token_learns_nothing() {
     let mut rest = Vec::new();
     _ = stream.read_to_end(&mut rest);
     assert!(rest.is_empty());
+}
+
+/// Peers that connect and send nothing, and peers that stop in the middle of the proof, keep no other
+/// peer out, and a peer that proves that it has the token does not wait for them.
+#[test]
+fn silent_strangers_keep_no_peer_out() {
+    let (listener, address) = listener(Some(1));
+    let nonce = "0f".repeat(16);
+    let knock = framed(&format!(r#"{{"knock":{{"nonce":"{nonce}"}}}}"#));
+    let timeouts = Timeouts { message: Duration::from_secs(20), ..timeouts() };
+    let strangers = (0..120).map(|number| {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        if number % 2 == 0 {
+            stranger.write_all(&knock).unwrap();
+        }
+        stranger
+    });
+    let _strangers: Vec<_> = strangers.collect();
+    let begin = Instant::now();
+    let peer = thread::spawn(move || {
+        <Link>::connect_with_token(&address, &timeouts, Some(&token(1))).map(drop)
+    });
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let mut refused = 0;
+    while !peer.is_finished() {
+        let arrived = arrivals.step(&listener, &timeouts, |_, _| refused += 1).unwrap();
+        assert!(arrived.is_empty() && begin.elapsed() < Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(1));
+    }
+    peer.join().unwrap().unwrap();
+    assert!(refused >= 50, "{refused}");
 }

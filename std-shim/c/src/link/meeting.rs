@@ -2,7 +2,6 @@
 
 use crate::types::POLYRAIL_HELLO_BYTES;
 use polyrail::link::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};
-use polyrail::memory::RemoteBuffer;
 use serde::Serialize;
 
 /// The program's own part of a hello.
@@ -26,9 +25,4 @@ impl Purpose for Meeting {
     fn read_outcome(place: &Place<'_>) -> Result<NoOutcome, HandshakeError> {
         place.object(&[]).map(|_| NoOutcome {})
     }
-}
-
-/// A hello names memory. Programs tell each other of theirs in their own way, so this is none that a key opens.
-pub(crate) fn no_memory() -> RemoteBuffer {
-    RemoteBuffer { addr: 0, length: 1, rkeys: vec![0] }
 }

@@ -1,7 +1,7 @@
 //! A link that belongs to a peer: where the meeting stands.
 
 use super::handle::Unused;
-use super::meeting::{Meeting, OurHello as Hello, OurLink, OurMessage as Message, no_memory};
+use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
@@ -115,15 +115,14 @@ pub(super) fn greet(
 ) -> Result<(), Failure> {
     let purpose = Meeting { hello: HexBytes(hello.to_vec()) };
     let session = control.session();
-    let hello =
-        Hello { reach: peer.reach()?, buffer: no_memory(), purpose: Some(purpose), session };
+    let hello = OurHello::without_memory(peer.reach()?, Some(purpose), session);
     control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))
 }
 
 /// Connects with the other side, whose hello has come, and says so.
 pub(super) fn ready(
     mut control: OurLink,
-    theirs: &Hello,
+    theirs: &OurHello,
     peer: &mut dyn Meets,
 ) -> Result<Stage, Failure> {
     let connected = peer.connect(&theirs.reach);

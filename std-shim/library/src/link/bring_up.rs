@@ -1,4 +1,4 @@
-//! From two hellos to two endpoints that can talk.
+//! From two hellos to two connected endpoints.
 
 use super::end::Link;
 use super::error::{HandshakeError, LinkError};

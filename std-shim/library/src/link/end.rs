@@ -132,6 +132,12 @@ impl<P: Purpose> Link<P> {
         self.resumption.as_ref().is_some_and(Resumption::is_broken)
     }
 
+    /// Returns whether [`try_recv`](Self::try_recv) has something to do that does not show on the
+    /// stream: the link is broken, or a new stream waits for it.
+    pub fn is_due(&self) -> bool {
+        self.resumption.as_ref().is_some_and(Resumption::is_due)
+    }
+
     /// Hands the stream of this link to an earlier link of the same
     /// [`Listener`](super::Listener), after the peer has sent [`Message::Resume`] where a hello
     /// could have come.

@@ -1,4 +1,4 @@
-//! What can go wrong between two processes before, and beside, the rails.
+//! Errors of a link and of its messages.
 
 use super::wire::{MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::card::CardError;
@@ -148,7 +148,7 @@ fn whole(at: &str) -> &str {
     if at.is_empty() { "the message" } else { at }
 }
 
-/// A control connection cannot be made, or does not carry messages any more.
+/// A link cannot be made, or does not carry messages any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {

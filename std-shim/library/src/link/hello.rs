@@ -1,4 +1,4 @@
-//! The first message either way: where a side can be reached.
+//! The first message of each side: where the side can be reached, and the session of the link.
 
 use super::error::{HandshakeError, LinkError};
 use super::field::{Hex, Place};
@@ -68,13 +68,20 @@ pub struct Hello<P = NoPurpose> {
     /// What the connection is for, if this side is the one that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purpose: Option<P>,
-    /// The name of the connection, if its link is to be made anew when it breaks: both sides' hellos have the
-    /// same. [`Link::session`](super::Link::session) knows what to say here.
+    /// The session of the link, if it is to be resumed when it breaks: the same in both hellos, from
+    /// [`Link::session`](super::Link::session).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }
 
 impl<P: Purpose> Hello<P> {
+    /// A hello of sides that do not exchange memory in their hellos. It names a byte that no key
+    /// opens.
+    pub fn without_memory(reach: Reach, purpose: Option<P>, session: Option<Session>) -> Self {
+        let buffer = RemoteBuffer { addr: 0, length: 1, rkeys: vec![0] };
+        Self { reach, buffer, purpose, session }
+    }
+
     pub(super) fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
         let fields = place.object(&["endpoint", "p2p", "buffer", "purpose", "session"])?;
         let reach = match (fields.optional("endpoint"), fields.optional("p2p")) {
@@ -111,8 +118,8 @@ fn buffer(place: &Place<'_>) -> Result<RemoteBuffer, HandshakeError> {
     })
 }
 
-/// The name of a connection whose link is made anew when it breaks, chosen by the side that asks: 128 bits
-/// that nobody guesses who does not see the link. As text, 32 hexadecimal digits.
+/// The name of a link that can be resumed, drawn by the side that connects: 128 bits that cannot be
+/// guessed. As text, 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Session(Hex<16>);

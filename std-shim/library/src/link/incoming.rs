@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 /// Bytes of the longest message with its header.
 const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
 
-/// The receiving half of a control connection: a bounded buffer, and whose turn it is.
+/// The receiving half of a link: a bounded buffer, and which message may come next.
 ///
 /// Put bytes into [`room`](Self::room), pass their number to [`filled`](Self::filled), and take
 /// messages out with [`next_message`](Self::next_message) until there are none. After an error
@@ -30,8 +30,8 @@ pub struct Incoming<P = NoPurpose> {
     /// Bytes of the buffer that are not taken yet.
     pending: usize,
     turn: Turn,
-    /// It is not the connection's first link.
-    over_new_link: bool,
+    /// The bytes come over a stream that is not the link's first.
+    is_resumed: bool,
     purpose: PhantomData<fn() -> P>,
 }
 
@@ -41,7 +41,7 @@ pub struct Incoming<P = NoPurpose> {
 /// Hello --> Ready --> Done --> Nothing     (alive, note: still Done; heal: still Done, still Nothing)
 ///  |  ^--Proof   (knock or challenge, and then the proof)
 ///    \--------\--------\---------\--> Over      (failed)
-///     \--> Joining     (resume, resumed: a new link of an earlier connection, whose turn it becomes)
+///     \--> Joining     (resume, resumed: a new stream for an earlier link, which takes over)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -100,38 +100,38 @@ impl<P: Purpose> Incoming<P> {
             buffer: vec![0; MAX_FRAME_BYTES].into(),
             pending: 0,
             turn: Turn::Hello,
-            over_new_link: false,
+            is_resumed: false,
             purpose: PhantomData,
         }
     }
 
-    /// What comes from now on comes over a new link, beginning with these bytes. It is the same side's turn, and
-    /// what it may not know to have been heard, it may say again.
+    /// Continues with the bytes of a new stream, which begin with these. The order of messages goes on,
+    /// except that the peer may repeat what may have been lost.
     pub(super) fn go_on(&mut self, unread: &[u8]) {
         let unread = &unread[..unread.len().min(self.buffer.len())];
         self.buffer[..unread.len()].copy_from_slice(unread);
         self.pending = unread.len();
-        self.over_new_link = true;
+        self.is_resumed = true;
     }
 
-    /// The bytes that came and are not taken.
+    /// Returns the bytes that came and were not taken.
     pub(super) fn unread(&self) -> &[u8] {
         &self.buffer[..self.pending]
     }
 
-    /// Whether the other side gave up.
+    /// Returns whether the peer gave up.
     pub(super) fn is_over(&self) -> bool {
         self.turn == Turn::Over
     }
 
-    /// Whether it was heard over an earlier link.
-    fn is_said_again(&self, message: &Message<P>) -> bool {
-        let was_heard = match message {
+    /// Returns whether the message came over an earlier stream already.
+    fn is_repeated(&self, message: &Message<P>) -> bool {
+        let has_come = match message {
             Message::Ready {} => matches!(self.turn, Turn::Done | Turn::Nothing),
             Message::Done(_) => self.turn == Turn::Nothing,
             _ => false,
         };
-        self.over_new_link && was_heard
+        self.is_resumed && has_come
     }
 
     /// Where the next bytes go. Never empty, unless messages wait to be taken.
@@ -156,13 +156,13 @@ impl<P: Purpose> Incoming<P> {
     /// What came is not a message, or not one whose turn it is.
     pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
         while let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? {
-            let is_said_again = self.is_said_again(&message);
-            if !is_said_again {
+            let is_repeated = self.is_repeated(&message);
+            if !is_repeated {
                 self.turn = self.turn.after(&message)?;
             }
             self.buffer.copy_within(bytes..self.pending, 0);
             self.pending -= bytes;
-            if !is_said_again {
+            if !is_repeated {
                 return Ok(Some(message));
             }
         }

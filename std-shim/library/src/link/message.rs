@@ -1,4 +1,4 @@
-//! What one side tells the other, as plain data and as the bytes that travel.
+//! The messages of a link, as plain data and as the bytes that travel.
 
 use super::error::{HandshakeError, Reason};
 use super::field::{Hex, HexBytes, Place};
@@ -19,50 +19,51 @@ pub const READY: &str = "\"ready\"";
 /// How errors name the message that a side is done.
 pub const DONE: &str = "\"done\"";
 
-/// What one side tells the other.
+/// A message from one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Message<P: Purpose = NoPurpose> {
-    /// I know a token; ask me. Where sides have one, the first message of the side that connects.
+    /// Asks for a proof of the token: the first message of a side that connects with a token.
     Knock {
-        /// Of the side that connects.
+        /// The nonce of the side that connects.
         nonce: Nonce,
     },
-    /// The answer: prove it.
+    /// Answers a knock, and asks for a proof, too.
     Challenge {
-        /// Of the side that listens.
+        /// The nonce of the side that listens.
         nonce: Nonce,
     },
-    /// I do; first from the side that connects, and then from the other one.
+    /// Proves that its sender has the token: first the side that connects, then the other one.
     Proof {
-        /// For both nonces.
+        /// The proof for both nonces.
         proof: Proof,
     },
-    /// Who I am; the first message either way, but for those about tokens.
+    /// Describes a side: the first message of each side after the proofs.
     Hello(Hello<P>),
-    /// My receives are posted and my queue pairs are connected.
+    /// The sender's receives are posted, and its queue pairs are connected.
     Ready {},
-    /// I have nothing to say, but I am still there.
+    /// The sender is still there, and has nothing else to send.
     Alive {},
-    /// What my endpoint tells the peer's, if both [heal](crate::endpoint::Healing) by themselves.
+    /// A repair message between the two endpoints, if both [repair](crate::endpoint::Healing) rails.
     Heal(HealingMessage),
-    /// What the program here tells the other one, whatever it means to them.
+    /// Bytes of the program for the program at the other side.
     Note {
-        /// No more than [`MAX_NOTE_BYTES`](super::MAX_NOTE_BYTES).
+        /// At most [`MAX_NOTE_BYTES`](super::MAX_NOTE_BYTES).
         bytes: HexBytes,
     },
-    /// All of it moved, as far as I am concerned.
+    /// The sender's part of the work is done.
     Done(P::Outcome),
-    /// The link of an earlier connection broke, and this is to be its new one: the first message of the side that
+    /// Offers this stream for an earlier link whose stream broke: the first message of the side that
     /// connects.
     Resume {
-        /// The connection, as both hellos named it.
+        /// The session that both hellos named.
         session: Session,
     },
-    /// It is; the answer. To either side its own [`Link`](super::Link) says so: what went over the old link may be
-    /// lost, but for [`Ready`](Self::Ready), [`Done`](Self::Done) and [`Failed`](Self::Failed), which are said again.
+    /// Answers that the stream is the link's. Each side's [`Link`](super::Link) returns this message when
+    /// it has a new stream. What went over the old one may be lost, except [`Ready`](Self::Ready),
+    /// [`Done`](Self::Done) and [`Failed`](Self::Failed), which are sent again.
     Resumed {},
-    /// I cannot go on.
+    /// The sender cannot go on.
     Failed {
         /// Why.
         reason: Reason,
@@ -70,7 +71,7 @@ pub enum Message<P: Purpose = NoPurpose> {
 }
 
 impl<P: Purpose> Message<P> {
-    /// Its name on the wire.
+    /// Returns its name on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Knock { .. } => "knock",
@@ -88,12 +89,12 @@ impl<P: Purpose> Message<P> {
         }
     }
 
-    /// The error that it came instead of `expected`.
+    /// Returns the error that it came in place of `expected`.
     pub fn out_of_turn(&self, expected: &'static str) -> HandshakeError {
         HandshakeError::OutOfTurn { message: self.name(), expected }
     }
 
-    /// The bytes that travel: header and JSON.
+    /// Returns the bytes that travel: header and JSON.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
         // Numbers and strings into memory: nothing here can fail.

@@ -1,51 +1,54 @@
-//! What two processes tell each other beside the rails: over TCP, before the rails are connected,
-//! and the news that must arrive though rails have failed.
+//! Links: the messages of two processes over TCP. They connect endpoints, and they carry what must
+//! arrive although rails have failed.
 //!
 //! # Order
 //!
-//! | | one side | the other |
+//! | | one side | the other side |
 //! |---|---|---|
 //! | 1 | `hello`: endpoint, buffer, purpose: [`Hello`] | |
 //! | 2 | | `hello`: endpoint, buffer |
-//! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
+//! | 3 | both check that the endpoints match, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
-//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy; `heal`, when rails fail; `note`, what the programs have to tell each other | |
+//! | 5 | data moves over the rails only; `alive` while a side is busy for long; `heal`, when rails fail; `note`, for the programs | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side sends each of these once and in this order (`alive` and `note` as often as it likes, `heal` also after
-//! `done`); which of the
-//! two is first does not matter. At any time a side may send `failed`, with the reason, and then
-//! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
-//! posts requests before the other side's `ready`, so no request meets a queue pair that is not
-//! connected yet.
+//! Each side sends each of these once and in this order (`alive` and `note` any number of times, `heal`
+//! also after `done`). Which of the two sides is first does not matter. At any time a side may send
+//! `failed`, with the reason, and then nothing more. [`bring_up`] is the way to `ready`, so receives are
+//! posted before RTR. Neither side posts requests before the other side's `ready`, so no request meets
+//! a queue pair that is not connected yet.
 //!
 //! # A link that breaks
 //!
-//! If both hellos name the same [`Session`], the connection outlives its link. When the system of the side that
-//! connected gives the link up (nothing was answered for 9 s, no way to the host, or a reset), it connects again, to the
-//! same address, for up to [`Timeouts::anew`], and sends `resume` with the session in place of a hello. The other side,
-//! which may or may not have noticed, answers `resumed` over the new link and drops the old one. Then both
-//! say again `ready`, `done` and `failed`, as far as they had said them; of what else was lost, `alive` does not matter, a `note` is the programs' affair, and
-//! the links of endpoints tell everything again ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
+//! If both hellos name the same [`Session`], the link outlives its stream. The stream breaks when the
+//! system gives it up: after 9 s without an answer ([`Timeouts::silence`]), without a route to the host,
+//! or after a reset. The side that connected then connects again, to the address that answered, for up to
+//! [`Timeouts::resume`], and sends `resume` with the session in place of a hello. The other side, which
+//! may or may not have noticed, answers `resumed` over the new stream and drops the old one. Then both
+//! sides repeat `ready`, `done` and `failed`, as far as they had sent them, and each side takes them
+//! once. `alive` and `note` may be lost; the links of endpoints repeat repair messages
+//! ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
 //!
-//! A link that is closed is the end, as ever: a process that ends, however it does, is noticed at once. A
-//! connection that its other side ended in the meantime is not resumed: `failed` is the answer.
+//! A stream that is closed is the end of its link: a process that ends, in whatever way, is noticed at
+//! once. An attempt to resume that comes to nothing is reset, not closed, since the other side may
+//! have taken it. A link whose other end has ended in the meantime is not resumed: `failed` is the answer.
 //!
-//! # Who may ask
+//! # Tokens
 //!
-//! A side that listens with a [`Token`] tells nothing to those that do not know it, and one that connects with a
-//! token tells nothing before the other side has proved that it does:
+//! A side that listens with a [`Token`] sends nothing to peers that do not have it, and a side that connects
+//! with a token sends nothing before the other side has proved that it has the token, too:
 //!
 //! | | the side that connected | the side that listened |
 //! |---|---|---|
 //! | 1 | `knock`: a nonce | |
-//! | 2 | | `challenge`: a nonce of its own |
+//! | 2 | | `challenge`: another nonce |
 //! | 3 | `proof`: HMAC-SHA-256 of both | |
 //! | 4 | | `proof`, likewise |
 //!
-//! The same comes before `resume`. The token never travels, and no proof is good for another connection, or for the
-//! other side. That keeps out those that can reach the port; those that can read or change the packets on the way still
-//! can: neither this connection nor the rails are encrypted.
+//! The same comes before `resume`. The token never travels, and a proof is worth nothing for another
+//! link, or for the other side: nonces come from the system, each time. That keeps out processes that
+//! can reach the port. A process that can read or change the packets on the way is not kept out: neither
+//! the link nor the rails are encrypted.
 //!
 //! # A message
 //!
@@ -82,41 +85,44 @@
 //! ```
 //!
 //! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
-//! absent, and `done` is `{}`. Without a `session` the connection ends with its link.
+//! absent, and `done` is `{}`. Without a `session` the link ends with its stream.
 //!
-//! A side whose endpoint is for messages has `p2p` in place of `endpoint`, a [`P2pAddress`](crate::p2p::P2pAddress).
-//! That of an endpoint that goes [one way](crate::p2p::P2pBuilder::only) lacks the fields of the other end: programs of
-//! this version that know no such endpoints miss them, and say so. No endpoint of theirs would go with it either.
+//! A side whose endpoint is for messages has `p2p` in place of `endpoint`, a
+//! [`P2pAddress`](crate::p2p::P2pAddress). The address of an endpoint that goes
+//! [one way](crate::p2p::P2pBuilder::only) lacks the fields of the other end.
 //!
-//! Of `heal`, [`HealingMessage`](crate::endpoint::HealingMessage) has all forms. The two sides carry what their
-//! endpoints' [links](crate::endpoint::HealingLink) give them.
+//! The forms of `heal` are those of [`HealingMessage`](crate::endpoint::HealingMessage). The two sides carry
+//! what their endpoints' [links](crate::endpoint::HealingLink) give them.
 //!
 //! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a field
 //! that is unknown, missing or repeated, and a number out of range are errors that name the place and
-//! the value ([`HandshakeError`]). A new field is a new version.
+//! the value ([`HandshakeError`]). A new field is a new version. A peer of another version is refused,
+//! and both sides name both versions.
 //!
 //! # Limits
 //!
 //! | limit | reason |
 //! |---|---|
-//! | [`MAX_MESSAGE_BYTES`] a message | a peer decides how much of it we keep; ours have less than half |
+//! | [`MAX_MESSAGE_BYTES`] a message | a peer decides how much of it is kept; the longest message has less than half |
 //! | [`MAX_NOTE_BYTES`] a note | as hexadecimal digits it fits into a message |
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
-//! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on forever, byte by byte |
-//! | [`Timeouts`] to connect and to accept | nothing waits forever unless asked to |
-//! | 20 s without a sign of life (TCP), 9 s where the link is made anew | a host without power does not close its connections |
+//! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on without end, byte by byte |
+//! | [`Timeouts`] to connect and to accept | nothing waits without end unless asked to |
+//! | 64 links without a hello ([`Arrivals`]) | the peer that has been silent longest makes room |
+//! | 20 s without an answer from the peer's host, 9 s where the link is resumed | a host without power does not close its streams |
 //!
-//! Without a token the control connection is not authenticated, as verbs themselves never are: anyone who can reach
-//! the port, or the rails, can write what the keys open. Use it only in networks where that is acceptable.
+//! Without a token the link is not authenticated, as verbs themselves never are: any process that can
+//! reach the port, or the rails, can write what the keys open. Use it only in networks where that is
+//! acceptable.
 //!
 //! # Files
 //!
-//! `message` has the messages and their bytes, with `hello` (and `address`), `purpose` and `reason` in it, framed as in
-//! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn it
-//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`, those that wait in `unsent`; `gate` keeps those out that do not prove that they know a
-//! `token`; `tcp` makes one between processes, and `anew`
-//! another one for the same connection, which `session` names;
-//! `bring_up` connects an endpoint.
+//! `message` has the messages and their bytes, with `hello` and `purpose` in it, framed as in `wire`; `field`
+//! walks through JSON; `incoming` finds messages in a stream and checks whose turn it is; `gate` is the
+//! proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`; a `channel` carries messages
+//! over one stream, from the first attempt to connect; `end` is a [`Link`], which outlives its streams
+//! by what is in `resume`. Nothing up to here waits. `blocking` has the methods that do, `listener` accepts
+//! links, and `bring_up` connects an endpoint.
 
 mod blocking;
 mod bring_up;

@@ -179,6 +179,11 @@ impl<P: Purpose> Resumption<P> {
         !matches!(self.state, State::Whole)
     }
 
+    /// Returns whether a step has something to do.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_broken() || self.mailbox.has_mail.load(Ordering::Acquire)
+    }
+
     /// Keeps a message that the peer must receive.
     pub(super) fn note_sent(&mut self, message: &Message<P>) {
         if matches!(message, Message::Ready {} | Message::Done(_) | Message::Failed { .. }) {

@@ -1,4 +1,4 @@
-//! A secret that both sides know, and proofs that they do.
+//! A secret of both sides, and proofs that they have it.
 
 use super::error::LinkError;
 use super::field::Hex;
@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A secret that both sides of a connection know: who does not prove that it knows it, is told nothing. It never
-/// travels.
+/// A secret of both sides of a link. A peer that does not prove that it has the token is sent nothing
+/// but its refusal. The token never travels.
 ///
 /// ```
 /// use polyrail::link::{Link, Listener, NoPurpose, Timeouts, Token};
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone)]
 pub struct Token(Hmac<Sha256>);
 
-/// No token.
+/// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -53,20 +53,20 @@ pub enum TokenError {
 /// Which side proves something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prover {
-    /// The one that connected.
+    /// The side that connected.
     Connects,
-    /// The one that listened.
+    /// The side that listened.
     Listens,
 }
 
-/// What a side makes up, so that no proof is good a second time.
+/// A number that is drawn for one proof, so that no proof is good a second time.
 pub type Nonce = Hex<16>;
 
-/// That its sender knows the token: HMAC-SHA-256, keyed with the token, of the side's name and both
-/// nonces, that of the side that connected first.
+/// Proves that its sender has the token: HMAC-SHA-256, keyed with the token, of the side's name and both
+/// nonces. The nonce of the side that connected comes first.
 pub type Proof = Hex<32>;
 
-/// The nonces of a connection: of the side that connected, and of the other one.
+/// The nonces of the side that connected and of the side that listened.
 pub(super) type Nonces = [Nonce; 2];
 
 impl Token {

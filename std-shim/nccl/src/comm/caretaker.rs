@@ -5,7 +5,7 @@ use super::all::CONNECTIONS;
 use super::connection::Connection;
 use super::news::{self, News, Who};
 use crate::guard::{Code, Refusal};
-use crate::meet::{Link, Session, door};
+use crate::meet::door;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -85,10 +85,7 @@ fn hear(news: &mut News) -> bool {
 
 /// Takes links that were made anew, and returns whether there may be more soon.
 fn answer_doors() -> bool {
-    let (known, is_awaiting) = door::newcomers();
-    for (session, link) in known {
-        find_again(&session, link);
-    }
+    let is_awaiting = door::answer();
     // If it cannot be told of, it is looked at all the time.
     door::with_sockets(news::arm_door).is_err() || is_awaiting
 }
@@ -116,18 +113,4 @@ fn go_round() -> bool {
     let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
     *lives = CONNECTIONS.len() > 0;
     *lives
-}
-
-/// A link was made anew: it goes to the connection that it is for.
-fn find_again(session: &Session, link: Link) {
-    let mut left = Some(link);
-    for place in 0..CONNECTIONS.bound() {
-        // If a connection panics with the link, that ends.
-        visit(place as u16, |connection| {
-            left = left.take().and_then(|link| connection.resume(session, link));
-        });
-    }
-    if let Some(link) = left {
-        link.refuse("there is no such connection");
-    }
 }

@@ -7,13 +7,15 @@ use super::requests::Requests;
 use crate::devices::Device;
 use crate::guard::{Code, Refusal};
 use crate::log;
-use crate::meet::{Frame, Kind, Link, Met, Session, Terms, Turn, Way};
+use crate::meet::door::Door;
+use crate::meet::{Link, Message, Met, Terms};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
+use polyrail::link::{HexBytes, LinkError};
 use polyrail::p2p::{P2pMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a call that closes waits for that; queue pairs that are destroyed then access nothing either.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
+/// Messages that are taken from the peer at a time.
+const AT_ONCE: usize = 64;
+
 /// Polls from one to the next in which messages to the peer go out.
 const SPEAK_EVERY: u64 = 16;
 
@@ -42,7 +47,13 @@ pub(crate) struct Connection {
     /// The communicator that it ends with, 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
-    way: Way,
+    link: Box<Link>,
+    /// Whether the link was broken when it was last looked at.
+    was_broken: bool,
+    /// Whether there may be messages that were read and not taken.
+    has_more: bool,
+    /// Where the sender comes to resume the link, at the receiver.
+    _door: Option<Arc<Door>>,
     /// Where the caretaker finds it, once it does.
     place: Option<u16>,
     pub(super) terms: Terms,
@@ -71,14 +82,17 @@ impl Connection {
         always_flush: bool,
         spent: u64,
     ) -> Self {
-        let Met { wire, way, terms } = met;
+        let Met { wire, link, peer, terms, door } = met;
         let name = &device.description.name;
-        log::trace(&format!("{role:?} on {name}, with {}: {terms:?}", way.peer()));
+        log::trace(&format!("{role:?} on {name}, with {peer}: {terms:?}"));
         Self {
             role,
             context,
             wire,
-            way,
+            link,
+            was_broken: false,
+            has_more: true,
+            _door: door,
             place: None,
             terms,
             device: Arc::clone(device),
@@ -96,13 +110,13 @@ impl Connection {
 
     /// Of its link, if there is one now.
     pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.way.fd()
+        (self.ended.is_none() && !self.link.is_broken()).then(|| self.link.as_fd())
     }
 
     /// From now on the caretaker finds it here, and is told what its link has.
     pub(super) fn watch(&mut self, place: u16) -> Result<(), Errno> {
         self.place = Some(place);
-        self.way.fd().map_or(Ok(()), |link| news::watch(place, link))
+        self.link_fd().map_or(Ok(()), |link| news::watch(place, link))
     }
 
     /// Serial numbers of requests below this were given.
@@ -129,8 +143,8 @@ impl Connection {
     #[cold]
     fn attend(&mut self) {
         self.reap_early();
-        if let Some(turn) = self.way.mend() {
-            self.take(turn);
+        if self.has_more || self.link.is_due() {
+            self.read();
         }
         if self.terms.reroutes {
             self.speak();
@@ -162,80 +176,82 @@ impl Connection {
         early.retain(|handle| matches!(wire.test_recv(*handle), Ok(None)));
     }
 
-    /// Tells the peer what there is to tell.
+    /// Sends the peer what rails need, as far as the link takes it.
     fn speak(&mut self) {
-        while self.way.is_open()
-            && let Some(message) = self.wire.next_message()
-        {
-            self.way.push(Kind::Message, message.to_json().as_bytes());
+        while self.ended.is_none() && !self.link.is_broken() {
+            let sent = match self.link.go_on_sending() {
+                Ok(true) => match self.wire.next_message() {
+                    Some(message) => {
+                        let bytes = HexBytes(message.to_json().into_bytes());
+                        self.link.offer(&Message::Note { bytes })
+                    }
+                    None => return,
+                },
+                Ok(false) => return,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = sent {
+                self.end(Chain(&error).to_string());
+            }
+            self.note_break();
         }
-        self.send();
     }
 
-    fn send(&mut self) {
-        if let Some(turn) = self.way.send() {
-            self.take(turn);
-        }
-    }
-
-    /// Hears what the peer says.
+    /// Takes what the peer sends.
     pub(super) fn hear(&mut self) {
         self.read();
         self.attend();
     }
 
+    /// Takes messages, not more than a few: a peer that floods the link keeps nothing else waiting.
     fn read(&mut self) {
-        loop {
-            match self.way.read() {
-                Ok(Some(Frame { kind: Kind::Message, body })) => self.take_message(&body),
-                Ok(Some(Frame { kind, .. })) => {
-                    let turn = self.way.end(format!("the peer sent {kind:?} out of turn"));
-                    self.take(turn);
+        self.has_more = false;
+        for _ in 0..AT_ONCE {
+            if self.ended.is_some() {
+                return;
+            }
+            match self.link.try_recv() {
+                Ok(Some(Message::Note { bytes })) => self.take_message(&bytes.0),
+                Ok(Some(Message::Resumed {})) => self.resumed(),
+                Ok(Some(Message::Failed { reason })) => self.end(format!("the peer: {reason}")),
+                Ok(Some(message)) => {
+                    self.end(format!("the peer sent {:?} out of turn", message.name()));
                 }
-                Ok(None) => return,
-                Err(turn) => self.take(turn),
+                Ok(None) => return self.note_break(),
+                Err(LinkError::HungUp { .. }) => self.end("the peer has ended".to_owned()),
+                Err(error) => self.end(format!("the link to the peer: {}", Chain(&error))),
             }
         }
+        self.has_more = true;
     }
 
-    /// Takes a link that the peer has made anew, if it is for this connection.
-    pub(super) fn resume(&mut self, session: &Session, link: Link) -> Option<Link> {
-        if let Err(link) = self.way.resume(session, link) {
-            return Some(link);
+    fn note_break(&mut self) {
+        if self.link.is_broken() && !self.was_broken {
+            self.was_broken = true;
+            let name = &self.device.description.name;
+            log::info(&format!("{:?} on {name}: the link broke, and is to be resumed", self.role));
         }
-        self.take(Turn::Resumed);
-        self.send();
-        None
     }
 
-    /// Something has become of the link.
-    fn take(&mut self, turn: Turn) {
+    /// The link has another stream. Messages either way may be lost.
+    fn resumed(&mut self) {
+        self.was_broken = false;
         let name = &self.device.description.name;
-        match turn {
-            Turn::Broke(why) => {
-                log::info(&format!(
-                    "{:?} on {name}: the link broke, and is made anew: {why}",
-                    self.role
-                ));
-            }
-            Turn::Resumed => {
-                log::info(&format!("{:?} on {name}: the link is made anew", self.role));
-                if self.terms.reroutes {
-                    self.wire.link_restored();
-                }
-                let watched = self.place.map_or(Ok(()), |place| self.watch(place));
-                if let Err(error) = watched {
-                    let turn = self.way.end(format!("the link to the peer: {error}"));
-                    self.take(turn);
-                }
-                // There may be more than what said so, which nobody would be told of.
-                self.read();
-            }
-            Turn::Over(why) => {
-                log::trace(&format!("{:?} on {name}: {why}", self.role));
-                self.ended = Some((Instant::now(), why));
-            }
+        log::info(&format!("{:?} on {name}: the link is resumed", self.role));
+        if self.terms.reroutes {
+            self.wire.link_restored();
         }
+        let watched = self.place.map_or(Ok(()), |place| self.watch(place));
+        if let Err(error) = watched {
+            self.end(format!("the link to the peer: {error}"));
+        }
+    }
+
+    /// There is no way to the peer any more.
+    fn end(&mut self, why: String) {
+        let name = &self.device.description.name;
+        log::trace(&format!("{:?} on {name}: {why}", self.role));
+        self.ended = Some((Instant::now(), why));
     }
 
     fn take_message(&mut self, body: &[u8]) {

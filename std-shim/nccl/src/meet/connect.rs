@@ -1,18 +1,14 @@
 //! The end that connects, and will send.
 
+use super::call::{Call, Hello, Link, Message};
 use super::handle::Handle;
-use super::hello;
-use super::link::{Frame, Kind, Link, Read};
-use super::met::Met;
-use super::reach::Reaching;
-use super::site::{Site, join};
+use super::site::{Met, Site, join, session};
 use super::terms::Terms;
-use super::way::{Side, Way};
-use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
+use polyrail::chain::Chain;
+use polyrail::link::{LinkError, Reason, Token};
 use polyrail::p2p::End;
-use rustix::io::Errno;
 use std::time::Instant;
 
 /// An attempt to connect, under way.
@@ -24,16 +20,23 @@ pub(crate) struct Attempt {
     stage: Stage,
 }
 
-/// How far it is. What is worked on is taken out; if that fails, nothing is left.
+/// How far it is. A step takes the stage out; if the step fails, nothing is left.
 enum Stage {
-    /// The network connects.
-    Reaching(Reaching),
-    /// The peer is to welcome us.
-    Greeting(Link, Box<dyn Wire>),
-    /// Our end is connected; the peer is to hear of it.
-    Telling(Link, Box<dyn Wire>, Welcome),
+    /// The link opens.
+    Reaching(Box<Link>),
+    /// The peer's hello is to come.
+    Greeting(Box<Link>, Box<dyn Wire>),
+    /// This end is connected. The peer's is to be.
+    Ready(Box<Link>, Box<dyn Wire>),
     /// It failed, or is done.
     Over,
+}
+
+/// What a step came to.
+enum Step {
+    Goes(Stage),
+    Stays(Stage),
+    Met(Met),
 }
 
 impl Attempt {
@@ -47,9 +50,12 @@ impl Attempt {
             return Err(Refusal::new(Code::Usage, words));
         }
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
-        let socket = Reaching::start(&handle.address);
-        let socket = socket.map_err(|error| unreachable(&handle, error))?;
-        Ok(Self { site, handle, terms, since: Instant::now(), stage: Stage::Reaching(socket) })
+        let token = Token::new(handle.token);
+        let token = token.map_err(|error| Refusal::new(Code::Internal, Chain(&error)))?;
+        let link = Link::begin(&[handle.address], &site.timeouts(), Some(&token));
+        let link = link.map_err(|error| Refusal::new(Code::Remote, Chain(&error)))?;
+        let stage = Stage::Reaching(link.into());
+        Ok(Self { site, handle, terms, since: Instant::now(), stage })
     }
 
     /// Whether it took too long.
@@ -61,98 +67,100 @@ impl Attempt {
     pub(crate) fn step(&mut self) -> Result<Option<Met>, Refusal> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Over);
-            let next = match stage {
-                Stage::Reaching(socket) => self.reach(socket),
+            let step = match stage {
+                Stage::Reaching(link) => self.reach(link),
                 Stage::Greeting(link, wire) => self.greet(link, wire),
-                Stage::Telling(mut link, wire, welcome) => match link.send() {
-                    Ok(true) => return Ok(Some(self.met(link, wire, welcome))),
-                    Ok(false) => Ok((Stage::Telling(link, wire, welcome), false)),
-                    Err(error) => Err(self.broken(error)),
-                },
+                Stage::Ready(link, wire) => self.wait(link, wire),
                 Stage::Over => Err(Refusal::new(Code::Internal, "this attempt to connect is over")),
             };
-            let (stage, goes_on) = next?;
-            self.stage = stage;
-            if !goes_on {
-                return self.check_time().map(|()| None);
+            match step? {
+                Step::Goes(stage) => self.stage = stage,
+                Step::Met(met) => return Ok(Some(met)),
+                Step::Stays(_) if self.is_late() => return Err(self.late()),
+                Step::Stays(stage) => {
+                    self.stage = stage;
+                    return Ok(None);
+                }
             }
         }
     }
 
-    fn check_time(&mut self) -> Result<(), Refusal> {
-        if !self.is_late() {
-            return Ok(());
-        }
-        let what = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Reaching(_) => "could not be reached",
-            _ => "did not answer",
-        };
+    fn late(&self) -> Refusal {
         let timeout = self.site.settings.connect_timeout;
-        let words = format!("the peer at {} {what} for {timeout:?}", self.handle.address);
-        Err(Refusal::new(Code::Remote, words))
-    }
-
-    fn broken(&self, error: impl std::fmt::Display) -> Refusal {
-        let words = format!("the link to the peer at {}: {error}", self.handle.address);
+        let words = format!("the peer at {} did not answer for {timeout:?}", self.handle.address);
         Refusal::new(Code::Remote, words)
     }
 
-    /// The network may have connected: says who we are.
-    fn reach(&self, socket: Reaching) -> Result<(Stage, bool), Refusal> {
-        let stream = match socket.step().map_err(|error| unreachable(&self.handle, error))? {
-            Ok(stream) => stream,
-            Err(socket) => return Ok((Stage::Reaching(socket), false)),
+    fn broken(&self, error: &LinkError) -> Refusal {
+        let address = self.handle.address;
+        let words = match error {
+            LinkError::GaveUp { reason } => format!("the peer at {address} refused: {reason}"),
+            LinkError::Connect { .. } => Chain(error).to_string(),
+            _ => format!("the link to the peer at {address}: {}", Chain(error)),
         };
-        let link = Link::new(stream, self.site.times().patience);
-        let mut link = link.map_err(|error| self.broken(error))?;
+        Refusal::new(Code::Remote, words)
+    }
+
+    /// Returns the next message, if it is there.
+    fn next(&self, link: &mut Link) -> Result<Option<Message>, Refusal> {
+        match link.try_recv() {
+            Ok(Some(Message::Failed { reason })) => Err(self.broken(&LinkError::GaveUp { reason })),
+            Ok(message) => Ok(message),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    fn out_of_turn(&self, message: &Message, expected: &'static str) -> Refusal {
+        self.broken(&message.out_of_turn(expected).into())
+    }
+
+    /// The link may have opened: says who this is.
+    fn reach(&self, mut link: Box<Link>) -> Result<Step, Refusal> {
+        if let Some(message) = self.next(&mut link)? {
+            return Err(self.out_of_turn(&message, "nothing"));
+        }
+        if !link.is_open() {
+            return Ok(Step::Stays(Stage::Reaching(link)));
+        }
         let wire = self.site.wire(self.terms, End::Sender)?;
-        let address = wire.address().to_json();
-        link.push(
-            Kind::Hello,
-            &hello::encode(&self.site, &self.handle.token, self.terms, &address),
-        );
-        Ok((Stage::Greeting(link, wire), true))
-    }
-
-    /// The peer may have welcomed us: connects our end.
-    fn greet(&self, mut link: Link, mut wire: Box<dyn Wire>) -> Result<(Stage, bool), Refusal> {
-        link.send().map_err(|error| self.broken(error))?;
-        let body = match link.read().map_err(|error| self.broken(error))? {
-            Read::Nothing => return Ok((Stage::Greeting(link, wire), false)),
-            Read::Ended => return Err(self.broken("it has ended")),
-            Read::Frame(Frame { kind: Kind::Welcome, body }) => body,
-            Read::Frame(Frame { kind: Kind::Refused, body }) => {
-                let words = String::from_utf8_lossy(&body).into_owned();
-                return Err(Refusal::new(Code::Remote, format!("the peer refused: {words}")));
-            }
-            Read::Frame(Frame { kind, .. }) => {
-                return Err(self.broken(format!("{kind:?} came out of turn")));
-            }
+        let call = Call {
+            listener: self.handle.listener,
+            process: self.site.process,
+            software: self.site.is_software(),
+            terms: self.terms,
         };
-        let joined = Welcome::decode(&body)
-            .ok_or_else(|| self.broken("it has a Welcome that is none"))
-            .and_then(|(welcome, address)| join(&mut *wire, address).map(|()| welcome));
-        let welcome = match joined {
-            Ok(welcome) => welcome,
-            Err(refusal) => {
-                link.refuse(&refusal.words);
-                return Err(refusal);
-            }
+        let hello = Hello::without_memory(wire.address().into(), Some(call), session(&link)?);
+        let offered = link.offer(&Message::Hello(hello));
+        offered.map_err(|error| self.broken(&error))?;
+        Ok(Step::Goes(Stage::Greeting(link, wire)))
+    }
+
+    /// The peer may have answered: connects this end.
+    fn greet(&self, mut link: Box<Link>, mut wire: Box<dyn Wire>) -> Result<Step, Refusal> {
+        let hello = match self.next(&mut link)? {
+            None => return Ok(Step::Stays(Stage::Greeting(link, wire))),
+            Some(Message::Hello(hello)) => hello,
+            Some(message) => return Err(self.out_of_turn(&message, "\"hello\"")),
         };
-        link.push(Kind::Ready, &[]);
-        Ok((Stage::Telling(link, wire, welcome), true))
+        if let Err(refusal) = join(&mut *wire, &hello.reach) {
+            // If that does not go out at once, the peer sees that the link ends.
+            _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
+            return Err(refusal);
+        }
+        link.offer(&Message::Ready {}).map_err(|error| self.broken(&error))?;
+        Ok(Step::Goes(Stage::Ready(link, wire)))
     }
 
-    fn met(&self, link: Link, wire: Box<dyn Wire>, welcome: Welcome) -> Met {
-        let Welcome { port, session } = welcome;
-        let mut door = self.handle.address;
-        door.set_port(port);
-        let way = Way::new(link, session, Side::Sender(door), self.site.times());
-        Met { wire, way, terms: self.terms }
+    fn wait(&self, mut link: Box<Link>, wire: Box<dyn Wire>) -> Result<Step, Refusal> {
+        match self.next(&mut link)? {
+            None => Ok(Step::Stays(Stage::Ready(link, wire))),
+            // Before that there is nothing of which a part could be lost.
+            Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(link, wire))),
+            Some(Message::Ready {}) => {
+                let peer = self.handle.address;
+                Ok(Step::Met(Met { wire, link, peer, terms: self.terms, door: None }))
+            }
+            Some(message) => Err(self.out_of_turn(&message, "\"ready\"")),
+        }
     }
-}
-
-fn unreachable(handle: &Handle, error: Errno) -> Refusal {
-    let words = format!("cannot connect to {}: {error}", handle.address);
-    Refusal::new(Code::Remote, words)
 }

@@ -1,58 +1,67 @@
-//! Where senders come back whose link broke: one port of this process, for all connections that were accepted at one
-//! address of it.
+//! Where senders come to connect and to resume links: one port of this process for each local
+//! address, whatever number of ends listen there.
 
-use super::link::{Frame, Kind, Link, Read};
-use super::session::Session;
+use super::call::{Call, Hello, Link, Message};
 use crate::guard::{Code, Refusal};
 use crate::log;
-use rustix::net::{Shutdown, shutdown};
-use std::io;
-use std::iter;
-use std::net::{SocketAddr, TcpListener};
+use crate::random::random;
+use polyrail::chain::Chain;
+use polyrail::link::{self, Arrival, Arrivals, LinkError, Reason, Timeouts, Token};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
-
-/// How long whoever comes may take to say which connection it is of.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Those that may be about to say it at a time, and that are let in at a time. More wait in the kernel's queue.
-const MOST_NEWCOMERS: usize = 64;
 
 /// All there are, and some that are closed.
 static DOORS: Mutex<Vec<Weak<Door>>> = Mutex::new(Vec::new());
 
-/// Open as long as somebody has it: who has a connection, or is about to. When there is nobody who would answer, those
-/// who come are refused at once.
-#[derive(Debug)]
-pub(super) struct Door {
-    socket: TcpListener,
+/// Bytes of the token that senders prove to have.
+pub(super) const TOKEN_BYTES: usize = 16;
+
+/// A sender that has said which end it calls.
+pub(super) struct Caller {
+    pub(super) link: Box<Link>,
+    pub(super) hello: Hello,
+    pub(super) call: Call,
+    pub(super) address: SocketAddr,
+}
+
+/// A port of this process. Open as long as an end listens or a connection was accepted there: later
+/// there is nothing to answer, and senders are refused at once.
+pub(crate) struct Door {
+    listener: link::Listener,
     address: SocketAddr,
-    /// How long their links may be silent.
-    patience: Duration,
-    newcomers: Mutex<Vec<(Link, Instant)>>,
+    token: [u8; TOKEN_BYTES],
+    timeouts: Timeouts,
+    hall: Mutex<Hall>,
+}
+
+/// The senders that have come to a door.
+#[derive(Default)]
+struct Hall {
+    arrivals: Arrivals<Call>,
+    /// The senders of each end that listens.
+    callers: HashMap<u64, VecDeque<Caller>>,
 }
 
 fn locked<T>(data: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Plain data, which is whole whoever panicked.
+    // Plain data, which a panic leaves whole.
     data.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The door at this address, whose own port does not matter.
-pub(super) fn open(at: SocketAddr, patience: Duration) -> Result<Arc<Door>, Refusal> {
+/// The door at this address, whose port does not matter.
+pub(super) fn open(at: SocketAddr, timeouts: Timeouts) -> Result<Arc<Door>, Refusal> {
     let is_there = |door: &Arc<Door>| {
         let mut there = door.address;
         there.set_port(at.port());
-        there == at && door.patience == patience
+        there == at && door.timeouts == timeouts
     };
     let mut doors = locked(&DOORS);
     if let Some(door) = doors.iter().filter_map(Weak::upgrade).find(is_there) {
         return Ok(door);
     }
-    let opened = Door::open(at, patience).map_err(|error| {
-        Refusal::new(Code::System, format!("cannot listen at {}: {error}", at.ip()))
-    })?;
-    let opened = Arc::new(opened);
+    let opened = Arc::new(Door::open(at, timeouts)?);
     doors.retain(|door| door.strong_count() > 0);
     doors.push(Arc::downgrade(&opened));
     Ok(opened)
@@ -64,68 +73,88 @@ fn all() -> Vec<Arc<Door>> {
 
 /// Calls what is done with the socket of each door, until that fails.
 pub(crate) fn with_sockets<E>(call: impl Fn(BorrowedFd<'_>) -> Result<(), E>) -> Result<(), E> {
-    all().iter().try_for_each(|door| call(door.socket.as_fd()))
+    all().iter().try_for_each(|door| call(door.listener.as_fd()))
 }
 
-/// Links that were made anew, each with the connection that it says it is for; and whether others have come who have
-/// not said it yet. Never waits.
-pub(crate) fn newcomers() -> (Vec<(Session, Link)>, bool) {
-    let doors = all();
-    let known = doors.iter().flat_map(|door| door.take()).collect();
-    (known, doors.iter().any(|door| !locked(&door.newcomers).is_empty()))
+/// Goes on with all who have come to a door: links are resumed, and senders call their ends. Returns
+/// whether some have not said yet what they come for. Never waits.
+pub(crate) fn answer() -> bool {
+    let mut awaits = false;
+    for door in all() {
+        awaits |= door.answer();
+    }
+    awaits
 }
 
 impl Door {
-    fn open(mut at: SocketAddr, patience: Duration) -> io::Result<Self> {
+    fn open(mut at: SocketAddr, timeouts: Timeouts) -> Result<Self, Refusal> {
         at.set_port(0);
-        let socket = TcpListener::bind(at)?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        Ok(Self { socket, address, patience, newcomers: Mutex::new(Vec::new()) })
+        let refused = |error: &LinkError| Refusal::new(Code::System, Chain(error));
+        let listener = link::Listener::bind(&at.to_string()).map_err(|error| refused(&error))?;
+        let address = listener.local_addr().map_err(|error| refused(&error))?;
+        let token = random()?;
+        let secret = Token::new(token);
+        let secret = secret.map_err(|error| Refusal::new(Code::Internal, Chain(&error)))?;
+        let listener = listener.with_token(secret);
+        Ok(Self { listener, address, token, timeouts, hall: Mutex::default() })
     }
 
-    pub(super) const fn port(&self) -> u16 {
-        self.address.port()
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    fn take(&self) -> Vec<(Session, Link)> {
-        let mut newcomers = locked(&self.newcomers);
-        // Whatever the error is, there may be somebody the next time.
-        let come = iter::from_fn(|| self.socket.accept().ok()).take(MOST_NEWCOMERS);
-        let links = come.filter_map(|(stream, _)| Link::new(stream, self.patience).ok());
-        newcomers.extend(links.map(|link| (link, Instant::now())));
-        let mut known = Vec::new();
-        for (mut link, since) in std::mem::take(&mut *newcomers) {
-            match link.read() {
-                Ok(Read::Nothing) if since.elapsed() < SESSION_TIMEOUT => {
-                    newcomers.push((link, since));
+    pub(super) const fn token(&self) -> [u8; TOKEN_BYTES] {
+        self.token
+    }
+
+    /// An end listens from now on. Returns its number.
+    pub(super) fn listen(&self) -> u64 {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        locked(&self.hall).callers.insert(number, VecDeque::new());
+        number
+    }
+
+    /// An end does not listen any more. Its senders are refused.
+    pub(super) fn close(&self, number: u64) {
+        let callers = locked(&self.hall).callers.remove(&number);
+        callers.into_iter().flatten().for_each(|caller| refuse(*caller.link));
+    }
+
+    /// The next sender of an end.
+    pub(super) fn caller(&self, number: u64) -> Option<Caller> {
+        locked(&self.hall).callers.get_mut(&number)?.pop_front()
+    }
+
+    pub(super) fn answer(&self) -> bool {
+        let mut hall = locked(&self.hall);
+        let Hall { arrivals, callers } = &mut *hall;
+        let refused = |address, why: LinkError| {
+            log::info(&format!("a connection from {address} is dropped: {}", Chain(&why)));
+        };
+        match arrivals.step(&self.listener, &self.timeouts, refused) {
+            Ok(arrived) => {
+                for Arrival { link, hello, address } in arrived {
+                    match hello.purpose.map(|call| (call, callers.get_mut(&call.listener))) {
+                        Some((call, Some(callers))) => {
+                            let link = Box::new(link);
+                            callers.push_back(Caller { link, hello, call, address });
+                        }
+                        _ => refuse(link),
+                    }
                 }
-                Ok(Read::Frame(Frame { kind: Kind::Again, body }))
-                    if body.len() == Session::BYTES =>
-                {
-                    let mut session = [0; Session::BYTES];
-                    session.copy_from_slice(&body);
-                    known.push((Session::from_bytes(session), link));
-                }
-                _ => log::info(&format!(
-                    "a link from {} is dropped: it is a stranger's",
-                    link.peer()
-                )),
             }
+            // Others may come the next time.
+            Err(error) => log::warn(&Chain(&error).to_string()),
         }
-        // Senders say it as soon as they come: who has been silent for longest makes room.
-        let too_many = newcomers.len().saturating_sub(MOST_NEWCOMERS);
-        newcomers.drain(..too_many);
-        known
+        !arrivals.is_empty()
     }
 }
 
-/// A process that was forked has the socket too, and answers nobody.
-impl Drop for Door {
-    fn drop(&mut self) {
-        // If it does not listen any more, there is nothing to end.
-        _ = shutdown(&self.socket, Shutdown::Both);
-    }
+fn refuse(mut link: Link) {
+    // If that does not go out at once, the peer sees that the link ends.
+    _ = link
+        .offer(&Message::Failed { reason: Reason::new("no such end listens, or not any more") });
 }
 
 #[cfg(test)]
@@ -133,37 +162,30 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
     use std::net::TcpStream;
+    use std::time::Duration;
 
     /// No other test's, which would have the same door.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    fn timeouts() -> Timeouts {
+        Timeouts { silence: Duration::from_millis(12_345), ..Timeouts::default() }
+    }
 
     fn at(address: &str) -> SocketAddr {
         address.parse().unwrap()
     }
 
     #[test]
-    fn a_door_is_open_as_long_as_somebody_has_it() {
-        let [one, same] = [0, 1].map(|_| open(at("127.0.0.1:1"), PATIENCE).unwrap());
-        assert_eq!(one.port(), same.port());
+    fn a_door_is_open_as_long_as_it_has_a_user() {
+        let [one, same] = [0, 1].map(|_| open(at("127.0.0.1:1"), timeouts()).unwrap());
+        assert_eq!(one.address, same.address);
         // The address that others reach this process by may change meanwhile.
-        let other = open(at("127.0.0.2:1"), PATIENCE).unwrap();
+        let other = open(at("127.0.0.2:1"), timeouts()).unwrap();
         let (there, elsewhere) = (one.address, other.address);
         assert!(elsewhere.ip() != there.ip());
         drop(one);
-        let comes = TcpStream::connect(there).unwrap();
-        let mut link = Link::new(comes, PATIENCE).unwrap();
-        link.push(Kind::Again, &[7; Session::BYTES]);
-        assert!(link.send().unwrap());
-        let begin = Instant::now();
-        let found = loop {
-            if let Some((session, _)) = newcomers().0.pop() {
-                break session;
-            }
-            assert!(begin.elapsed() < PATIENCE);
-        };
-        assert!(found.is(&Session::from_bytes([7; Session::BYTES])));
+        let _comes = TcpStream::connect(there).unwrap();
+        while !same.answer() {}
         // As a process that was forked has it.
-        let _child = same.socket.try_clone().unwrap();
+        let _child = same.listener.as_fd().try_clone_to_owned().unwrap();
         drop(same);
         assert_eq!(TcpStream::connect(there).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         TcpStream::connect(elsewhere).unwrap();

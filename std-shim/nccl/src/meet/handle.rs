@@ -1,7 +1,7 @@
 //! What a listening end tells the one that connects, as bytes that NCCL carries.
 //!
 //! ```text
-//!  bytes 0..4    "PRN1"
+//!  bytes 0..4    "PRN2"
 //!        4       4 or 6: version of IP
 //!        5       devices
 //!        6       rails, 0 if the sender may choose
@@ -13,29 +13,31 @@
 //!        32..48  token
 //!        48..56  number of the process
 //!        56..64  0; at the sender, its attempt to connect
+//!        64..72  number of the listening end
 //! ```
 
-use super::secret;
+use super::door::TOKEN_BYTES;
 use crate::abi::HANDLE_BYTES;
 use crate::guard::Refusal;
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-const MAGIC: &[u8; 4] = b"PRN1";
+const MAGIC: &[u8; 4] = b"PRN2";
 const REROUTES: u8 = 1 << 0;
 const SOFTWARE: u8 = 1 << 1;
-const BYTES: usize = 64;
+const LISTENER: usize = 64;
+const BYTES: usize = 72;
 const ATTEMPT: usize = 56;
 const _: () = assert!(BYTES <= HANDLE_BYTES);
-
-/// Which peers may connect: those that NCCL gave the handle.
-pub(crate) type Token = [u8; secret::BYTES];
 
 /// What a listening end tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) address: SocketAddr,
-    pub(crate) token: Token,
+    /// Which peers may connect: the ones that NCCL gave the handle.
+    pub(crate) token: [u8; TOKEN_BYTES],
+    /// Which of the process's listening ends it is.
+    pub(crate) listener: u64,
     pub(crate) devices: u8,
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
@@ -66,9 +68,13 @@ impl Handle {
     pub(crate) unsafe fn read(from: *const c_void) -> Result<(Self, u64), Refusal> {
         // SAFETY: the caller's promise; any alignment will do.
         let bytes = unsafe { from.cast::<[u8; BYTES]>().read_unaligned() };
-        let handle = Self::decode(&bytes);
-        let handle =
-            handle.ok_or_else(|| Refusal::argument("a handle that no listening end wrote"))?;
+        let handle = Self::decode(&bytes).ok_or_else(|| {
+            let is_ours = bytes.starts_with(&MAGIC[..3]) && bytes[3] != MAGIC[3];
+            Refusal::argument(match is_ours {
+                true => "a handle of another version of the plugin",
+                false => "a handle that no listening end wrote",
+            })
+        })?;
         Ok((handle, u64::from_le_bytes(part(&bytes, ATTEMPT))))
     }
 
@@ -104,6 +110,7 @@ impl Handle {
         bytes[10..12].copy_from_slice(&self.address.port().to_le_bytes());
         bytes[32..48].copy_from_slice(&self.token);
         bytes[48..ATTEMPT].copy_from_slice(&self.process.to_le_bytes());
+        bytes[LISTENER..].copy_from_slice(&self.listener.to_le_bytes());
         bytes
     }
 
@@ -124,6 +131,7 @@ impl Handle {
         Some(Self {
             address,
             token: part(bytes, 32),
+            listener: u64::from_le_bytes(part(bytes, LISTENER)),
             devices: bytes[5],
             rails: (bytes[6] > 0).then_some(bytes[6]),
             queue_pairs_per_rail: bytes[7],
@@ -149,6 +157,7 @@ mod tests {
         Handle {
             address: address.parse().unwrap(),
             token: std::array::from_fn(|at| at as u8),
+            listener: 0xfedc_ba98_7654_3210,
             devices: 2,
             rails: None,
             queue_pairs_per_rail: 1,
@@ -184,5 +193,10 @@ mod tests {
             assert_eq!(Handle::decode(&bytes), None, "byte {at}");
         }
         assert_eq!(Handle::decode(&[0; BYTES]), None);
+        let mut old = [0; HANDLE_BYTES];
+        old[..4].copy_from_slice(b"PRN1");
+        // SAFETY: there are as many bytes.
+        let refused = unsafe { Handle::read(old.as_ptr().cast()) }.unwrap_err();
+        assert!(refused.words.contains("another version"), "{}", refused.words);
     }
 }

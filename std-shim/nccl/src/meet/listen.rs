@@ -1,66 +1,39 @@
 //! The end that listens, and will receive.
 
-use super::door::{self, Door};
-use super::handle::{Handle, Token};
-use super::hello;
+use super::call::{Call, Hello, Link, Message};
+use super::door::{self, Caller, Door};
+use super::handle::Handle;
 use super::interface;
-use super::link::{Frame, Kind, Link, Read};
-use super::met::Met;
-use super::session::Session;
-use super::site::{Site, join};
+use super::site::{Met, Site, join, session};
 use super::terms::Terms;
-use super::way::{Side, Way};
-use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::Wire;
-use crate::random::random;
+use polyrail::chain::Chain;
+use polyrail::link::{LinkError, Reason};
 use polyrail::p2p::End;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, SocketAddrV6, TcpListener};
+use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long whoever connects may take to say who it is: NCCL's ranks do so at once.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Connections that may be under way at a time. More wait in the kernel's queue.
-const MOST_INCOMING: usize = 64;
+/// Senders that are answered at a time. More wait.
+const MOST_ANSWERED: usize = 64;
 
 /// The end that listens.
 pub(crate) struct Listener {
     site: Site,
-    socket: TcpListener,
+    door: Arc<Door>,
+    number: u64,
+    answered: Vec<Answered>,
+}
+
+/// A sender that was answered, and this side's end for it.
+struct Answered {
+    link: Box<Link>,
     address: SocketAddr,
-    token: Token,
-    incoming: Vec<Incoming>,
-}
-
-/// Somebody who connects.
-struct Incoming {
-    link: Link,
     since: Instant,
-    /// Once it was welcome.
-    welcome: Option<Welcomed>,
-}
-
-/// Our end for somebody, what was agreed on, and what the connection is known by.
-struct Welcomed {
     wire: Box<dyn Wire>,
     terms: Terms,
-    session: Session,
-    door: Arc<Door>,
-}
-
-/// How far somebody came.
-enum Step {
-    /// Not to its end yet.
-    Waits,
-    Met(Welcomed),
-    /// It was a stranger, or went away: nobody's fault here.
-    Dropped(String),
-    /// It was the peer, and cannot be connected.
-    Failed(Refusal),
 }
 
 impl Listener {
@@ -71,14 +44,12 @@ impl Listener {
         if let SocketAddr::V6(v6) = &mut address {
             *v6 = SocketAddrV6::new(*v6.ip(), 0, 0, scope);
         }
-        let refused = |error| Refusal::new(Code::System, format!("cannot listen at {ip}: {error}"));
-        let socket = TcpListener::bind(address).map_err(refused)?;
-        socket.set_nonblocking(true).map_err(refused)?;
-        let address = socket.local_addr().map_err(refused)?;
-        let token = random::<16>()?;
+        let door = door::open(address, site.timeouts())?;
+        let number = door.listen();
         let handle = Handle {
-            address,
-            token,
+            address: door.address(),
+            token: door.token(),
+            listener: number,
             devices: site.device.nics.count().min(u8::MAX.into()) as u8,
             rails: site.settings.rails,
             queue_pairs_per_rail: site.settings.queue_pairs_per_rail,
@@ -86,143 +57,94 @@ impl Listener {
             software: site.is_software(),
             process: site.process,
         };
-        Ok((Self { site, socket, address, token, incoming: Vec::new() }, handle))
+        Ok((Self { site, door, number, answered: Vec::new() }, handle))
     }
 
-    /// Goes on with whoever connects, and returns the next one that is connected. Never waits.
+    /// Goes on with senders, and returns the next one that is connected. Never waits.
     pub(crate) fn accept(&mut self) -> Result<Option<Met>, Refusal> {
-        self.welcome_newcomers()?;
+        self.door.answer();
+        while self.answered.len() < MOST_ANSWERED
+            && let Some(caller) = self.door.caller(self.number)
+        {
+            self.answered.extend(self.welcome(caller)?);
+        }
         let mut at = 0;
-        while at < self.incoming.len() {
-            match self.incoming[at].step(&self.site, self.address, &self.token) {
-                Step::Waits => at += 1,
-                Step::Met(Welcomed { wire, terms, session, door }) => {
-                    let Incoming { link, .. } = self.incoming.swap_remove(at);
-                    let side = Side::Receiver { _door: door };
-                    let way = Way::new(link, session, side, self.site.times());
-                    return Ok(Some(Met { wire, way, terms }));
+        while at < self.answered.len() {
+            let answered = &mut self.answered[at];
+            match answered.link.try_recv() {
+                Ok(None) if answered.since.elapsed() >= self.site.settings.connect_timeout => {
+                    self.dropped(at, "it is silent");
                 }
-                Step::Dropped(why) => {
-                    let dropped = self.incoming.swap_remove(at);
-                    log::info(&format!(
-                        "a connection from {} is dropped: {why}",
-                        dropped.link.peer()
-                    ));
+                Ok(None) => at += 1,
+                Ok(Some(Message::Resumed {})) => {}
+                Ok(Some(Message::Ready {})) => {
+                    let Answered { link, address, wire, terms, .. } = self.answered.swap_remove(at);
+                    let door = Some(Arc::clone(&self.door));
+                    return Ok(Some(Met { wire, link, peer: address, terms, door }));
                 }
-                Step::Failed(refusal) => {
-                    self.incoming.swap_remove(at).link.refuse(&refusal.words);
-                    return Err(refusal);
+                // It was the peer, and cannot be connected.
+                Ok(Some(Message::Failed { reason })) => {
+                    self.answered.swap_remove(at);
+                    return Err(Refusal::new(Code::Remote, format!("the peer: {reason}")));
                 }
+                Ok(Some(message)) => {
+                    let error = LinkError::from(message.out_of_turn("\"ready\""));
+                    self.dropped(at, &error.to_string());
+                }
+                Err(error) => self.dropped(at, &Chain(&error).to_string()),
             }
         }
         Ok(None)
     }
 
-    fn welcome_newcomers(&mut self) -> Result<(), Refusal> {
-        while self.incoming.len() < MOST_INCOMING {
-            match self.socket.accept() {
-                Ok((stream, _)) => {
-                    let link = Link::new(stream, self.site.times().patience);
-                    // Whoever has no link is gone already.
-                    self.incoming.extend(link.ok().map(Incoming::new));
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Somebody went away before it was taken.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) => {}
-                Err(error) => {
-                    let words = format!("cannot accept a connection: {error}");
-                    return Err(Refusal::new(Code::System, words));
-                }
+    /// A sender went away, which is no fault of this side.
+    fn dropped(&mut self, at: usize, why: &str) {
+        let Answered { address, .. } = self.answered.swap_remove(at);
+        log::info(&format!("a connection from {address} is dropped: {why}"));
+    }
+
+    /// Makes this side's end for a sender, and answers.
+    fn welcome(&self, caller: Caller) -> Result<Option<Answered>, Refusal> {
+        let Caller { mut link, hello, call, address } = caller;
+        let admitted = admit(&self.site, &hello, &call);
+        let wire = admitted.inspect_err(|refusal| {
+            // If that does not go out at once, the peer sees that the link ends.
+            _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
+        })?;
+        let answer = Hello::without_memory(wire.address().into(), None, session(&link)?);
+        let answers = [Message::Hello(answer), Message::Ready {}];
+        match answers.iter().try_for_each(|answer| link.offer(answer)) {
+            Ok(()) => {
+                Ok(Some(Answered { link, address, since: Instant::now(), wire, terms: call.terms }))
             }
-        }
-        Ok(())
-    }
-}
-
-impl Incoming {
-    fn new(link: Link) -> Self {
-        Self { link, since: Instant::now(), welcome: None }
-    }
-
-    fn step(&mut self, site: &Site, at: SocketAddr, token: &Token) -> Step {
-        if let Err(error) = self.link.send() {
-            return Step::Dropped(error.to_string());
-        }
-        let frame = match self.link.read() {
-            Ok(Read::Frame(frame)) => frame,
-            Ok(Read::Nothing) => return self.wait(site),
-            Ok(Read::Ended) => return Step::Dropped("it has ended".into()),
-            Err(error) => return Step::Dropped(error.to_string()),
-        };
-        match (frame, self.welcome.take()) {
-            (Frame { kind: Kind::Hello, body }, None) => self.greet(site, at, token, &body),
-            (Frame { kind: Kind::Ready, .. }, Some(welcomed)) => Step::Met(welcomed),
-            (Frame { kind: Kind::Refused, body }, Some(_)) => {
-                let words = format!("the peer: {}", String::from_utf8_lossy(&body));
-                Step::Failed(Refusal::new(Code::Remote, words))
+            Err(error) => {
+                log::info(&format!("a connection from {address} is dropped: {}", Chain(&error)));
+                Ok(None)
             }
-            (Frame { kind, .. }, _) => Step::Dropped(format!("{kind:?} came out of turn")),
-        }
-    }
-
-    fn wait(&self, site: &Site) -> Step {
-        let timeout =
-            if self.welcome.is_some() { site.settings.connect_timeout } else { HELLO_TIMEOUT };
-        if self.since.elapsed() < timeout {
-            Step::Waits
-        } else {
-            Step::Dropped("it is silent".into())
-        }
-    }
-
-    /// Somebody said who it is.
-    fn greet(&mut self, site: &Site, at: SocketAddr, token: &Token, body: &[u8]) -> Step {
-        let Some(hello) = hello::decode(body, token) else {
-            return Step::Dropped("it is a stranger".into());
-        };
-        match admit(site, at, &hello) {
-            Ok((welcomed, welcome)) => {
-                let address = welcomed.wire.address().to_json();
-                self.link.push(Kind::Welcome, &welcome.encode(&address));
-                self.welcome = Some(welcomed);
-                // What does not go out at once goes with the next call.
-                match self.link.send() {
-                    Ok(_) => Step::Waits,
-                    Err(error) => Step::Dropped(error.to_string()),
-                }
-            }
-            Err(refusal) => Step::Failed(refusal),
         }
     }
 }
 
-/// Makes our end for somebody who has the token.
-fn admit(
-    site: &Site,
-    at: SocketAddr,
-    hello: &hello::Hello<'_>,
-) -> Result<(Welcomed, Welcome), Refusal> {
-    if hello.software != site.is_software() {
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.door.close(self.number);
+    }
+}
+
+/// Makes this side's end for a sender.
+fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Box<dyn Wire>, Refusal> {
+    if call.software != site.is_software() {
         return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
     }
-    if hello.software && hello.process != site.process {
+    if call.software && call.process != site.process {
         let words = "software NICs of two processes cannot reach each other";
         return Err(Refusal::new(Code::Usage, words));
     }
-    let terms = Terms::decode(hello.terms, &site.settings).ok_or_else(|| {
-        Refusal::new(
-            Code::Usage,
-            "the peer's rails, queue pairs or healing do not fit the settings here",
-        )
-    })?;
-    let mut wire = site.wire(terms, End::Receiver)?;
-    join(&mut *wire, hello.address)?;
-    let session = Session::new()?;
-    let door = door::open(at, site.times().patience)?;
-    let port = door.port();
-    Ok((Welcomed { wire, terms, session, door }, Welcome { port, session }))
+    if !call.terms.fit(&site.settings) {
+        let words = "the peer's rails, queue pairs or healing do not fit the settings here";
+        return Err(Refusal::new(Code::Usage, words));
+    }
+    let mut wire = site.wire(call.terms, End::Receiver)?;
+    join(&mut *wire, &hello.reach)?;
+    Ok(wire)
 }

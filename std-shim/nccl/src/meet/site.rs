@@ -1,24 +1,38 @@
 //! Where an end of a connection is made.
 
+use super::call::Link;
+use super::door::Door;
 use super::terms::Terms;
-use super::way::Times;
 use crate::devices::Device;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
-use polyrail::p2p::{End, P2pAddress};
+use polyrail::link::{Reach, Session, Timeouts};
+use polyrail::p2p::End;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A link whose other end answers nothing for so long is broken, and made anew.
+/// A link breaks when its peer's host has not answered for so long.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// For how long a receiver has to say that there is no such connection, or its system that there is no such process.
-const GONE: Duration = Duration::from_secs(5);
+/// For how long a receiver's process has to refuse to resume a link until it counts as gone.
+const REFUSED: Duration = Duration::from_secs(5);
 
 /// How long a sender whose link was reset is waited for: it may have been killed.
 const RESET: Duration = Duration::from_secs(30);
+
+/// What both ends have once they have met.
+pub(crate) struct Met {
+    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) link: Box<Link>,
+    /// The peer's address.
+    pub(crate) peer: SocketAddr,
+    pub(crate) terms: Terms,
+    /// Where the sender comes to resume the link, at the receiver.
+    pub(crate) door: Option<Arc<Door>>,
+}
 
 /// Where an end of a connection is made.
 #[derive(Clone)]
@@ -35,9 +49,19 @@ impl Site {
         self.settings.backend == Backend::Software
     }
 
-    pub(super) fn times(&self) -> Times {
-        let away = self.settings.link_timeout;
-        Times { patience: SILENCE.min(away / 2), away, gone: GONE, reset: RESET }
+    /// How long the parts of a link's life may take.
+    pub(super) fn timeouts(&self) -> Timeouts {
+        let Settings { connect_timeout, link_timeout, .. } = *self.settings;
+        Timeouts {
+            connect: connect_timeout,
+            accept: None,
+            // NCCL may be late to accept.
+            message: connect_timeout,
+            resume: link_timeout,
+            refused: REFUSED,
+            reset: RESET,
+            silence: SILENCE.min(link_timeout / 2),
+        }
     }
 
     /// An end that is not connected yet.
@@ -56,9 +80,19 @@ impl Site {
     }
 }
 
-/// Connects an end with the peer's, whose address came as text.
-pub(super) fn join(wire: &mut dyn Wire, address: &[u8]) -> Result<(), Refusal> {
-    let address = P2pAddress::from_json(address);
-    let address = address.map_err(|error| Refusal::new(Code::Remote, Chain(&error)))?;
-    wire.connect(&address).map_err(|error| Refusal::new(Code::System, Chain(&error)))
+/// Connects an end with the peer's.
+pub(super) fn join(wire: &mut dyn Wire, reach: &Reach) -> Result<(), Refusal> {
+    let address = reach.messages();
+    let address = address.ok_or_else(|| {
+        Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
+    })?;
+    wire.connect(address).map_err(|error| Refusal::new(Code::System, Chain(&error)))
+}
+
+/// The session by which a link is resumed.
+pub(super) fn session(link: &Link) -> Result<Option<Session>, Refusal> {
+    match link.session() {
+        Some(session) => Ok(Some(session)),
+        None => Err(Refusal::new(Code::System, "the link cannot be resumed")),
+    }
 }

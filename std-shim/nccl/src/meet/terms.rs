@@ -7,9 +7,11 @@ use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::Healing;
 use polyrail::p2p::{P2pBuilder, QUEUE_PAIRS};
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure};
+use serde::Serialize;
 
 /// What both ends have to agree on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Terms {
     pub(crate) rails: u8,
     pub(crate) queue_pairs_per_rail: u8,
@@ -42,25 +44,14 @@ impl Terms {
         Ok(Self { rails, queue_pairs_per_rail: here, reroutes })
     }
 
-    /// As they travel.
-    pub(crate) fn encode(self) -> [u8; 3] {
-        [self.rails, self.queue_pairs_per_rail, self.reroutes.into()]
-    }
-
-    /// What a peer says, if it can be; an end with these settings has to be able to do it.
-    pub(crate) fn decode(bytes: [u8; 3], settings: &Settings) -> Option<Self> {
-        let [rails, queue_pairs_per_rail, reroutes] = bytes;
-        let fits = (1..=MAX_RAILS).contains(&rails.into())
+    /// Returns whether an end with these settings can do what a peer asks for.
+    pub(crate) fn fit(self, settings: &Settings) -> bool {
+        let Self { rails, queue_pairs_per_rail, reroutes } = self;
+        (1..=MAX_RAILS).contains(&rails.into())
             && settings.rails.is_none_or(|wanted| wanted == rails)
             && queue_pairs_per_rail == settings.queue_pairs_per_rail
-            && usize::from(rails) * usize::from(queue_pairs_per_rail) <= QUEUE_PAIRS;
-        let can_reroute = settings.healing && rails > 1;
-        let reroutes = match reroutes {
-            0 => false,
-            1 if can_reroute => true,
-            _ => return None,
-        };
-        fits.then_some(Self { rails, queue_pairs_per_rail, reroutes })
+            && usize::from(rails) * usize::from(queue_pairs_per_rail) <= QUEUE_PAIRS
+            && (!reroutes || settings.healing && rails > 1)
     }
 
     /// What an end is made with.
@@ -105,6 +96,7 @@ mod tests {
         Handle {
             address: "10.0.0.1:1".parse().unwrap(),
             token: [0; 16],
+            listener: 1,
             devices: 1,
             rails: None,
             queue_pairs_per_rail: 1,
@@ -151,15 +143,18 @@ mod tests {
     }
 
     #[test]
-    fn terms_travel_and_impossible_ones_are_refused() {
+    fn impossible_terms_are_refused() {
         let settings = Settings::default();
-        let terms = Terms { rails: 4, queue_pairs_per_rail: 1, reroutes: true };
-        assert_eq!(Terms::decode(terms.encode(), &settings), Some(terms));
-        for bytes in [[0, 1, 0], [9, 1, 0], [2, 0, 0], [2, 2, 0], [1, 1, 1], [2, 1, 2]] {
-            assert_eq!(Terms::decode(bytes, &settings), None, "{bytes:?}");
+        let fit = |rails, queue_pairs_per_rail, reroutes, settings: &Settings| {
+            Terms { rails, queue_pairs_per_rail, reroutes }.fit(settings)
+        };
+        assert!(fit(4, 1, true, &settings) && fit(1, 1, false, &settings));
+        for (rails, queue_pairs_per_rail, reroutes) in
+            [(0, 1, false), (9, 1, false), (2, 0, false), (2, 2, false), (1, 1, true)]
+        {
+            assert!(!fit(rails, queue_pairs_per_rail, reroutes, &settings), "{rails}");
         }
-        let two = Settings { rails: Some(2), healing: false, ..settings };
-        assert_eq!(Terms::decode([4, 1, 0], &two), None);
-        assert_eq!(Terms::decode([2, 1, 1], &two), None);
+        let two = Settings { rails: Some(2), healing: false, ..Settings::default() };
+        assert!(!fit(4, 1, false, &two) && !fit(2, 1, true, &two) && fit(2, 1, false, &two));
     }
 }

@@ -1,6 +1,7 @@
 //! Calls that cannot be: a code and words, and nothing else.
 
 use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, until};
+use crate::sockets::framed;
 use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer};
 use crate::works::merged;
 use crate::{Plugin, VERSIONS, cases};
@@ -203,10 +204,8 @@ fn strangers_disturb_no_connection(plugin: &Plugin) {
         stranger.write_all(bytes).unwrap();
         strangers.push(stranger);
     }
-    // A Hello of the right form, with a token that is wrong.
-    let mut hello = vec![0u8; 5 + 29];
-    hello[0] = 29;
-    hello[4..9].copy_from_slice(&[1, 3, 1, 1, 0]);
+    // A message of the right form, without a proof of the token.
+    let hello = framed(r#"{"ready":{}}"#);
     let mut liar = TcpStream::connect(address).unwrap();
     liar.write_all(&hello).unwrap();
     // A handle whose token is another one.
@@ -229,7 +228,9 @@ fn strangers_disturb_no_connection(plugin: &Plugin) {
         assert!(begin.elapsed() < LONG, "{:?}", logged());
     }
     liar.set_read_timeout(Some(LONG)).unwrap();
-    assert_eq!(liar.read(&mut [0; 10]).unwrap_or(0), 0, "who lies is dropped");
+    let mut answer = Vec::new();
+    liar.read_to_end(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("failed"), "who lies is dropped");
     let pair = Pair { table, context, send, recv };
     let mut from = Memory::new(&table, send, 1000);
     let mut to = Memory::new(&table, recv, 1000);

@@ -71,3 +71,9 @@ pub(crate) fn silence(socket: c_int) {
     };
     assert_eq!(set, 0);
 }
+
+/// A message of a link as it travels.
+pub(crate) fn framed(json: &str) -> Vec<u8> {
+    let length = json.len() as u32;
+    [b"PLYR\0\0\0\x06", &length.to_be_bytes()[..], json.as_bytes()].concat()
+}
