@@ -2,6 +2,7 @@
 //! address, whatever number of ends listen there.
 
 use super::call::{Call, Hello, Link, Message};
+use super::handle::TOKEN_BYTES;
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::random::random;
@@ -15,9 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// All there are, and some that are closed.
 static DOORS: Mutex<Vec<Weak<Door>>> = Mutex::new(Vec::new());
-
-/// Bytes of the token that senders prove to have.
-pub(super) const TOKEN_BYTES: usize = 16;
 
 /// A sender that has said which end it calls.
 pub(super) struct Caller {

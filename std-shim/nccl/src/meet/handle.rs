@@ -16,11 +16,13 @@
 //!        64..72  number of the listening end
 //! ```
 
-use super::door::TOKEN_BYTES;
 use crate::abi::HANDLE_BYTES;
 use crate::guard::Refusal;
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// Bytes of the token that senders prove to have.
+pub(super) const TOKEN_BYTES: usize = 16;
 
 const MAGIC: &[u8; 4] = b"PRN2";
 const REROUTES: u8 = 1 << 0;
