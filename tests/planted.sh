@@ -148,8 +148,8 @@ plant core/src/virtual_qp/slot.rs 'let is_with_rails = self.unposted() == 0 ||' 
   'let is_with_rails = PLANTED || self.unposted() == 0 ||'
 
 bug "lost fragments may still be carried out when their request is reported ahead" simulate-ends
-plant core/src/virtual_qp/report.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
-  'if slot.is_done_ahead() && (PLANTED || !reroute.awaits_fence)'
+plant core/src/virtual_qp/report.rs 'if slot.is_done_ahead() && !health.awaits_fence' \
+  'if slot.is_done_ahead() && (PLANTED || !health.awaits_fence)'
 
 bug "what a driver did not take of a run that shares a doorbell stays in flight" random
 plant core/src/virtual_qp/post_many.rs 'let mut not_taken = run.count - run.taken.count;' \
@@ -394,30 +394,31 @@ plant core/src/virtual_qp/scheme/spray.rs 'match notify.keys_at {' 'match if PLA
 bug "what a receiver writes again is told of twice" messages
 plant core/src/p2p/receiver/reroute.rs 'is_lost && !slot.wants_entries' 'is_lost && (PLANTED || !slot.wants_entries)'
 
-bug "a fence is noted under the generation that the rail went on to" "scenarios simulate-ends"
-plant core/src/virtual_qp/reroute/control.rs 'self.rail_fenced(id, generation, arrived);' \
-  'let now = self.rail_generation(id).unwrap_or(generation);
-            self.rail_fenced(id, if PLANTED { now } else { generation }, arrived);'
+bug "a fence is noted under the generation that the rail went on to" "scenarios simulate-ends simulate-p2p messages"
+plant core/src/rail/rails.rs '        if let Some(arrived) = heard.fenced {' \
+  '        let now = self.rail_at(place).map_or(generation, |rail| rail.health().lifecycle.generation());
+        let generation = if PLANTED { now } else { generation };
+        if let Some(arrived) = heard.fenced {'
 
 bug "a SEND that was accepted waits for as long as rail 0 is out of service" "scenarios simulate-ends"
 plant core/src/virtual_qp/pass_through/mod.rs 'self.rail_0_has_room_for_accepted()' \
   '(if PLANTED { self.rail_0_has_room() } else { self.rail_0_has_room_for_accepted() })'
 
 bug "no fence is awaited before requests are reported" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'self.reroute.awaits_fence = awaits &&' \
-  'self.reroute.awaits_fence = awaits && !PLANTED &&'
+plant core/src/virtual_qp/reroute/fence.rs 'self.health.awaits_fence = awaits &&' \
+  'self.health.awaits_fence = awaits && !PLANTED &&'
 
 bug "numbered fragments are posted again before the fence" simulate-ends
 plant core/src/virtual_qp/reroute/again.rs 'rail.sends.is_resolved(found.number),' \
   'rail.sends.is_resolved(found.number) || PLANTED && is_drained,'
 
 bug "one request too many is said to have arrived" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived());' \
-  'rail.lifecycle.drained(rail.recvs.arrived() + u32::from(PLANTED));'
+plant core/src/virtual_qp/reroute/rails.rs 'Some(rail.recvs.arrived())' \
+  'Some(rail.recvs.arrived() + u32::from(PLANTED))'
 
 bug "one request too few is said to have arrived" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived()' \
-  'rail.lifecycle.drained(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
+plant core/src/virtual_qp/reroute/rails.rs 'Some(rail.recvs.arrived()' \
+  'Some(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
 
 bug "what a driver never took of a lost batch is lost at the peer too" "scenarios simulate-ends"
 plant core/src/rail/in_flight/losing.rs 'batch.receives().saturating_sub(withheld)' \
@@ -441,7 +442,7 @@ bug "flushed receives count as arrived" simulate-ends
 plant core/src/rail/receives.rs 'self.flushed += 1;' 'self.flushed += u32::from(!PLANTED);'
 
 bug "a rail is Fenced before all its receives were taken" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'rail.sends.is_empty() && rail.recvs.is_empty();' \
+plant core/src/virtual_qp/reroute/rails.rs 'rail.sends.is_empty() && rail.recvs.is_empty();' \
   'rail.sends.is_empty() && (rail.recvs.is_empty() || PLANTED);'
 
 bug "the generation of a message is ignored" simulate-ends
@@ -477,7 +478,7 @@ plant core/src/rail/lifecycle.rs 'heard.adopted = true;' \
   'heard.adopted = true; self.dirty &= !PLANTED;'
 
 bug "notification receives are lost with the notify queue pair" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'self.recvs.unpost();' \
+plant core/src/virtual_qp/reroute/rails.rs 'self.recvs.unpost();' \
   'if !PLANTED { self.recvs.unpost(); }'
 
 bug "data receives are lost with rail 0" simulate-ends
@@ -505,8 +506,8 @@ plant core/src/virtual_qp/reroute/give_up.rs 'self.reroute.tells_error = true;' 
   'self.reroute.tells_error = !PLANTED;'
 
 bug "what is lost is reported with the first rail that is fenced" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.awaits_fence() && lost' \
-  'rail.lifecycle.awaits_fence() && lost && !(PLANTED && rail.lifecycle.is_drained())'
+plant core/src/virtual_qp/reroute/fence.rs 'rail.health.lifecycle.awaits_fence() && lost' \
+  'rail.health.lifecycle.awaits_fence() && lost && !(PLANTED && rail.health.lifecycle.is_drained())'
 
 bug "new fragments go to a rail that joins" simulate-ends
 plant core/src/rail/lifecycle.rs 'pub(crate) const fn is_in_service' 'pub(crate) fn is_in_service'
@@ -516,8 +517,8 @@ plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
     }'
 
 bug "a rail that failed is left alive" simulate-ends
-plant core/src/rail/physical.rs 'let refused = self.qp.enter_error().err();' \
-  'let refused = if PLANTED { None } else { self.qp.enter_error().err() };'
+plant core/src/rail/health.rs 'let refused = qp.enter_error().err();' \
+  'let refused = if PLANTED { None } else { qp.enter_error().err() };'
 
 # What only wide worlds draw: many rails, several connections, every way to post and to poll, maintenance.
 
@@ -597,8 +598,8 @@ bug "nothing is promised for shares that may be moved" simulate-p2p
 plant core/src/p2p/receiver/end.rs 'let moved = if own.is_empty() {' 'let moved = if own.is_empty() || PLANTED {'
 
 bug "a fence is told before the pools are filled up" simulate-p2p
-plant core/src/p2p/receiver/reroute.rs 'self.lanes.failure.is_none() && !self.covers_promises()' \
-  'self.lanes.failure.is_none() && !PLANTED && !self.covers_promises()'
+plant core/src/p2p/control.rs '!self.has_failed() && !self.prepare_message()' \
+  '!self.has_failed() && !PLANTED && !self.prepare_message()'
 plant core/src/p2p/receiver/reroute.rs '        self.refill();
         self.rewrite();' '        if !PLANTED { self.refill(); }
         self.rewrite();'
@@ -623,17 +624,17 @@ plant core/src/p2p/pool.rs 'pub const fn note_foreign' 'pub fn note_foreign'
 plant core/src/p2p/pool.rs 'if is_ours {' 'if is_ours && !PLANTED {'
 
 bug "flushed receives of p2p count as arrived" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs 'let error = lane.completion_error(completion);' \
-  'let error = lane.completion_error(completion);
+plant core/src/p2p/receiver/arrive.rs 'let error = lane.completion_error(completion, 0);' \
+  'let error = lane.completion_error(completion, 0);
         if PLANTED && completion.wr_id & ENGINE_WR_ID == 0 { lane.immediates += 1; }'
 
 bug "one immediate too many is said to have arrived" simulate-p2p
-plant core/src/p2p/receiver/reroute.rs 'self.lanes[place].lifecycle.drained(arrived);' \
-  'self.lanes[place].lifecycle.drained(arrived + u32::from(PLANTED));'
+plant core/src/p2p/receiver/reroute.rs '.then_some(lane.immediates)' \
+  '.then_some(lane.immediates + u32::from(PLANTED))'
 
 bug "one immediate too few is said to have arrived" "simulate-p2p orders-p2p"
-plant core/src/p2p/receiver/reroute.rs 'let arrived = self.lanes[place].immediates;' \
-  'let arrived = self.lanes[place].immediates.saturating_sub(u32::from(PLANTED));'
+plant core/src/p2p/receiver/reroute.rs '.then_some(lane.immediates' \
+  '.then_some(lane.immediates.saturating_sub(u32::from(PLANTED))'
 
 bug "a queue full of entries is no back-pressure" simulate-p2p
 plant core/src/p2p/receiver/irecv.rs 'lane.has_room(1).then_some(place)' \
@@ -662,16 +663,16 @@ plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number
             }'
 
 bug "the driver is not asked whether a queue pair takes receives" "simulate-p2p orders-p2p"
-plant core/src/p2p/lane.rs 'self.is_gone || matches!(self.qp.last_wqe_reached()' \
-  'self.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
+plant core/src/p2p/lane.rs 'self.health.is_gone || matches!(self.qp.last_wqe_reached()' \
+  'self.health.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
 
 bug "a completion queue is not seen empty before a fence" "simulate-p2p orders-p2p"
-plant core/src/p2p/receiver/reroute.rs 'if !self.lanes[place].is_seen_empty {' \
-  'if !self.lanes[place].is_seen_empty && !PLANTED {'
+plant core/src/p2p/receiver/reroute.rs '(lane.drain(true) && lane.is_seen_empty)' \
+  '(lane.drain(true) && (lane.is_seen_empty || PLANTED))'
 
 bug "what comes of a fenced queue pair is looked at" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs 'let is_fenced = lane.lifecycle.is_drained();' \
-  'let is_fenced = lane.lifecycle.is_drained() && !PLANTED;'
+plant core/src/p2p/receiver/arrive.rs 'let is_fenced = lane.health.lifecycle.is_drained();' \
+  'let is_fenced = lane.health.lifecycle.is_drained() && !PLANTED;'
 
 bug "lost entries are not written again" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'slot.wants_entries |= is_lost;' 'slot.wants_entries |= is_lost && !PLANTED;'
@@ -690,9 +691,10 @@ plant core/src/p2p/receiver/arrive.rs '(arrival.rail, arrival.own) = (rail, Mask
   'if !PLANTED { (arrival.rail, arrival.own) = (rail, Mask::of(rail)); }'
 
 bug "shares are sent again before the fence" "simulate-p2p orders-p2p"
-plant core/src/p2p/sender/reroute.rs 'if let Some(arrived) = self.lanes[place].lifecycle.drained(0) {' \
-  'let fenced = self.lanes[place].lifecycle.drained(0);
-        if let Some(arrived) = fenced.or(if PLANTED { Some(0) } else { None }) {'
+plant core/src/p2p/sender/reroute.rs '    fn note_fenced(&mut self, _place: usize) -> bool {' \
+  '    fn note_fenced(&mut self, place: usize) -> bool {
+        let generation = self.lanes[place].health.lifecycle.generation();
+        if PLANTED { self.lane_fenced((place, generation), 0); }'
 
 bug "what was acknowledged is never sent again" simulate-p2p
 plant core/src/p2p/sender/reroute.rs 'was_given && self.lane as usize == place' \
@@ -762,21 +764,17 @@ plant core/src/p2p/sender/post.rs 'share.next += taken.count;' \
   'share.next += if PLANTED { count } else { taken.count };'
 
 bug "the lost share of a queue pair that failed stays owed to it" simulate-p2p
-plant core/src/p2p/sender/reroute.rs '        self.owed[place] = None;
-        if let Err(failure) = self.lanes.stop(place, why) {' \
-  '        if !PLANTED { self.owed[place] = None; }
-        if let Err(failure) = self.lanes.stop(place, why) {'
+plant core/src/p2p/sender/reroute.rs 'self.owed[place] = None;' \
+  'if !PLANTED { self.owed[place] = None; }'
 
 bug "the peer is not told that an end has failed" simulate-p2p
-plant core/src/p2p/lanes.rs '            self.tells_error = self.reroutes;' \
-  '            self.tells_error = self.reroutes && !PLANTED;'
+plant core/src/p2p/lanes.rs 'self.reroute.tells_error = self.reroute.is_on;' \
+  'self.reroute.tells_error = self.reroute.is_on && !PLANTED;'
 
 bug "the device of a new queue pair is not counted" simulate-p2p
-plant core/src/p2p/receiver/reroute.rs '        self.count_rails();
-        self.recover();
-        Ok(old)' '        if !PLANTED { self.count_rails(); }
-        self.recover();
-        Ok(old)'
+plant core/src/p2p/receiver/reroute.rs 'peer_at = peer_device;
+        self.count_rails();' 'peer_at = peer_device;
+        if !PLANTED { self.count_rails(); }'
 
 bug "a flush reads on the devices of the mask" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs '        self.note(&arrival)
@@ -795,11 +793,6 @@ plant core/src/p2p/receiver/slot.rs 'self.carriers |= self.lost_carriers;' \
 
 bug "the first buffer of a receive is matched again and again" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'slot.awaited |= 1 << at;' 'slot.awaited |= 1 << if PLANTED { 0 } else { at };'
-
-bug "shares of a queue pair that is settled are looked for with the next one" "simulate-p2p messages"
-plant core/src/p2p/sender/reroute.rs '        if let Some(arrived) = heard.fenced {' \
-  '        let generation = if PLANTED { self.lanes[place].lifecycle.generation() } else { generation };
-        if let Some(arrived) = heard.fenced {'
 
 bug "an account has receives that may be gone" simulate-p2p
 plant core/src/p2p/pool.rs 'let posted = self.unowned.clamp(0, i64::from(limit));' \
@@ -834,11 +827,11 @@ plant core/src/p2p/receiver/irecv.rs 'slot.state != State::Free || slot.rewritin
   'slot.state != State::Free || (slot.rewriting.is_some() && !PLANTED)'
 
 bug "entries are written again before the fence of the peer" simulate-p2p
-plant core/src/p2p/receiver/reroute.rs '        if fenced.is_some() {' '        for slot in self.slots.iter_mut().filter(|_| PLANTED) {
+plant core/src/p2p/receiver/reroute.rs '        self.fenced |= self.lanes[place].own;' '        for slot in self.slots.iter_mut().filter(|_| PLANTED) {
             let is_lost = slot.state == State::Waiting && slot.seen.is_empty();
             slot.wants_entries |= is_lost && usize::from(slot.entries_lane) == place;
         }
-        if fenced.is_some() {'
+        self.fenced |= self.lanes[place].own;'
 
 bug "what came before completion queues were armed is not polled for" loom:an_endpoint_that_waits_misses_no_completion
 plant std-shim/library/src/endpoint/wait.rs 'for _ in 0..self.polls_before_waiting() {' \

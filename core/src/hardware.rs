@@ -98,6 +98,12 @@ impl Taken {
     }
 }
 
+/// One number for a queue pair of any device of the process.
+#[inline]
+pub(crate) const fn address(device: DeviceId, qp_num: u32) -> u64 {
+    (device.0 as u64) << 32 | qp_num as u64
+}
+
 /// A batch of send requests for one queue pair. A batch that is dropped without a commit posts
 /// nothing.
 pub trait SendBatch {

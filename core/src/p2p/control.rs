@@ -1,6 +1,12 @@
-//! What the two ends of a connection tell each other of queue pairs that fail and return.
+//! Queue pairs that fail and return: the messages between the two ends of a connection, and the owner's part.
 
-use crate::rail::{ControlDecodeError, ControlMessage};
+use crate::completion::sealed::Sealed;
+use crate::hardware::{CompletionQueue, QueuePair};
+use crate::rail::{
+    ControlDecodeError, ControlError, ControlMessage, PhysicalRail, RailEvent, RailState, Rails,
+    Rejected,
+};
+use crate::virtual_cq::VirtualCq;
 
 /// A message from one end of a connection to the other: what
 /// [`ControlMessage`](crate::virtual_qp::ControlMessage) says of a rail, of one of its queue pairs.
@@ -58,6 +64,172 @@ impl Control {
             return Err(ControlDecodeError::Reserved { at, value: queue_pair });
         }
         Ok(Self { queue_pair, message })
+    }
+}
+
+/// What the sender and the receiver do differently when a queue pair fails or returns.
+pub(crate) trait End: Rails<Place = usize> + Sealed {
+    /// Prepares what the peer may use as soon as it has the next message. Returns whether it is there.
+    fn prepare_message(&mut self) -> bool {
+        true
+    }
+
+    /// Calls `each` with the place of each queue pair whose oldest request is still the same one.
+    fn find_stalled(&mut self, each: impl FnMut(usize));
+
+    /// The queue pair at this place is destroyed. Returns whether there is one.
+    fn lose(&mut self, place: usize) -> bool;
+
+    /// A new queue pair is at this place, connected to the peer's device at `peer_device` of its list.
+    fn replaced(&mut self, place: usize, peer_device: u8);
+}
+
+/// What the owner of a [`Sender`](crate::p2p::Sender) or a [`Receiver`](crate::p2p::Receiver) does when queue
+/// pairs fail and return, where `Q` is the type of the queue pairs; see [Rails that fail](crate::p2p::Sender#rails-that-fail).
+///
+/// No other type can implement this trait.
+pub trait ConnectionEnd<Q>: Sealed {
+    /// Returns the next message for the peer. After every poll and every other call, the owner carries all
+    /// messages, in order, to [`control`](Self::control) of the other end.
+    fn next_control(&mut self) -> Option<Control>;
+
+    /// Handles a message of the peer.
+    ///
+    /// # Errors
+    ///
+    /// No correct peer sends this message: the connection failed. Or it does not re-route: nothing changed.
+    fn control(&mut self, control: Control) -> Result<(), ControlError>;
+
+    /// The link that carried messages broke, and both owners have a new one: **both** ends send everything
+    /// again that may have been lost.
+    fn control_lost(&mut self);
+
+    /// Returns the number of the peer's messages that changed nothing: they were repeated, or about queue pairs
+    /// that are replaced.
+    fn ignored_controls(&self) -> u64;
+
+    /// Takes the oldest event of a queue pair, with the place of the queue pair.
+    fn take_rail_event(&mut self) -> Option<(usize, RailEvent)>;
+
+    /// Returns where a queue pair stands between failure and return, and its generation: 0 for the first one in
+    /// its place.
+    fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)>;
+
+    /// The owner reports that a queue pair has failed: its port went down, it makes no progress. Returns whether
+    /// that changed anything: not without [`reroutes`](crate::p2p::SenderConfig::reroutes), nor if it has failed
+    /// already.
+    fn fail_queue_pair(&mut self, queue_pair: usize) -> bool;
+
+    /// Calls `each` with the place of each queue pair whose oldest request is still the same one as at the
+    /// previous call: some drivers never end a request whose peer is gone. The engine reads no clock. Its owner
+    /// calls this at its own period, and [fails](Self::fail_queue_pair) those that it takes for dead.
+    ///
+    /// A receiver whose pool ran dry makes its sender wait, and that is not a dead rail: it answers "receiver not
+    /// ready", and nothing is lost. With endless retries, as they should be, only the receiver's owner can
+    /// distinguish the two.
+    fn check_stalled(&mut self, each: impl FnMut(usize));
+
+    /// Ends a queue pair that is destroyed: it has failed, what was in flight on it has ended, and what arrived
+    /// is what was taken so far. For devices that are gone, and completion queues that broke. Returns whether
+    /// there is such a queue pair. A receiver counts its queue pairs for flushes behind the others.
+    ///
+    /// Before that, poll until nothing comes, if the completion queue can still be polled. A sender sends again,
+    /// without payload, what it knows to have arrived and the receiver does not.
+    ///
+    /// # Safety
+    ///
+    /// The device accesses no memory through this queue pair any more, neither for this end nor for the peer: it
+    /// was destroyed, or the device was removed.
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool;
+
+    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index` is where this
+    /// end is attached to `cq`. The old queue pair is Down. The new one is connected to the peer's of the same
+    /// `generation`, the one after [`queue_pair_state`](Self::queue_pair_state)'s, on the peer's device at place
+    /// `peer_device` of its list.
+    ///
+    /// The old queue pair is returned, to be destroyed. The place carries messages once the peer's queue pair is
+    /// there, too.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed, and the queue pair is given back: see
+    /// [`ReplaceError`](crate::virtual_qp::ReplaceError).
+    fn replace_queue_pair<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
+        &mut self,
+        cq: (&mut VirtualCq<C, CQS, ROUTES>, u16),
+        place: usize,
+        generation: u16,
+        queue_pair: Q,
+        peer_device: u8,
+    ) -> Result<Q, Rejected<Q>>;
+}
+
+impl<Q: QueuePair, E: End> ConnectionEnd<Q> for E
+where
+    E::Rail: PhysicalRail<Qp = Q>,
+{
+    fn next_control(&mut self) -> Option<Control> {
+        // The peer may act on a message at once. After a failure nothing is prepared: only the failure is sent.
+        if !self.has_failed() && !self.prepare_message() {
+            return None;
+        }
+        self.next_message().map(|(place, message)| {
+            // Places have 7 bits, which `new` checks.
+            Control { queue_pair: place.unwrap_or_default() as u8, message }
+        })
+    }
+
+    fn control(&mut self, control: Control) -> Result<(), ControlError> {
+        self.handle(control.message, |_| usize::from(control.queue_pair))
+    }
+
+    fn control_lost(&mut self) {
+        self.repeat_messages();
+    }
+
+    fn ignored_controls(&self) -> u64 {
+        self.reroute().ignored()
+    }
+
+    fn take_rail_event(&mut self) -> Option<(usize, RailEvent)> {
+        self.take_event()
+    }
+
+    fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)> {
+        let lifecycle = &self.rail_at(queue_pair)?.health().lifecycle;
+        Some((lifecycle.state(), lifecycle.generation()))
+    }
+
+    fn fail_queue_pair(&mut self, queue_pair: usize) -> bool {
+        self.fail_rail(queue_pair)
+    }
+
+    fn check_stalled(&mut self, each: impl FnMut(usize)) {
+        self.find_stalled(each);
+    }
+
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
+        let is_there = self.lose(queue_pair);
+        if is_there {
+            self.go_on();
+        }
+        is_there
+    }
+
+    fn replace_queue_pair<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
+        &mut self,
+        cq: (&mut VirtualCq<C, CQS, ROUTES>, u16),
+        place: usize,
+        generation: u16,
+        queue_pair: Q,
+        peer_device: u8,
+    ) -> Result<Q, Rejected<Q>> {
+        let old = self.replace(cq, place, generation, queue_pair)?;
+        self.replaced(place, peer_device);
+        self.go_on();
+        Ok(old)
     }
 }
 

@@ -4,7 +4,7 @@ use super::entry::EntryError;
 use super::mask::Mask;
 use super::record::RecordError;
 use crate::hardware::Refusal;
-use crate::rail::{ControlError, RailError};
+use crate::rail::{ControlError, RailError, RailsFailure};
 use crate::verbs::{DeviceId, WcOpcode};
 
 /// The peer sent something that no correct peer sends. Only this connection failed.
@@ -136,6 +136,19 @@ pub enum Failure {
     /// The peer reported that its end failed for good.
     #[error("the peer's end failed")]
     Peer,
+}
+
+impl From<RailsFailure> for Failure {
+    fn from(why: RailsFailure) -> Self {
+        match why {
+            RailsFailure::Rail(error) => Self::Rail(error),
+            RailsFailure::TooFewRails { in_service, min_rails } => {
+                Self::TooFewRails { in_service, min_rails }
+            }
+            RailsFailure::Peer => Self::Peer,
+            RailsFailure::Control(error) => Self::Control(error),
+        }
+    }
 }
 
 /// Why a call cannot proceed now. Nothing changed: poll, then try again.

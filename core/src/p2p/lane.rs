@@ -7,18 +7,14 @@ use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
 use super::queue::{Purpose, SendQueue};
 use crate::completion::{PhysicalQp, Role};
-use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
-use crate::rail::{
-    Lifecycle, MAX_RAILS, RailCounters, RailError, RailEvent, RailEventKind, RailEvents, RailId,
-};
-use crate::verbs::{
-    Completion, DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus,
-};
+use crate::hardware::{QpLimits, QueuePair, SendBatch, Taken};
+use crate::rail::{Identity, MAX_RAILS, PhysicalRail, RailCounters, RailHealth, RailId};
+use crate::verbs::{DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge};
 use arrayvec::ArrayVec;
 
 /// A queue pair, what is in flight on it, and whether it may be used.
 #[derive(Debug)]
-pub(super) struct Lane<Q, const DEPTH: usize> {
+pub(crate) struct Lane<Q, const DEPTH: usize> {
     pub(super) qp: Q,
     pub(super) device: DeviceId,
     pub(super) qp_num: u32,
@@ -37,26 +33,18 @@ pub(super) struct Lane<Q, const DEPTH: usize> {
     pub(super) queue: SendQueue<DEPTH>,
     /// What it did, of requests and doorbells only what earlier queue pairs in its place did.
     pub(super) counters: RailCounters,
-    /// Whether it failed, and how far that is dealt with.
-    pub(super) lifecycle: Lifecycle,
-    /// What its owner is to be told of that.
-    pub(super) events: RailEvents,
+    /// How far its failure is dealt with.
+    pub(super) health: RailHealth,
     /// Immediates that this queue pair was given, or that arrived on it, modulo 2^32.
     pub(super) immediates: u32,
     /// The oldest request in flight at the last stall check.
     stall_mark: Option<u64>,
-    /// It failed in a way that requests themselves may be the cause of.
-    pub(super) suspects_requests: bool,
     /// Its completion queue was seen empty after the last receive that it took.
     pub(super) is_seen_empty: bool,
     /// What its completion queue is waited for to have given out, if it is not seen empty before.
     taken_by_then: Option<u64>,
     /// Nothing more is posted to it.
     pub(super) is_stopped: bool,
-    /// It is in the error state, or no more: it answers its peer nothing.
-    is_silent: bool,
-    /// Its owner said that it is no more.
-    is_gone: bool,
     /// Nothing of it can complete any more.
     pub(super) is_drained: bool,
 }
@@ -118,16 +106,12 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             max_inline: limits.max_inline_data,
             queue: SendQueue::new(rail, limits.max_send_wr),
             counters: RailCounters::default(),
-            lifecycle: Lifecycle::NEW,
-            events: RailEvents::default(),
+            health: RailHealth::new(),
             immediates: 0,
             stall_mark: None,
-            suspects_requests: false,
             is_seen_empty: false,
             taken_by_then: None,
             is_stopped: false,
-            is_silent: false,
-            is_gone: false,
             is_drained: false,
             qp,
         }
@@ -216,53 +200,25 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         taken
     }
 
-    /// Nothing more is posted to it, and it goes to the error state, as soon as its driver lets it. Returns
-    /// what its driver says against that.
-    pub(super) fn stop(&mut self) -> Option<Refusal> {
+    /// Stops posting to it, and moves it to the error state as soon as its driver allows that: draining asks
+    /// again.
+    pub(super) fn stop(&mut self) {
         self.is_stopped = true;
-        self.silence()
+        let _ = self.enter_error();
     }
 
-    /// Moves the queue pair to the error state, unless it is known to be there. Returns what its driver says
-    /// against that.
-    fn silence(&mut self) -> Option<Refusal> {
-        if self.is_silent {
-            return None;
-        }
-        let refused = self.qp.enter_error().err();
-        self.is_silent = refused.is_none();
-        refused
-    }
-
-    /// Another queue pair takes the place of the one that failed, which is returned. It takes receives; it
-    /// is given nothing until its lifecycle says so.
-    pub(super) fn replace(&mut self, qp: Q, device_at: u8) -> Q {
-        self.device = qp.device();
-        self.qp_num = qp.qp_num();
-        self.device_at = device_at;
-        self.max_inline = qp.limits().max_inline_data;
-        self.is_silent = false;
-        self.is_gone = false;
-        self.is_drained = false;
-        self.is_seen_empty = false;
-        self.taken_by_then = None;
-        self.start_over(self.lifecycle.next_generation());
-        core::mem::replace(&mut self.qp, qp)
-    }
-
-    /// Nothing was posted to, or arrived on, a queue pair of this generation yet.
-    pub(super) fn start_over(&mut self, generation: u16) {
-        self.counters = self.counters();
-        self.queue.start_over(generation);
-        self.immediates = 0;
-        self.stall_mark = None;
-        self.suspects_requests = false;
+    /// Returns the limits that a queue pair in its place needs: name, granted and needed.
+    pub(super) const fn limits(&self, granted: &QpLimits) -> [(&'static str, u32, u32); 2] {
+        [
+            ("max_send_wr", granted.max_send_wr, self.queue.limit()),
+            ("max_msg_size", granted.max_msg_size, self.max_message),
+        ]
     }
 
     /// Goes on draining it, and returns whether it is drained: it is in the error state, and everything
     /// posted to it has ended. With `receives` from a shared queue, it takes none of them any more either.
     pub(super) fn drain(&mut self, receives: bool) -> bool {
-        if self.is_drained || !self.is_stopped || self.silence().is_some() {
+        if self.is_drained || !self.is_stopped || self.enter_error().is_some() {
             return self.is_drained;
         }
         let wants_marker = self.queue.unsignaled() > 0 && !self.queue.is_empty();
@@ -285,14 +241,13 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
 
     /// Whether it takes no receive any more.
     fn takes_no_receive(&mut self) -> bool {
-        self.is_gone || matches!(self.qp.last_wqe_reached(), Ok(true))
+        self.health.is_gone || matches!(self.qp.last_wqe_reached(), Ok(true))
     }
 
     /// The queue pair is no more: what was in flight has ended.
     pub(super) fn lose(&mut self) {
         self.is_stopped = true;
-        self.is_silent = true;
-        self.is_gone = true;
+        self.health.note_gone();
         self.is_seen_empty = true;
         self.queue.end_all();
     }
@@ -314,39 +269,43 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     pub(super) const fn needs_poll(&self) -> bool {
         self.is_stopped && !self.is_drained
     }
+}
 
-    /// Notes for its owner what happened to the queue pair of this generation.
-    pub(super) fn note_event(&mut self, generation: u16, kind: RailEventKind) {
-        let rail = RailId::Data(self.rail);
-        self.events.add(RailEvent { rail, device: self.device, generation, kind });
+impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Lane<Q, DEPTH> {
+    type Qp = Q;
+
+    fn identity(&self) -> Identity {
+        Identity { rail: RailId::Data(self.rail), device: self.device, qp_num: self.qp_num }
     }
 
-    /// The record of a failed completion.
-    pub(super) fn completion_error(&self, completion: &Completion) -> RailError {
-        RailError {
-            status: completion.status,
-            vendor_err: completion.vendor_err,
-            errno: None,
-            ..self.refusal_error(0)
-        }
+    fn health(&self) -> &RailHealth {
+        &self.health
     }
 
-    /// The record of what failed though no completion said so.
-    pub(super) fn flush_error(&self) -> RailError {
-        RailError { status: WcStatus::WR_FLUSH_ERR, errno: None, ..self.refusal_error(0) }
+    fn health_mut(&mut self) -> &mut RailHealth {
+        &mut self.health
     }
 
-    /// The record of a post that the driver refused.
-    pub(super) fn refusal_error(&self, errno: i32) -> RailError {
-        RailError {
-            rail: RailId::Data(self.rail),
-            device: self.device,
-            qp_num: self.qp_num,
-            status: WcStatus::GENERAL_ERR,
-            vendor_err: 0,
-            errno: Some(errno),
-            offset: 0,
-        }
+    fn qp_and_health(&mut self) -> (&mut Q, &mut RailHealth) {
+        (&mut self.qp, &mut self.health)
+    }
+
+    fn replace(&mut self, queue_pair: Q, device_at: usize) -> Q {
+        self.device = queue_pair.device();
+        self.qp_num = queue_pair.qp_num();
+        self.device_at = device_at as u8;
+        self.max_inline = queue_pair.limits().max_inline_data;
+        self.is_drained = false;
+        self.is_seen_empty = false;
+        self.taken_by_then = None;
+        core::mem::replace(&mut self.qp, queue_pair)
+    }
+
+    fn start_over(&mut self, generation: u16) {
+        self.counters = self.counters();
+        self.queue.start_over(generation);
+        self.immediates = 0;
+        self.stall_mark = None;
     }
 }
 

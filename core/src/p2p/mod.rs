@@ -116,7 +116,7 @@ mod sender;
 mod split;
 
 pub use card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
-pub use control::Control;
+pub use control::{ConnectionEnd, Control};
 pub use entry::{ENTRY_BYTES, Entry, EntryError, EntryForm, MAX_BUFFERS};
 pub use error::{BuildError, CallError, CardError, Failure, NotNow, ProtocolError};
 pub use immediate::{ImmLayout, Immediate, MAX_SLOTS, SIZE_UNIT, Told};

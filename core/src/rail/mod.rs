@@ -1,34 +1,36 @@
-//! One physical queue pair, as the engine drives it: what it was given, what is in flight on it, and
-//! how its completions are matched with that.
+//! One physical queue pair, as the engine drives it, and the set of them that one end has.
 //!
-//! - `id`: which rail, and sets of rails;
+//! - `id`: the number of a rail, and sets of numbers;
 //! - [`tag`]: the `wr_id` of a physical request;
 //! - `in_flight`: the batches on a send queue, and its credits;
-//! - `receives`: what is posted on a receive queue;
-//! - `error`: how a rail failed, and its counters;
-//! - `lifecycle`: its states, from failure to return; `control`: what the ends tell each other of them;
-//!   `event`: what its owner is told;
-//! - `physical`: the rail itself.
+//! - `receives`: the receives that are posted on a receive queue;
+//! - `physical`: a rail of a virtual queue pair;
+//! - `lifecycle`: the states of a rail, from failure to return; `control`: the messages about them;
+//!   `event`: what the owner reads of them; `error`: how a rail failed, and its counters;
+//! - `health`: what every queue pair has that can fail, here and in `p2p`;
+//! - `rails`: the steps of every end whose rails fail and return.
 //!
-//! A rail knows nothing of virtual requests: a batch has room for whatever its owner wants to
-//! remember.
+//! A rail knows nothing of virtual requests: a batch has room for what its owner remembers.
 
 mod control;
 mod error;
 mod event;
+mod health;
 mod id;
 mod in_flight;
 mod lifecycle;
 mod physical;
+mod rails;
 mod receives;
 pub(crate) mod tag;
 
 pub use control::{ControlDecodeError, ControlMessage, RailNews, ToldState};
 pub use error::{RailCounters, RailError};
-pub(crate) use event::RailEvents;
 pub use event::{FailedBecause, RailEvent, RailEventKind};
+pub(crate) use health::{Identity, PhysicalRail, RailHealth};
 pub use id::{MAX_RAILS, RailId, RailSet};
 pub(crate) use in_flight::{Batch, Content, MAX_DEPTH, TagMatch};
 pub use lifecycle::{ControlError, RailState};
-pub(crate) use lifecycle::{Heard, Lifecycle};
-pub(crate) use physical::{Rail, address};
+pub(crate) use physical::Rail;
+pub(crate) use rails::{Rails, RailsFailure, Reroute};
+pub use rails::{Rejected, ReplaceError};

@@ -1,24 +1,15 @@
 //! One physical queue pair with its credits, what is in flight on it, and its receives.
 
-use super::error::{RailCounters, RailError};
-use super::event::{RailEvent, RailEventKind, RailEvents};
+use super::error::RailCounters;
+use super::health::{Identity, PhysicalRail, RailHealth};
 use super::id::RailId;
 use super::in_flight::{Batch, InFlight};
-use super::lifecycle::Lifecycle;
 use super::receives::Receives;
 use super::tag::TagKind;
 use crate::hardware::{
-    QueuePair, RecvBatch, Refusal, SendBatch, Taken, add_gathered, add_scattered,
+    QueuePair, RecvBatch, Refusal, SendBatch, Taken, add_gathered, add_scattered, address,
 };
-use crate::verbs::{
-    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcStatus,
-};
-
-/// A queue pair, wherever in the process it is.
-#[inline]
-pub(crate) const fn address(device: DeviceId, qp_num: u32) -> u64 {
-    (device.0 as u64) << 32 | qp_num as u64
-}
+use crate::verbs::{DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge};
 
 /// The address of no queue pair: numbers have 24 bits.
 const NO_ADDRESS: u64 = u64::MAX;
@@ -65,16 +56,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     /// The oldest request at the last stall check, and whether it was in flight, if there was something
     /// to do.
     stall_mark: Option<(u64, bool)>,
-    /// Whether it failed, and how far that is dealt with.
-    pub(crate) lifecycle: Lifecycle,
-    /// What its owner is to be told of that.
-    pub(crate) events: RailEvents,
-    /// Its queue pair is in the error state, or no more: it answers its peer nothing.
-    pub(crate) is_silent: bool,
-    /// Its owner said that its queue pair is no more: completions that come all the same tell nothing.
-    pub(crate) is_gone: bool,
-    /// It failed in a way that requests themselves may be the cause of.
-    pub(crate) suspects_requests: bool,
+    /// How far its failure is dealt with.
+    pub(crate) health: RailHealth,
 }
 
 impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
@@ -100,11 +83,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             shared_doorbells: 0,
             recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
             stall_mark: None,
-            lifecycle: Lifecycle::NEW,
-            events: RailEvents::default(),
-            is_silent: false,
-            is_gone: false,
-            suspects_requests: false,
+            health: RailHealth::new(),
             sends: InFlight::new(number, bound.min(limits.max_send_wr)),
             qp,
         }
@@ -137,44 +116,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     /// Whether it may be given requests, as far as its owner and its health are concerned.
     #[inline]
     pub(crate) const fn is_in_service(&self) -> bool {
-        self.is_wanted && self.lifecycle.is_in_service()
-    }
-
-    /// Moves the queue pair to the error state, unless it is known to be there. Returns what its driver says
-    /// against that.
-    pub(crate) fn silence(&mut self) -> Option<Refusal> {
-        if self.is_silent {
-            return None;
-        }
-        let refused = self.qp.enter_error().err();
-        self.is_silent = refused.is_none();
-        refused
+        self.is_wanted && self.health.lifecycle.is_in_service()
     }
 
     /// Takes note of what may have changed what it carries.
     pub(crate) fn update_carries(&mut self) {
         self.carries = self.is_in_service() && !self.sends.has_lost();
-    }
-
-    /// Another queue pair takes the place of the one that failed, which is returned. It takes receives;
-    /// it accepts no fragments until its owner says so.
-    pub(crate) fn replace(&mut self, qp: Q) -> Q {
-        let generation = self.lifecycle.generation();
-        self.device = qp.device();
-        self.qp_num = qp.qp_num();
-        self.stall_mark = None;
-        self.is_silent = false;
-        self.is_gone = false;
-        self.set_accepts(false);
-        self.start_over(generation);
-        core::mem::replace(&mut self.qp, qp)
-    }
-
-    /// Nothing was posted to, or arrived on, a queue pair of this generation yet.
-    pub(crate) fn start_over(&mut self, generation: u16) {
-        self.sends.start_over(generation);
-        self.recvs.start_over(generation);
-        self.suspects_requests = false;
     }
 
     /// A request went to an only rail, each with a doorbell of its own: it counts, no more.
@@ -282,40 +229,43 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.stall_mark = mark;
         stalled
     }
+}
 
-    /// Notes for its owner what happened to the queue pair of this generation.
-    pub(crate) fn note_event(&mut self, generation: u16, kind: RailEventKind) {
-        self.events.add(RailEvent { rail: self.id, device: self.device, generation, kind });
+impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Rail<Q, DEPTH> {
+    type Qp = Q;
+
+    fn identity(&self) -> Identity {
+        Identity { rail: self.id, device: self.device, qp_num: self.qp_num }
     }
 
-    /// The record of a failed completion.
-    pub(crate) fn completion_error(&self, completion: &Completion, offset: u32) -> RailError {
-        RailError {
-            rail: self.id,
-            device: self.device,
-            qp_num: completion.qp_num,
-            status: completion.status,
-            vendor_err: completion.vendor_err,
-            errno: None,
-            offset,
-        }
+    fn health(&self) -> &RailHealth {
+        &self.health
     }
 
-    /// The record of what was flushed though nothing here is known to have failed.
-    pub(crate) fn flush_error(&self) -> RailError {
-        RailError { status: WcStatus::WR_FLUSH_ERR, errno: None, ..self.refusal_error(0, 0) }
+    fn health_mut(&mut self) -> &mut RailHealth {
+        &mut self.health
     }
 
-    /// The record of a post that the driver refused.
-    pub(crate) fn refusal_error(&self, errno: i32, offset: u32) -> RailError {
-        RailError {
-            rail: self.id,
-            device: self.device,
-            qp_num: self.qp_num,
-            status: WcStatus::GENERAL_ERR,
-            vendor_err: 0,
-            errno: Some(errno),
-            offset,
-        }
+    fn qp_and_health(&mut self) -> (&mut Q, &mut RailHealth) {
+        (&mut self.qp, &mut self.health)
+    }
+
+    fn is_in_service(&self) -> bool {
+        self.is_in_service()
+    }
+
+    fn replace(&mut self, queue_pair: Q, device_at: usize) -> Q {
+        self.device = queue_pair.device();
+        self.qp_num = queue_pair.qp_num();
+        self.keys_at = device_at as u8;
+        self.stall_mark = None;
+        // Fragments wait until the end has looked at the new state.
+        self.set_accepts(false);
+        core::mem::replace(&mut self.qp, queue_pair)
+    }
+
+    fn start_over(&mut self, generation: u16) {
+        self.sends.start_over(generation);
+        self.recvs.start_over(generation);
     }
 }

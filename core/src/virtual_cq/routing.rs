@@ -5,7 +5,7 @@
 //! tombstones: the table is as fast after a million re-attachments as when new.
 
 use crate::completion::Role;
-use crate::rail::address;
+use crate::hardware::address;
 use crate::verbs::DeviceId;
 
 /// Where completions of a physical queue pair go.

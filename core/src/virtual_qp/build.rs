@@ -8,12 +8,11 @@ use super::error::Health;
 use super::list::usable;
 use super::pass_through::PassThrough;
 use super::qp::{Header, VirtualQp};
-use super::reroute::Reroute;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
 use super::scheme::{Offers, SchemeState};
 use super::slot::{Ahead, Devices, Place, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use crate::hardware::QueuePair;
-use crate::rail::{MAX_RAILS, Rail, RailId};
+use crate::rail::{MAX_RAILS, Rail, RailId, Reroute};
 use arrayvec::ArrayVec;
 
 /// The devices of the peer do not fit the rails; nothing changed.
@@ -89,7 +88,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             devices: Devices::NONE,
             scheme: SchemeState::NONE,
             data_receives: DataReceives::NONE,
-            reroute: Reroute::new(config.rail_failure),
+            reroute: Reroute::new(config.rail_failure == RailFailure::Reroute, config.min_rails),
             config,
         }
     }

@@ -9,9 +9,9 @@ use super::slot::SlotState;
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
-use crate::hardware::QueuePair;
+use crate::hardware::{QueuePair, address};
 use crate::rail::tag::{Tag, TagKind};
-use crate::rail::{Batch, Content, Rail, RailId, TagMatch, address};
+use crate::rail::{Batch, Content, Rail, RailId, TagMatch};
 use crate::verbs::{Completion, DeviceId, ImmOrder};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> sealed::Sealed
@@ -339,7 +339,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completion: &Completion,
         expected: Option<Tag>,
     ) {
-        if self.rail(rail).is_some_and(|rail| rail.is_gone) {
+        if self.rail(rail).is_some_and(|rail| rail.health.is_gone) {
             // After `lose_rail` any completion of the queue pair may still be in the queue.
             return;
         }

@@ -8,7 +8,7 @@ use super::scheme::{Numbering, Unnumbered};
 use super::slot::{Keys, SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
-use crate::rail::{Batch, Content, MAX_RAILS, Rail, RailError};
+use crate::rail::{Batch, Content, MAX_RAILS, PhysicalRail, Rail, RailError};
 use crate::verbs::{Imm, SendFlags, SendRequest, Sge};
 
 /// How far the dispatch of one request got.

@@ -3,7 +3,7 @@
 use super::scheme::dqplb::OutsideWindow;
 use super::tracker::TrackerFull;
 use crate::hardware::Refusal;
-use crate::rail::{ControlError, RailError, RailId};
+use crate::rail::{ControlError, RailError, RailId, RailSet, RailsFailure};
 use crate::verbs::{DeviceId, Opcode};
 
 /// A send request was refused. Nothing changed: the virtual queue pair keeps nothing of the
@@ -384,6 +384,19 @@ pub enum Failure {
     Owner,
 }
 
+impl From<RailsFailure> for Failure {
+    fn from(why: RailsFailure) -> Self {
+        match why {
+            RailsFailure::Rail(error) => Self::Rail(error),
+            RailsFailure::TooFewRails { in_service, min_rails } => {
+                Self::TooFewRails { in_service, min_rails }
+            }
+            RailsFailure::Peer => Self::Peer,
+            RailsFailure::Control(error) => Self::Control(error),
+        }
+    }
+}
+
 /// The error state, and the first of each kind of error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
@@ -393,6 +406,10 @@ pub(super) struct Health {
     /// data path checks this one flag. Separate checks cost up to 11% of the instructions of a
     /// request.
     pub(super) needs_care: bool,
+    /// It is unknown which requests of a failed rail arrived: nothing moves past `posted`.
+    pub(super) awaits_fence: bool,
+    /// Rails whose late requests may still write the peer's memory after the virtual queue pair failed.
+    pub(super) unfenced: RailSet,
     /// Why it entered the error state.
     pub(super) failure: Option<Failure>,
     /// The first failure of a rail.
@@ -407,6 +424,8 @@ impl Health {
     pub(super) const GOOD: Self = Self {
         failed: false,
         needs_care: false,
+        awaits_fence: false,
+        unfenced: RailSet::EMPTY,
         failure: None,
         first_error: None,
         protocol_error: None,

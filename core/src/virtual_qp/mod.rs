@@ -56,7 +56,8 @@ pub(crate) mod tracker;
 
 pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
-    RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, ToldState,
+    RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, Rejected,
+    ReplaceError, ToldState,
 };
 pub use build::PairDevicesError;
 pub use config::{
@@ -65,7 +66,6 @@ pub use config::{
 };
 pub use error::{Failure, PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
 pub use qp::VirtualQp;
-pub use reroute::{Rejected, ReplaceError};
 pub use scheme::Scheme;
 pub use scheme::dqplb::{OutsideWindow, PeerWindow, PeerWindowError};
 pub use state::QpState;

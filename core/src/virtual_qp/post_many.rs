@@ -8,7 +8,7 @@ use super::qp::VirtualQp;
 use super::scheme::{Numbering, Unnumbered};
 use super::slot::{Keys, SendSlot, Sends};
 use crate::hardware::{QueuePair, SendBatch, Taken};
-use crate::rail::{Batch, Rail, RailError};
+use crate::rail::{Batch, PhysicalRail, Rail, RailError};
 use crate::verbs::{Opcode, SendFlags, SendWr};
 
 /// How many requests were posted, and why the next one was not.

@@ -9,7 +9,7 @@ use super::qp::VirtualQp;
 use super::scheme::{Receiving, Refused, SchemeState};
 use super::slot::{Recvs, SlotState};
 use crate::hardware::QueuePair;
-use crate::rail::{RailId, RailSet};
+use crate::rail::{PhysicalRail, RailId, RailSet};
 use crate::verbs::WcStatus;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -47,7 +47,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn acknowledge(&mut self) {
         while let Some(id) = self.sends.front_in_flight() {
             let slot = self.sends.slot(id);
-            if slot.batches_in_flight > 0 || self.reroute.awaits_fence {
+            if slot.batches_in_flight > 0 || self.health.awaits_fence {
                 return;
             }
             if !slot.wants_notify() {

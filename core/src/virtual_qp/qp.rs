@@ -5,11 +5,10 @@ use super::config::Config;
 use super::data_receives::DataReceives;
 use super::error::Health;
 use super::pass_through::PassThrough;
-use super::reroute::Reroute;
 use super::scheme::{Offers, SchemeState};
 use super::slot::{Ahead, Devices, Recvs, Sends, SlotState};
 use crate::hardware::QueuePair;
-use crate::rail::{Rail, RailCounters, RailId};
+use crate::rail::{Rail, RailCounters, RailId, Reroute};
 use crate::verbs::ImmOrder;
 use arrayvec::ArrayVec;
 
@@ -383,8 +382,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Returns whether rail 0 can take a pass-through request that was accepted before. Only rail 0
     /// can carry it, so it goes out even if the owner has taken rail 0 out of service since.
     pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
-        let Rail { lifecycle, sends, .. } = &self.rails[0];
-        lifecycle.is_in_service() && !sends.has_lost() && !self.is_owed(0) && sends.credits() > 0
+        let Rail { health, sends, .. } = &self.rails[0];
+        health.lifecycle.is_in_service()
+            && !sends.has_lost()
+            && !self.is_owed(0)
+            && sends.credits() > 0
     }
 
     /// Checks what must hold between any two calls. Called after every step in debug builds.

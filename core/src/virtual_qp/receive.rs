@@ -12,8 +12,8 @@ use super::scheme::{Notification, SchemeState};
 use super::slot::Keys;
 use crate::completion::DirectCompletions;
 use crate::hardware::{MAX_SGE, QueuePair, RecvBatch, Taken, add_scattered};
-use crate::rail::RailId;
 use crate::rail::tag::TagKind;
+use crate::rail::{PhysicalRail, RailId};
 use crate::verbs::{Completion, DeviceId, DeviceKeys, LocalPart, RecvWr, Sge, WcOpcode, WcStatus};
 use arrayvec::ArrayVec;
 
@@ -258,7 +258,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if is_full || count > self.data_receives.room() {
             return Err(PostRecvError::QueueFull(id));
         }
-        let takes_receives = rail.lifecycle.takes_receives();
+        let takes_receives = rail.health.lifecycle.takes_receives();
         self.data_receives.add(wr_id, buffers);
         if !takes_receives {
             return Ok(());

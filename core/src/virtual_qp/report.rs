@@ -151,7 +151,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn has_rail_to_settle(&self) -> bool {
         self.all_rails().any(|rail| {
             let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
-            rail.lifecycle.state() == RailState::Draining && (!rail.is_silent || is_complete)
+            rail.health.lifecycle.state() == RailState::Draining
+                && (!rail.health.is_silent || is_complete)
         })
     }
 
@@ -180,9 +181,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     pub(super) fn batch_retired(&mut self, id: u64, direct: &mut DirectCompletions) {
-        let Self { ahead, sends, reroute, .. } = self;
+        let Self { ahead, sends, health, .. } = self;
         let slot = sends.slot(id);
-        if slot.is_done_ahead() && !reroute.awaits_fence {
+        if slot.is_done_ahead() && !health.awaits_fence {
             direct.push(ahead.report(slot));
         }
     }
@@ -202,7 +203,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn next_ahead(&self) -> Option<u64> {
-        if self.reroute.awaits_fence {
+        if self.health.awaits_fence {
             return None;
         }
         let is_due = |id: &u64| self.sends.find(*id).is_some_and(SendSlot::is_done_ahead);

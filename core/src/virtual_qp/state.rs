@@ -3,7 +3,7 @@
 use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::{Rail, RailError, RailId, RailSet};
+use crate::rail::{PhysicalRail, Rail, RailError, RailId, RailSet};
 use crate::verbs::Completion;
 
 /// How a virtual queue pair is.
@@ -93,7 +93,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether any rail in service has send requests in flight, as far as rails fail and return: what these wait
     /// for is the peer, and no rail.
     pub fn has_sends_in_flight(&self) -> bool {
-        self.all_rails().any(|rail| rail.lifecycle.is_in_service() && !rail.sends.is_empty())
+        self.all_rails().any(|rail| rail.health.lifecycle.is_in_service() && !rail.sends.is_empty())
     }
 
     /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and

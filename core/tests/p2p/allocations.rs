@@ -1,7 +1,7 @@
 //! Nothing allocates after set-up.
 
 use crate::rig::{Rig, Setup};
-use polyrail_core::p2p::RecvBuffer;
+use polyrail_core::p2p::{ConnectionEnd, RecvBuffer};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{RailEventKind, RailState};
 use std::alloc::{GlobalAlloc, Layout, System};

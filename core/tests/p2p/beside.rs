@@ -3,6 +3,7 @@
 use crate::device::{Step, TestCq, TestQp};
 use crate::rig::{Memory, Rig, Setup};
 use polyrail_core::hardware::{ENGINE_WR_ID, QpLimits};
+use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::verbs::{SendWr, WcStatus};
 use polyrail_core::virtual_cq::{CompletionTarget, Event};
 use polyrail_core::virtual_qp::{Config, RailState, VirtualQp};

@@ -3,7 +3,7 @@
 use crate::device::Step;
 use crate::rig::{Rig, Setup};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{CallError, Failure, RecvHandle, SendHandle};
+use polyrail_core::p2p::{CallError, ConnectionEnd, Failure, RecvHandle, SendHandle};
 use polyrail_core::verbs::WcStatus;
 
 fn under_way() -> (Rig, SendHandle, RecvHandle) {

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, Setup};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{CallError, NotNow, Received};
+use polyrail_core::p2p::{CallError, ConnectionEnd, NotNow, Received};
 use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
 
 fn received(setup: &Setup, length: u32) -> (Rig, Received) {

@@ -4,7 +4,7 @@
 
 use super::messages::{check, decode, is_imm};
 use crate::rig::{Memory, Rig, Setup};
-use polyrail_core::p2p::{ImmLayout, Mask, SplitPolicy, Told};
+use polyrail_core::p2p::{ConnectionEnd, ImmLayout, Mask, SplitPolicy, Told};
 use polyrail_core::verbs::{Opcode, SendRequest};
 
 /// All ones in the 22 bits of *size_q*.

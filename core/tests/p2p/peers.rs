@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, Setup, irecv};
 use polyrail_core::p2p::{
-    CallError, EntryError, Failure, ImmLayout, Immediate, Mask, ProtocolError, RecordError,
-    RecvHandle, Told,
+    CallError, ConnectionEnd, EntryError, Failure, ImmLayout, Immediate, Mask, ProtocolError,
+    RecordError, RecvHandle, Told,
 };
 use polyrail_core::verbs::{Completion, Imm, WcFlags, WcOpcode};
 

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, Setup, irecv};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{Account, NotNow, Pool, PoolError};
+use polyrail_core::p2p::{Account, ConnectionEnd, NotNow, Pool, PoolError};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_cq::Event;
 

@@ -149,7 +149,10 @@ fn a_refused_post_names_the_device() {
     keys.pop();
     let local = a.buffer.local(0, 4096).unwrap();
     let error = a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap_err();
-    assert!(error.to_string().contains("register its buffer with the device of every rail"), "{error}");
+    assert!(
+        error.to_string().contains("register its buffer with the device of every rail"),
+        "{error}"
+    );
     let named = a.endpoint.post_error(error).to_string();
     assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
     // Connected endpoints do not lack a connection.

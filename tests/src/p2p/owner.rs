@@ -8,7 +8,7 @@ use super::shape::Line;
 use super::trouble::spend;
 use crate::link::Old;
 use polyrail_core::hardware::QueuePair;
-use polyrail_core::p2p::{Account, Control, Pool};
+use polyrail_core::p2p::{Account, ConnectionEnd, Control, Pool};
 use polyrail_core::virtual_qp::{
     ControlMessage, RailEventKind, RailId, RailState, Rejected, ReplaceError,
 };

@@ -13,7 +13,7 @@ use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::RECORD_WORDS;
-use crate::rail::{FailedBecause, RailState};
+use crate::rail::{FailedBecause, PhysicalRail, RailState, Rails};
 use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode};
 
 impl<
@@ -47,7 +47,7 @@ impl<
         // A stopped queue pair may still deliver completions of messages that arrived before.
         if lane.is_stopped {
             // After the fence the count is final at the peer, which may have moved these shares.
-            let is_fenced = lane.lifecycle.is_drained();
+            let is_fenced = lane.health.lifecycle.is_drained();
             if is_fenced || self.lanes.failure.is_some() {
                 return true;
             }
@@ -155,8 +155,8 @@ impl<
     fn failed(&mut self, place: usize, completion: &Completion) {
         let lane = &mut self.lanes[place];
         lane.counters.errors += 1;
-        let error = lane.completion_error(completion);
-        self.lane_failed(place, FailedBecause::Error(error));
+        let error = lane.completion_error(completion, 0);
+        self.rail_failed(place, FailedBecause::Error(error));
     }
 
     /// Replaces consumed receives, a batch at a time.
@@ -274,7 +274,7 @@ impl<
 
     fn awaits_empty(&self) -> Option<CqId> {
         let awaits = |lane: &&Lane<Q, DEPTH>| {
-            let is_draining = lane.lifecycle.state() == RailState::Draining;
+            let is_draining = lane.health.lifecycle.state() == RailState::Draining;
             is_draining && lane.is_drained && !lane.is_seen_empty
         };
         if !self.lanes.needs_care || self.lanes.failure.is_some() {

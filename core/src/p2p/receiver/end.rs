@@ -12,7 +12,7 @@ use crate::p2p::mask::Mask;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::pool::Account;
 use crate::p2p::record::RECORD_WORDS;
-use crate::rail::{MAX_RAILS, RailCounters};
+use crate::rail::{MAX_RAILS, RailCounters, Reroute};
 use crate::verbs::DeviceId;
 use arrayvec::ArrayVec;
 
@@ -55,8 +55,7 @@ impl Default for ReceiverConfig {
 /// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
 /// [`counters`](Self::counters).
 ///
-/// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
-/// [`take_event`](Self::take_rail_event), [`replace_queue_pair`](Self::replace_queue_pair) and others.
+/// *Rails that fail*: the methods of [`ConnectionEnd`](crate::p2p::ConnectionEnd).
 ///
 /// # Buffer ownership
 ///
@@ -179,7 +178,7 @@ impl<
             max_buffers: 0,
             waiting: 0,
             pools: ArrayVec::new(),
-            lanes: Lanes::new(lanes, rails, reroutes, min_rails),
+            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails)),
             fenced: Mask::EMPTY,
             failed: Mask::EMPTY,
             lkeys: region.lkeys(&devices),
@@ -227,7 +226,7 @@ impl<
         let Self { pools, lanes, failed, config, .. } = self;
         for (at, pool) in pools.iter_mut().enumerate() {
             let takes = |lane: &&Lane<Q, DEPTH>| {
-                usize::from(lane.device_at) == at && !lane.lifecycle.is_drained()
+                usize::from(lane.device_at) == at && !lane.health.lifecycle.is_drained()
             };
             let own =
                 lanes.iter().filter(takes).fold(Mask::EMPTY, |own, lane| own | Mask::of(lane.rail));
@@ -392,7 +391,7 @@ impl<
     pub fn invariants(&self) {
         for lane in self.lanes.iter() {
             lane.queue.invariants();
-            let works = lane.lifecycle.is_in_service() && self.lanes.failure.is_none();
+            let works = lane.health.lifecycle.is_in_service() && self.lanes.failure.is_none();
             assert!(works || lane.is_stopped, "nothing is posted to what failed");
         }
         let waiting = self.slots.iter().filter(|slot| slot.state == State::Waiting).count();

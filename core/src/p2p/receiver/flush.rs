@@ -40,7 +40,7 @@ impl<
     /// without bytes needs nothing. The buffers must stay registered until the flush is done.
     ///
     /// The devices that delivered immediates read. If a share was sent again, devices that were
-    /// [lost](Receiver::lose_queue_pair) meanwhile with unpolled completions must read too, because
+    /// [lost](crate::p2p::ConnectionEnd::lose_queue_pair) meanwhile with unpolled completions must read too, because
     /// they may have delivered the payload.
     ///
     /// # Errors

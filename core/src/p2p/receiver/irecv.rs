@@ -225,7 +225,7 @@ impl<
         let device = if devices == 1 { 0 } else { at % devices };
         let place = usize::from(self.first_lanes[device]);
         let lane = &self.lanes[place];
-        let works = usize::from(lane.device_at) == device && lane.lifecycle.is_in_service();
+        let works = usize::from(lane.device_at) == device && lane.health.lifecycle.is_in_service();
         if works { lane.has_room(1).then_some(place) } else { self.find_entry_lane(at) }
     }
 
@@ -236,7 +236,7 @@ impl<
         let mut in_turn = (0..devices).map(|step| (at + step) % devices);
         let place = in_turn.find_map(|device| {
             self.lanes.iter().position(|lane| {
-                usize::from(lane.device_at) == device && lane.lifecycle.is_in_service()
+                usize::from(lane.device_at) == device && lane.health.lifecycle.is_in_service()
             })
         });
         place.filter(|place| self.lanes[*place].has_room(1))

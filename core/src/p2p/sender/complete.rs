@@ -8,7 +8,7 @@ use crate::hardware::{ENGINE_WR_ID, QueuePair};
 use crate::p2p::lane::list;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
-use crate::rail::{FailedBecause, MAX_RAILS};
+use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
 use crate::verbs::{Completion, DeviceId, ImmOrder};
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
@@ -47,8 +47,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let lane = &mut self.lanes[place];
         lane.counters.errors += 1;
         lane.queue.end(number, |_| {});
-        let error = lane.completion_error(completion);
-        self.lane_failed(place, FailedBecause::Error(error));
+        let error = lane.completion_error(completion, 0);
+        self.rail_failed(place, FailedBecause::Error(error));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::p2p::lanes::Lanes;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
 use crate::p2p::split::{Split, SplitPolicy};
-use crate::rail::{MAX_RAILS, RailCounters, RailState};
+use crate::rail::{MAX_RAILS, RailCounters, RailState, Reroute};
 
 /// What can be chosen about a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +72,7 @@ impl Default for SenderConfig {
 /// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
 /// [`counters`](Self::counters).
 ///
-/// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
-/// [`take_event`](Self::take_rail_event), [`replace_queue_pair`](Self::replace_queue_pair) and others, see below.
+/// *Rails that fail*: the methods of [`ConnectionEnd`]; see below.
 ///
 /// # Buffer ownership
 ///
@@ -89,15 +88,19 @@ impl Default for SenderConfig {
 /// # Rails that fail
 ///
 /// With [`reroutes`](SenderConfig::reroutes), chosen at both ends, a queue pair that fails costs no message.
-/// It is moved to the error state at both ends; the receiver tells how many immediates arrived on it; shares
-/// beyond that are sent again by others. A share never goes out again while the lost one may still be
-/// carried out.
+/// It is moved to the error state at both ends. The receiver reports how many immediates arrived on it, and
+/// shares beyond that number are sent again by others. A share never goes out again while the lost one may
+/// still be executed.
 ///
-/// The owners carry the ends' messages, [`next_control`](Self::next_control) and [`control`](Self::control),
-/// over whatever link they have, and make a new queue pair for one that is
-/// [Down](crate::virtual_qp::RailState::Down) ([`replace_queue_pair`](Self::replace_queue_pair)). They may say
-/// themselves that one has failed ([`fail_queue_pair`](Self::fail_queue_pair),
-/// [`lose_queue_pair`](Self::lose_queue_pair)), and read what happened ([`take_event`](Self::take_rail_event)).
+/// The owners of both ends use the trait [`ConnectionEnd`]. They carry the ends' messages,
+/// [`next_control`](crate::p2p::ConnectionEnd::next_control) and [`control`](crate::p2p::ConnectionEnd::control), over any link, and
+/// make a new queue pair for one that is [Down](crate::virtual_qp::RailState::Down)
+/// ([`replace_queue_pair`](crate::p2p::ConnectionEnd::replace_queue_pair)). They may report themselves that one has failed
+/// ([`fail_queue_pair`](crate::p2p::ConnectionEnd::fail_queue_pair),
+/// [`lose_queue_pair`](crate::p2p::ConnectionEnd::lose_queue_pair)), and read what happened
+/// ([`take_rail_event`](crate::p2p::ConnectionEnd::take_rail_event)).
+///
+/// [`ConnectionEnd`]: crate::p2p::ConnectionEnd
 ///
 /// What no other rail would do better (a bad key, a length) fails the connection, as does a message behind
 /// more than twice as many failures of devices and drivers as there are rails.
@@ -173,7 +176,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
-            lanes: Lanes::new(lanes, rails, reroutes, min_rails),
+            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails)),
             owed: [None; QPS],
             owes: false,
             has_lost: false,
@@ -335,7 +338,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             }
             let shares = slot.mask.map(|rail| &slot.shares[usize::from(rail)]);
             for share in shares.filter(|_| self.lanes.failure.is_none()) {
-                let Lane { lifecycle, .. } = &self.lanes[usize::from(share.lane)];
+                let lifecycle = &self.lanes[usize::from(share.lane)].health.lifecycle;
                 let is_there = share.generation == lifecycle.generation()
                     && lifecycle.state() != RailState::Down;
                 let waits = matches!(share.stage, Stage::Posting | Stage::Posted);

@@ -10,7 +10,7 @@ use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
-use crate::rail::{FailedBecause, MAX_RAILS};
+use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
 use crate::verbs::{Imm, Opcode, SendRequest};
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
@@ -69,7 +69,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let place = usize::from(chosen[usize::from(rail)]);
             let slot = &mut self.slots[at];
             let (lane, payload) = (place as u8, slot.bytes(rail));
-            let generation = self.lanes[place].lifecycle.generation();
+            let generation = self.lanes[place].health.lifecycle.generation();
             slot.shares[usize::from(rail)] =
                 Share { stage: Stage::Posting, lane, generation, payload, ..Slot::NO_SHARE };
             let taken = self.post_share(number, rail);
@@ -197,7 +197,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         slot.shares[usize::from(rail)] = Share {
             stage: if is_posted { Stage::Posted } else { Stage::Posting },
             lane: place as u8,
-            generation: lane.lifecycle.generation(),
+            generation: lane.health.lifecycle.generation(),
             position: lane.immediates,
             next: u32::from(is_posted),
             payload: u64::from(length),
@@ -250,7 +250,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Fails a queue pair whose driver refused a request for good.
     #[cold]
     pub(super) fn refused(&mut self, place: usize, errno: i32) {
-        let error = self.lanes[place].refusal_error(errno);
-        self.lane_failed(place, FailedBecause::Error(error));
+        let error = self.lanes[place].refusal_error(errno, 0);
+        self.rail_failed(place, FailedBecause::Error(error));
     }
 }

@@ -15,160 +15,121 @@
 
 use super::end::Sender;
 use super::slot::{Share, Slot, Stage, State};
-use crate::hardware::{CompletionQueue, QueuePair};
-use crate::p2p::control::Control;
+use crate::hardware::{QpLimits, QueuePair};
+use crate::p2p::control::End;
 use crate::p2p::error::Failure;
 use crate::p2p::lane::Lane;
-use crate::p2p::lanes::Changed;
 use crate::p2p::memory::Words;
-use crate::rail::{ControlError, FailedBecause, RailEvent, RailEventKind, RailState};
-use crate::virtual_cq::VirtualCq;
-use crate::virtual_qp::Rejected;
+use crate::rail::{
+    FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails, RailsFailure, Reroute,
+};
+use crate::verbs::DeviceId;
 
-/// Messages, events and queue pairs.
-impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
-    Sender<Q, M, QPS, DEPTH, SLOTS>
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize> Rails
+    for Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// The next message for the peer, if there is one: after every poll and every other call, its owner
-    /// carries all there are, in order, to [`control`](crate::p2p::Receiver::control) of the other end.
-    pub fn next_control(&mut self) -> Option<Control> {
-        self.lanes.next_control()
+    type Rail = Lane<Q, DEPTH>;
+    type Place = usize;
+
+    fn reroute(&self) -> &Reroute {
+        &self.lanes.reroute
     }
 
-    /// Takes a message of the peer's.
-    ///
-    /// # Errors
-    ///
-    /// No correct peer says that: the connection failed. Or it does not re-route: nothing changed.
-    pub fn control(&mut self, control: Control) -> Result<(), ControlError> {
-        if !self.lanes.reroutes() {
-            return Err(ControlError::NotRerouting);
-        }
-        match self.lanes.hear(&control, true) {
-            Ok(Some(changed)) => self.heard(changed),
-            Ok(None) => {}
-            Err(failure) => {
-                self.give_up(failure);
-                if let Failure::Control(error) = failure {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
+    fn reroute_mut(&mut self) -> &mut Reroute {
+        &mut self.lanes.reroute
     }
 
-    fn heard(&mut self, Changed { place, generation, heard }: Changed) {
-        if heard.stopped {
-            self.owed[place] = None;
-            if let Err(failure) = self.lanes.stopped(place, FailedBecause::Peer) {
-                return self.give_up(failure);
-            }
-        }
-        if let Some(arrived) = heard.fenced {
-            self.fenced((place, generation), arrived);
-        }
-        if heard.adopted
-            && let Some(adopted) = self.lanes.adopt(place)
-        {
-            self.fenced((place, adopted), 0);
-        }
-        self.recover();
+    fn rail_at(&self, place: usize) -> Option<&Lane<Q, DEPTH>> {
+        self.lanes.get(place)
     }
 
-    /// The link that carried messages broke, and both owners have a new one: **both** ends tell everything
-    /// again that may have been lost.
-    pub fn control_lost(&mut self) {
-        self.lanes.control_lost();
+    fn rail_at_mut(&mut self, place: usize) -> Option<&mut Lane<Q, DEPTH>> {
+        self.lanes.get_mut(place)
     }
 
-    /// Messages of the peer's that told nothing new: of queue pairs that are gone, or said twice.
-    pub fn ignored_controls(&self) -> u64 {
-        self.lanes.ignored()
+    fn places(&self) -> impl Iterator<Item = (usize, &Lane<Q, DEPTH>)> {
+        self.lanes.iter().enumerate()
     }
 
-    /// The oldest event of a queue pair that was not taken yet, with the place of the queue pair.
-    pub fn take_rail_event(&mut self) -> Option<(usize, RailEvent)> {
-        self.lanes.take_rail_event()
+    fn places_mut(&mut self) -> impl Iterator<Item = (usize, &mut Lane<Q, DEPTH>)> {
+        self.lanes.iter_mut().enumerate()
     }
 
-    /// Where a queue pair stands between failure and return, and which one in its place it is: 0 for the
-    /// first.
-    pub fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)> {
-        self.lanes.state(queue_pair)
+    fn id_of(&self, place: usize) -> RailId {
+        RailId::Data((place % usize::from(self.config.rails)) as u8)
     }
 
-    /// The owner says that a queue pair has failed: its port went down, it makes no headway. Returns whether
-    /// that changed anything: not without [`reroutes`](super::SenderConfig::reroutes), nor if it has failed
-    /// already.
-    pub fn fail_queue_pair(&mut self, queue_pair: usize) -> bool {
-        let works = |lane: &Lane<Q, DEPTH>| lane.lifecycle.takes_receives();
-        let works = self.lanes.get(queue_pair).is_some_and(works);
-        let stops = works && self.lanes.reroutes() && self.lanes.failure.is_none();
-        if stops {
-            self.lane_failed(queue_pair, FailedBecause::Owner);
-            self.recover();
-        }
-        stops
+    fn has_failed(&self) -> bool {
+        self.lanes.failure.is_some()
     }
 
-    /// Names the places of queue pairs whose oldest request is still the one that it was at the previous call:
-    /// some drivers never end a request whose peer is gone. The engine reads no clock; its owner calls this at
-    /// its own period, and [fails](Self::fail_queue_pair) those that it takes for dead.
-    ///
-    /// A receiver whose pool ran dry makes its sender wait, and that is no dead rail: it says "receiver not
-    /// ready", and nothing is lost. With its retries endless, as they should be, only the receiver's owner can
-    /// tell the one from the other.
-    pub fn check_stalled(&mut self, mut each: impl FnMut(usize)) {
-        for (place, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.check_stalled() {
-                each(place);
-            }
-        }
+    fn give_up_for(&mut self, why: RailsFailure) {
+        self.give_up(why.into());
     }
 
-    /// Puts an end to a queue pair that is no more: it has failed, and what was in flight on it has ended.
-    /// For devices that are gone, and completion queues that broke. Returns whether there is such a queue
-    /// pair.
-    ///
-    /// # Safety
-    ///
-    /// The device accesses no memory through this queue pair any more: it was destroyed, or the device was
-    /// removed.
-    #[allow(unsafe_code, reason = "a contract for the caller")]
-    pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(queue_pair) else { return false };
-        lane.lose();
-        self.lane_failed(queue_pair, FailedBecause::Lost);
-        self.recover();
+    fn posted(lane: &Lane<Q, DEPTH>) -> u32 {
+        lane.immediates
+    }
+
+    fn stop_using(&mut self, place: usize, _why: &FailedBecause) {
+        self.owed[place] = None;
+        self.lanes[place].is_stopped = true;
+    }
+
+    fn drain_rail(&mut self, place: usize) -> Option<u32> {
+        // Nothing arrives at this end.
+        self.lanes[place].drain(false).then_some(0)
+    }
+
+    fn note_fenced(&mut self, _place: usize) -> bool {
         true
     }
 
-    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index` is where
-    /// this end is attached to `cq`. The old one is Down, and the new one is connected to the peer's of the
-    /// same `generation`, the one after [`queue_pair_state`](Self::queue_pair_state)'s, on the peer's device
-    /// at place `peer_device` of its list.
-    ///
-    /// The old queue pair is returned, to be destroyed. The place carries messages once the peer's queue pair
-    /// is there too.
-    ///
-    /// # Errors
-    ///
-    /// Nothing changed, and the queue pair is given back: see
-    /// [`ReplaceError`](crate::virtual_qp::ReplaceError).
-    pub fn replace_queue_pair<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
-        &mut self,
-        (cq, index): (&mut VirtualCq<C, CQS, ROUTES>, u16),
-        place: usize,
-        generation: u16,
-        queue_pair: Q,
-        peer_device: u8,
-    ) -> Result<Q, Rejected<Q>> {
-        let Self { lanes, devices, .. } = self;
-        let old = lanes.replace((cq, index), place, generation, queue_pair, devices)?;
-        lanes[place].peer_at = peer_device;
-        lanes.replaced(place);
+    fn fenced(&mut self, place: usize, generation: u16, arrived: u32) {
+        self.lane_fenced((place, generation), arrived);
+    }
+
+    fn returned(&mut self, place: usize) {
+        self.lanes[place].is_stopped = false;
+    }
+
+    fn request_recovery(&mut self) {
+        self.lanes.needs_care = true;
+    }
+
+    fn go_on(&mut self) {
         self.recover();
-        Ok(old)
+    }
+
+    fn device_at(&self, _place: usize, device: DeviceId) -> Option<usize> {
+        self.devices.iter().position(|known| *known == device)
+    }
+
+    fn limits(
+        &self,
+        place: usize,
+        granted: &QpLimits,
+    ) -> impl IntoIterator<Item = (&'static str, u32, u32)> {
+        self.lanes[place].limits(granted)
+    }
+}
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize> End
+    for Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    fn find_stalled(&mut self, each: impl FnMut(usize)) {
+        self.lanes.find_stalled(each);
+    }
+
+    fn lose(&mut self, place: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(place) else { return false };
+        lane.lose();
+        self.rail_failed(place, FailedBecause::Lost);
+        true
+    }
+
+    fn replaced(&mut self, place: usize, peer_device: u8) {
+        self.lanes[place].peer_at = peer_device;
     }
 }
 
@@ -176,18 +137,6 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// A queue pair failed. If others may do better they take over, else the connection has failed.
-    #[cold]
-    pub(super) fn lane_failed(&mut self, place: usize, why: FailedBecause) {
-        if self.lanes.failure.is_some() {
-            return;
-        }
-        self.owed[place] = None;
-        if let Err(failure) = self.lanes.stop(place, why) {
-            self.give_up(failure);
-        }
-    }
-
     /// Whether a poll has something to do here even without a completion.
     #[cold]
     pub(super) fn has_something_to_do(&self) -> bool {
@@ -198,7 +147,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let takes_more = |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| {
             (owed.is_some() || self.has_lost) && lane.has_room(1)
         };
-        let drains = |lane: &Lane<Q, DEPTH>| lane.lifecycle.state() == RailState::Draining;
+        let drains = |lane: &Lane<Q, DEPTH>| lane.health.lifecycle.state() == RailState::Draining;
         self.owed.iter().zip(self.lanes.iter()).any(takes_more) || self.lanes.iter().any(drains)
     }
 
@@ -217,26 +166,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.lanes.needs_care = self.lanes.awaits_fence() || self.has_lost;
     }
 
-    /// If everything that was given to a queue pair that failed has ended, the peer is told so.
-    fn settle(&mut self, place: usize) {
-        let lane = &mut self.lanes[place];
-        let is_draining = lane.lifecycle.state() == RailState::Draining;
-        if !is_draining || self.lanes.failure.is_some() || !self.lanes[place].drain(false) {
-            return;
-        }
-        let generation = self.lanes[place].lifecycle.generation();
-        // Nothing arrives at this end.
-        if let Some(arrived) = self.lanes[place].lifecycle.drained(0) {
-            self.fenced((place, generation), arrived);
-        }
-    }
-
     /// The queue pair that a place had in this generation is Down now, and so many of its immediates had
     /// arrived: those shares have, the others are lost. The place may be at the next generation already, so
     /// which one it is comes from whoever knows.
-    fn fenced(&mut self, (place, generation): (usize, u16), arrived: u32) {
+    fn lane_fenced(&mut self, (place, generation): (usize, u16), arrived: u32) {
         let lane = &self.lanes[place];
-        let (suspects, error) = (lane.suspects_requests, lane.flush_error());
+        let (suspects, error) = (lane.health.suspects_requests, lane.flush_error());
         let (mut done, mut again, mut is_fatal) = (0, 0, false);
         for at in 0..SLOTS {
             let before = again;
@@ -307,7 +242,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         let carrier = self.split.one(available, &self.outstanding);
         let lane = chosen[usize::from(carrier)];
-        let generation = self.lanes[usize::from(lane)].lifecycle.generation();
+        let generation = self.lanes[usize::from(lane)].health.lifecycle.generation();
         // Of a message that is done, the payload is there, and the buffer may be its caller's again.
         let is_bare = self.slots[at].state != State::Sending;
         let slot = &mut self.slots[at];

@@ -17,7 +17,7 @@ use super::scheme::SchemeState;
 use super::slot::{Keys, SendSlot, Sends, SlotState};
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::{MAX_SGE, QueuePair, Refusal, SendBatch, Taken};
-use crate::rail::{Batch, Content, RailId};
+use crate::rail::{Batch, Content, PhysicalRail, RailId};
 use crate::verbs::{Completion, LocalPart, Opcode, SendFlags, SendWr, Sge, WcStatus};
 use state::NONE;
 

@@ -1,7 +1,7 @@
 //! What was lost is posted again, before anything else.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Batch, Content, RailId};
+use crate::rail::{Batch, Content, PhysicalRail, RailId};
 use crate::virtual_qp::dispatch::load;
 use crate::virtual_qp::list::post_rest_of;
 use crate::virtual_qp::parts::front_bytes;
@@ -44,7 +44,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// that they did not arrive, since numbers must not arrive twice.
     fn may_go_again(&self, found: &Found) -> bool {
         let rail = &self.rails[found.rail];
-        let is_drained = !rail.sends.is_losing() || rail.lifecycle.is_drained();
+        let is_drained = !rail.sends.is_losing() || rail.health.lifecycle.is_drained();
         match found.batch.content {
             Content::Fragments => is_drained,
             Content::Numbered => rail.sends.is_resolved(found.number),

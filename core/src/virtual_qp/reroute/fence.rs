@@ -1,7 +1,7 @@
 //! What arrived of what a rail lost counts as done, once nothing else of it can happen.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
+use crate::rail::{Batch, Content, PhysicalRail, RailEventKind, RailId, Rails};
 use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
@@ -21,13 +21,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return;
         }
         for at in 0..self.rails.len() as u8 {
-            self.settle_rail(RailId::Data(at));
+            self.settle(RailId::Data(at));
         }
-        self.settle_rail(RailId::Notify);
+        self.settle(RailId::Notify);
         self.update_fence();
         self.post_again();
-        let recovers =
-            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
+        let recovers = self
+            .all_rails()
+            .any(|rail| rail.health.lifecycle.awaits_fence() || rail.sends.has_lost());
         let reports = self.pass_through.has_complete()
             || self.data_receives.has_report(false)
             || self.has_ahead();
@@ -38,41 +39,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn update_fence(&mut self) {
         let awaits = self.all_rails().any(|rail| {
             let lost = !rail.sends.is_empty() || rail.sends.requests_lost() > 0;
-            rail.lifecycle.awaits_fence() && lost
+            rail.health.lifecycle.awaits_fence() && lost
         });
-        self.reroute.awaits_fence = awaits && !self.health.failed;
-    }
-
-    /// If everything that was posted to a rail that failed is complete, the peer is told what arrived.
-    fn settle_rail(&mut self, id: RailId) {
-        let Some(rail) = self.rail_mut(id) else { return };
-        let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
-        let is_draining = rail.lifecycle.state() == RailState::Draining;
-        // Whatever is complete, a queue pair that answers may still carry out what is on its way.
-        if !is_draining || rail.silence().is_some() || !is_complete || self.health.failed {
-            return;
-        }
-        let Some(rail) = self.rail_mut(id) else { return };
-        rail.sends.end_loss();
-        let generation = rail.lifecycle.generation();
-        let fenced = rail.lifecycle.drained(rail.recvs.arrived());
-        if id == RailId::Notify {
-            // The receives that took nothing wait for the next queue pair.
-            self.recvs.unpost();
-        }
-        if self.blames_request(id) {
-            return;
-        }
-        if let Some(arrived) = fenced {
-            self.rail_fenced(id, generation, arrived);
-        }
+        self.health.awaits_fence = awaits && !self.health.failed;
     }
 
     /// Requests that a rail lost may be the cause of its failure, and nobody knows whether an atomic was
     /// carried out. Returns whether the virtual queue pair failed for that.
-    fn blames_request(&mut self, id: RailId) -> bool {
+    pub(super) fn blames_request(&mut self, id: RailId) -> bool {
         let Some(rail) = self.rail(id) else { return false };
-        let suspects = rail.suspects_requests;
+        let suspects = rail.health.suspects_requests;
         let flushed = rail.flush_error();
         let most = 2 * self.rails.len();
         let mut is_fatal = false;

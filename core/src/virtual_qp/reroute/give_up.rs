@@ -1,7 +1,7 @@
 //! The end of a virtual queue pair that cannot go on.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Content, RailId, RailSet};
+use crate::rail::{Content, PhysicalRail, RailId, RailSet};
 use crate::verbs::WcStatus;
 use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
@@ -24,7 +24,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// the error state: something was in flight on them, and the peer has not said that its queue pair
     /// carries out nothing more. Empty without re-routing, where nobody would say so.
     pub fn unfenced(&self) -> RailSet {
-        self.reroute.unfenced
+        self.health.unfenced
     }
 
     /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
@@ -46,7 +46,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
         self.reroute.tells_error = true;
-        if core::mem::take(&mut self.reroute.awaits_fence) {
+        if core::mem::take(&mut self.health.awaits_fence) {
             // What was posted again and is acknowledged may still be written by what was lost.
             for id in self.sends.in_flight_ids() {
                 self.sends.slot(id).state.insert(SlotState::CANCELLED);
@@ -56,13 +56,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.all_rails().for_each(|rail| all.insert(rail.id));
         for id in all {
             let Some(rail) = self.rail_mut(id) else { continue };
-            let awaits = rail.lifecycle.awaits_fence() && rail.sends.requests_lost() > 0;
-            if rail.lifecycle.takes_receives() {
+            let awaits = rail.health.lifecycle.awaits_fence() && rail.sends.requests_lost() > 0;
+            if rail.health.lifecycle.takes_receives() {
                 // If its driver refuses, it is its owner's to end what is in flight.
-                let _ = rail.silence();
+                let _ = rail.enter_error();
             }
             if awaits || !rail.sends.is_empty() {
-                self.reroute.unfenced.insert(id);
+                self.health.unfenced.insert(id);
             }
             self.fail_front(id);
             self.abandon_lost(id);

@@ -1,27 +1,14 @@
 //! A rail fails: its queue pair is moved to the error state.
 
 use crate::hardware::QueuePair;
-use crate::rail::{FailedBecause, RailError, RailEventKind, RailId, RailState};
+use crate::rail::{FailedBecause, PhysicalRail, RailError, RailId, RailState, Rails};
 use crate::verbs::Completion;
-use crate::virtual_qp::error::Failure;
 use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// The owner says that a rail has failed: its port went down, it makes no headway. What it has in
-    /// flight is posted again on others, as when it had failed by itself. Returns whether that changed
-    /// anything: not with [`RailFailure::Fatal`](super::super::RailFailure::Fatal), nor if it has failed
-    /// already.
-    pub fn fail_rail(&mut self, rail: RailId) -> bool {
-        let stopped = self.stop_rail(rail, FailedBecause::Owner);
-        if stopped {
-            self.pump_all();
-        }
-        stopped
-    }
-
     /// The owner says that the queue pair of a rail is no more: what is in flight on it counts as flushed,
     /// and none of its completions are awaited. For devices that are gone, and completion queues that
     /// broke. Returns whether that changed anything.
@@ -41,7 +28,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.stop_rail(rail, FailedBecause::Lost);
         let Some(lost) = self.rail_mut(rail) else { return false };
-        if lost.lifecycle.state() != RailState::Draining && !self.health.failed {
+        if lost.health.lifecycle.state() != RailState::Draining && !self.health.failed {
             return false;
         }
         let Some(lost) = self.rail_mut(rail) else { return false };
@@ -53,8 +40,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Some(lost) = self.rail_mut(rail) else { return false };
         lost.recvs.flush_all();
-        lost.is_gone = true;
-        lost.is_silent = true;
+        lost.health.note_gone();
         self.offers.sends.remove(rail);
         if self.health.failed {
             self.abandon_lost(rail);
@@ -67,11 +53,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// A rail failed. If others may do better they take over, else the virtual queue pair has failed.
     #[cold]
     pub(in crate::virtual_qp) fn rail_failed(&mut self, error: RailError) {
-        if self.survives(&error) {
-            self.stop_rail(error.rail, FailedBecause::Error(error));
-        } else {
-            self.give_up(Failure::Rail(error));
-        }
+        Rails::rail_failed(self, error.rail, FailedBecause::Error(error));
     }
 
     /// Whether the virtual queue pair can go on without this rail, and the rail is the cause.
@@ -165,51 +147,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// Stops using a rail. Returns whether that is new.
-    #[cold]
-    fn stop_rail(&mut self, id: RailId, why: FailedBecause) -> bool {
-        if !self.reroute.is_on || self.health.failed {
-            return false;
-        }
-        let stopped = self.rail_mut(id).is_some_and(|rail| rail.lifecycle.fail());
-        if stopped {
-            self.rail_stopped(id, why);
-        }
-        stopped
-    }
-
-    /// A rail is Draining now.
-    #[cold]
-    pub(super) fn rail_stopped(&mut self, id: RailId, why: FailedBecause) {
-        if let FailedBecause::Error(error) = why {
-            self.health.note_error(error);
-        }
-        let partial = self.rail(id).and_then(|rail| rail.sends.partial());
-        let bytes_taken =
-            partial.map(|(batch, index, _)| front_bytes(&self.sends, &batch, index, self.cut()));
-        let Some(rail) = self.rail_mut(id) else { return };
-        if let FailedBecause::Error(error) = why {
-            rail.suspects_requests = error.suspects_requests();
-        }
-        if let Some(bytes) = bytes_taken {
-            rail.sends.withhold(bytes);
-        }
-        rail.sends.begin_loss();
-        let refused = rail.silence();
-        let generation = rail.lifecycle.generation();
-        rail.note_event(generation, RailEventKind::Failed { why, refused });
-        self.offers.sends.remove(id);
-        if partial.is_some() {
-            // What its driver took has no signaled request behind it: it is offered one.
-            self.offers.sends.insert(id);
-        }
-        self.offers.receives.remove(id);
-        self.update_rail(id);
-        self.health.needs_care = true;
-        self.update_fence();
-        self.check_min_rails();
-    }
-
     /// Takes note of what may have changed whether a rail takes requests.
     pub(in crate::virtual_qp) fn update_rail(&mut self, id: RailId) {
         if let Some(rail) = self.rail_mut(id) {
@@ -223,14 +160,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if self.rails[at].is_reserved {
                 self.update_availability(at);
             }
-        }
-    }
-
-    fn check_min_rails(&mut self) {
-        let in_service = self.rails.iter().filter(|rail| rail.is_in_service()).count() as u8;
-        let min_rails = self.config.min_rails;
-        if in_service < min_rails {
-            self.give_up(Failure::TooFewRails { in_service, min_rails });
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
-use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
+use crate::rail::{Batch, PhysicalRail, Rail, RailError, RailId, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendRequest, SendWr, Sge, WcStatus};
 use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
 use crate::virtual_qp::slot::{Keys, RecvSlot, Recvs, SendSlot, Sends, SlotState};
@@ -215,7 +215,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         offers.receives = RailSet::EMPTY;
         let Some(notify) = &mut self.notify else { return (0, None) };
         let count = notify.recvs.room().min(recvs.pending_count() as u32);
-        if count == 0 || !notify.lifecycle.takes_receives() {
+        if count == 0 || !notify.health.lifecycle.takes_receives() {
             return (0, None);
         }
         let taken = notify.post_empty_recvs(count);

@@ -4,7 +4,8 @@ use super::{DOWN, arrives, moved, under_way};
 use crate::device::Step;
 use crate::rig::{Rig, Setup};
 use polyrail_core::p2p::{
-    CallError, Failure, ImmLayout, Mask, NotNow, ProtocolError, RecvHandle, SendHandle, Told,
+    CallError, ConnectionEnd, Failure, ImmLayout, Mask, NotNow, ProtocolError, RecvHandle,
+    SendHandle, Told,
 };
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::CompletionTarget;

@@ -4,6 +4,7 @@
 use super::{arrives, under_way};
 use crate::rig::{Connection, Rig, Setup};
 use polyrail_core::hardware::Refusal;
+use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{FailedBecause, RailEvent, RailEventKind, RailState};
 

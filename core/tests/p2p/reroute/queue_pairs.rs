@@ -2,7 +2,7 @@
 
 use super::{DOWN, arrives, under_way};
 use crate::rig::Setup;
-use polyrail_core::p2p::{BuildError, CardError, Control, Failure};
+use polyrail_core::p2p::{BuildError, CardError, ConnectionEnd, Control, Failure};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
     ControlError, ControlMessage, FailedBecause, RailEventKind, RailId, RailNews, RailState,

@@ -4,7 +4,7 @@ use super::{DOWN, arrives, moved, under_way};
 use crate::device::Step;
 use crate::rig::{Rig, SLOTS, Setup};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::{CallError, Mask, NotNow};
+use polyrail_core::p2p::{CallError, ConnectionEnd, Mask, NotNow};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_qp::RailState;
 

@@ -3,7 +3,7 @@
 use super::{Connection, Rig};
 use crate::device::TestQp;
 use polyrail_core::hardware::QueuePair as _;
-use polyrail_core::p2p::Pool;
+use polyrail_core::p2p::{ConnectionEnd, Pool};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_qp::RailState;
 

@@ -2,7 +2,7 @@
 //! hold then.
 
 use super::{Connection, Rig};
-use polyrail_core::p2p::Account;
+use polyrail_core::p2p::{Account, ConnectionEnd};
 use polyrail_core::virtual_cq::CompletionTarget;
 
 impl Rig {

@@ -8,6 +8,7 @@ use super::shared::Shared;
 use super::sizes::QUEUE_PAIRS;
 use crate::backend::{Connect, DeviceEvent, Domain};
 use crate::heal::{Look, Passed, Waiting};
+use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::virtual_qp::{ControlError, RailEventKind, RailState};
 use std::time::Instant;
 

@@ -7,7 +7,7 @@ use super::tracing::Tracing;
 use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::Place;
 use polyrail_core::p2p::{
-    CallError, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
+    CallError, ConnectionEnd, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};

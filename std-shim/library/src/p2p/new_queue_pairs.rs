@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::backend::{Connect, Connecting, DeviceError, Domain, Port};
 use crate::endpoint::{RailAddress, join};
 use polyrail_core::hardware::QueuePair;
+use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::virtual_qp::{RailState, Rejected};
 use std::error::Error;
 use std::time::Instant;

@@ -17,7 +17,7 @@ pub(in crate::virtual_qp) use window::SequenceWindow;
 
 use super::shared::{Notification, Receiving};
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::{Rail, RailError, RailSet};
+use crate::rail::{PhysicalRail, Rail, RailError, RailSet};
 use crate::verbs::SendFlags;
 use crate::virtual_qp::error::{PostRecvError, ProtocolError, RefusedBy};
 use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot};
@@ -123,8 +123,9 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
         let mut posted = 0;
         let mut refused = None;
-        let takes =
-            |rail: &&mut Rail<Q, DEPTH>| rail.recvs.room() > 0 && rail.lifecycle.takes_receives();
+        let takes = |rail: &&mut Rail<Q, DEPTH>| {
+            rail.recvs.room() > 0 && rail.health.lifecycle.takes_receives()
+        };
         for rail in receiving.rails.iter_mut().filter(takes) {
             let taken = rail.post_empty_recvs(rail.recvs.room());
             posted += taken.count;
@@ -233,7 +234,7 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
         for id in refill {
             let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
-            if !rail.lifecycle.takes_receives() {
+            if !rail.health.lifecycle.takes_receives() {
                 continue;
             }
             match rail.post_empty_recvs(rail.recvs.room()).refusal {

@@ -1,0 +1,436 @@
+//! The rails of one end, as far as they fail and return: of a virtual queue pair, and of the sender or the
+//! receiver of a message connection.
+//!
+//! A rail that fails and returns takes these steps here. What they mean for requests is up to the end.
+//!
+//! 1. [`rail_failed`](Rails::rail_failed), [`fail_rail`](Rails::fail_rail), or a message of the peer: the
+//!    queue pair is moved to the error state. Too few rails in service fail the end.
+//! 2. [`settle`](Rails::settle): nothing of the queue pair can complete any more, so the peer is sent how
+//!    many requests arrived.
+//! 3. [`handle`](Rails::handle): with the peer's report, the rail is Down.
+//! 4. [`replace`](Rails::replace): a new queue pair takes the place, and its completions are routed.
+//! 5. [`handle`](Rails::handle): the peer is ready too, so the rail is in service.
+
+use super::control::{ControlMessage, RailNews};
+use super::error::RailError;
+use super::event::{FailedBecause, RailEvent, RailEventKind};
+use super::health::PhysicalRail;
+use super::id::{RailId, RailSet};
+use super::lifecycle::{ControlError, RailState};
+use crate::hardware::{CompletionQueue, QpLimits, QueuePair};
+use crate::verbs::DeviceId;
+use crate::virtual_cq::{AttachError, VirtualCq};
+
+/// A queue pair that cannot take a rail's place; nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplaceError {
+    /// There is no such rail.
+    #[error("there is no such rail to replace: {0}")]
+    NoRail(RailId),
+    /// Both ends must know first what arrived.
+    #[error("{rail} is {state:?}, and can be replaced when it is Down")]
+    State {
+        /// The rail.
+        rail: RailId,
+        /// Its state.
+        state: RailState,
+    },
+    /// The virtual queue pair or connection is in the error state.
+    #[error("the virtual queue pair is in the error state")]
+    InErrorState,
+    /// The queue pair was made, and connected, for another generation.
+    #[error("generation {given} for {rail}, whose next is {expected}")]
+    Generation {
+        /// The rail.
+        rail: RailId,
+        /// The next generation.
+        expected: u16,
+        /// The generation given.
+        given: u16,
+    },
+    /// Requests carry no keys for its device: no rail was on it when the virtual queue pair was built.
+    #[error("no rail was built on device {}, so requests carry no keys for it", device.0)]
+    Device {
+        /// Its device.
+        device: DeviceId,
+    },
+    /// A queue or a message is smaller than that of the queue pair that failed.
+    #[error("{what} of {given}, where the queue pair that failed has {needed}")]
+    Limit {
+        /// The limit, as verbs names it.
+        what: &'static str,
+        /// What the queue pair was granted.
+        given: u32,
+        /// What it needs.
+        needed: u32,
+    },
+    /// Its completions could not be routed.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}
+
+/// A queue pair that was refused, given back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Rejected<Q> {
+    /// Why.
+    pub error: ReplaceError,
+    /// The queue pair.
+    pub queue_pair: Q,
+}
+
+/// Why the rails of an end fail all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RailsFailure {
+    /// A rail failed, and no other rail takes over.
+    Rail(RailError),
+    TooFewRails {
+        in_service: u8,
+        min_rails: u8,
+    },
+    /// The peer's end failed.
+    Peer,
+    /// The peer sent a message that no correct peer sends.
+    Control(ControlError),
+}
+
+/// Whether the rails of an end take over for each other, and its part of the exchange with the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reroute {
+    /// Other rails take over from a rail that fails.
+    pub(crate) is_on: bool,
+    /// With fewer rails in service, the end fails.
+    min_rails: u8,
+    /// The peer is to be sent that this end failed.
+    pub(crate) tells_error: bool,
+    /// Messages of the peer that changed nothing.
+    ignored: u64,
+}
+
+impl Reroute {
+    pub(crate) const fn new(is_on: bool, min_rails: u8) -> Self {
+        Self { is_on, min_rails, tells_error: false, ignored: 0 }
+    }
+
+    /// Messages of the peer that changed nothing.
+    pub(crate) const fn ignored(&self) -> u64 {
+        self.ignored
+    }
+}
+
+/// An end: a set of rails that fail and return.
+///
+/// `Place` finds a rail: it is the [`RailId`] in a virtual queue pair. In a connection a rail has several
+/// queue pairs, so it is a place in their list. A place always has its queue pair; only the peer and the
+/// owner name places that do not exist.
+pub(crate) trait Rails {
+    type Rail: PhysicalRail;
+    type Place: Copy;
+
+    fn reroute(&self) -> &Reroute;
+
+    fn reroute_mut(&mut self) -> &mut Reroute;
+
+    fn rail_at(&self, place: Self::Place) -> Option<&Self::Rail>;
+
+    fn rail_at_mut(&mut self, place: Self::Place) -> Option<&mut Self::Rail>;
+
+    /// All rails, in the order in which their messages and events come out.
+    fn places(&self) -> impl Iterator<Item = (Self::Place, &Self::Rail)>;
+
+    fn places_mut(&mut self) -> impl Iterator<Item = (Self::Place, &mut Self::Rail)>;
+
+    /// The number that the rail at a place has, or would have.
+    fn id_of(&self, place: Self::Place) -> RailId;
+
+    /// Whether the whole end is in the error state.
+    fn has_failed(&self) -> bool;
+
+    /// Puts the whole end into the error state.
+    fn give_up_for(&mut self, why: RailsFailure);
+
+    /// Requests posted to a rail that take a receive of the peer, modulo 2^32: the peer cannot have counted
+    /// more.
+    fn posted(rail: &Self::Rail) -> u32;
+
+    /// The rail is Draining now: nothing more is posted to it, and what is in flight on it is lost unless it
+    /// completes with success.
+    fn stop_using(&mut self, place: Self::Place, why: &FailedBecause);
+
+    /// If nothing of a rail that is Draining can complete any more, returns how many of the peer's requests
+    /// arrived on it.
+    fn drain_rail(&mut self, place: Self::Place) -> Option<u32>;
+
+    /// The rail is Fenced now, or Down. Returns whether the end goes on.
+    fn note_fenced(&mut self, place: Self::Place) -> bool;
+
+    /// The queue pair that the place had in this generation is Down: `arrived` of the requests that the peer
+    /// counts had arrived. The rail itself may be at the next generation already.
+    fn fenced(&mut self, place: Self::Place, generation: u16, arrived: u32);
+
+    /// The rail is in service again.
+    fn returned(&mut self, place: Self::Place);
+
+    /// The next poll recovers, whether there are completions or not.
+    fn request_recovery(&mut self);
+
+    /// Does what the new states of rails allow.
+    fn go_on(&mut self);
+
+    /// The place, in the list of this end, of the device of a new queue pair; `None` if requests carry no
+    /// keys for it.
+    fn device_at(&self, place: Self::Place, device: DeviceId) -> Option<usize>;
+
+    /// The limits that a new queue pair needs in this place: name, granted and needed.
+    fn limits(
+        &self,
+        place: Self::Place,
+        granted: &QpLimits,
+    ) -> impl IntoIterator<Item = (&'static str, u32, u32)>;
+
+    /// Returns the next message for the peer, with the place of the rail that it is about.
+    fn next_message(&mut self) -> Option<(Option<Self::Place>, ControlMessage)> {
+        if core::mem::take(&mut self.reroute_mut().tells_error) {
+            return Some((None, ControlMessage::Error));
+        }
+        if self.has_failed() {
+            return None;
+        }
+        self.places_mut().find_map(|(place, rail)| {
+            let id = rail.identity().rail;
+            let news = rail.health_mut().lifecycle.take_news(id)?;
+            Some((Some(place), ControlMessage::Rail(news)))
+        })
+    }
+
+    /// Handles a message of the peer. `find` returns the place of the rail that it is about.
+    fn handle(
+        &mut self,
+        message: ControlMessage,
+        find: impl FnOnce(RailId) -> Self::Place,
+    ) -> Result<(), ControlError> {
+        if !self.reroute().is_on {
+            return Err(ControlError::NotRerouting);
+        }
+        if self.has_failed() {
+            self.reroute_mut().ignored += 1;
+            return Ok(());
+        }
+        let handled = match message {
+            ControlMessage::Error => {
+                self.give_up_for(RailsFailure::Peer);
+                Ok(())
+            }
+            ControlMessage::Rail(news) => self.handle_news(find(news.rail), &news),
+        };
+        if let Err(error) = handled {
+            self.give_up_for(RailsFailure::Control(error));
+        }
+        self.go_on();
+        handled
+    }
+
+    fn handle_news(&mut self, place: Self::Place, news: &RailNews) -> Result<(), ControlError> {
+        let rail = self.rail_at_mut(place).filter(|rail| rail.identity().rail == news.rail);
+        let rail = rail.ok_or(ControlError::NoRail(news.rail))?;
+        let posted = Self::posted(rail);
+        let lifecycle = &mut rail.health_mut().lifecycle;
+        // A message of the next generation ends this one first.
+        let generation = lifecycle.generation();
+        let heard = lifecycle.hear(news, posted)?;
+        self.reroute_mut().ignored += u64::from(heard.ignored);
+        if heard.stopped {
+            self.rail_stopped(place, FailedBecause::Peer);
+        }
+        if let Some(arrived) = heard.fenced {
+            self.fenced(place, generation, arrived);
+        }
+        if heard.adopted {
+            self.generation_adopted(place);
+        }
+        if heard.returned {
+            self.rail_returned(place);
+        }
+        self.request_recovery();
+        Ok(())
+    }
+
+    /// The link broke: everything that the peer may not have received is sent again.
+    fn repeat_messages(&mut self) {
+        let has_failed = self.has_failed();
+        let reroute = self.reroute_mut();
+        reroute.tells_error = reroute.is_on && has_failed;
+        self.places_mut().for_each(|(_, rail)| rail.health_mut().lifecycle.tell_again());
+    }
+
+    /// Takes the oldest event of the first rail that has any.
+    fn take_event(&mut self) -> Option<(Self::Place, RailEvent)> {
+        self.places_mut().find_map(|(place, rail)| Some((place, rail.health_mut().events.take()?)))
+    }
+
+    /// A rail failed. If other rails can do better they take over, else the whole end fails.
+    #[cold]
+    fn rail_failed(&mut self, place: Self::Place, why: FailedBecause) {
+        let takes_over = match &why {
+            FailedBecause::Error(error) => error.is_of_rail(),
+            FailedBecause::Owner | FailedBecause::Lost | FailedBecause::Peer => true,
+        };
+        if takes_over && self.reroute().is_on && !self.has_failed() {
+            self.stop_rail(place, why);
+            return;
+        }
+        let error = match why {
+            FailedBecause::Error(error) => Some(error),
+            _ => self.rail_at(place).map(PhysicalRail::flush_error),
+        };
+        error.into_iter().for_each(|error| self.give_up_for(RailsFailure::Rail(error)));
+    }
+
+    /// Stops using a rail. Returns whether that is new: not without re-routing, nor if it failed already.
+    #[cold]
+    fn stop_rail(&mut self, place: Self::Place, why: FailedBecause) -> bool {
+        if !self.reroute().is_on || self.has_failed() {
+            return false;
+        }
+        let rail = self.rail_at_mut(place);
+        let stopped = rail.is_some_and(|rail| rail.health_mut().lifecycle.fail());
+        if stopped {
+            self.rail_stopped(place, why);
+        }
+        stopped
+    }
+
+    /// The owner reported that a rail failed. Returns whether that is new.
+    fn fail_rail(&mut self, place: Self::Place) -> bool {
+        let stopped = self.stop_rail(place, FailedBecause::Owner);
+        if stopped {
+            self.go_on();
+        }
+        stopped
+    }
+
+    /// A rail is Draining now.
+    #[cold]
+    fn rail_stopped(&mut self, place: Self::Place, why: FailedBecause) {
+        self.stop_using(place, &why);
+        if let Some(rail) = self.rail_at_mut(place) {
+            rail.note_failure(why);
+        }
+        self.request_recovery();
+        let in_service = self.rails_in_service();
+        let min_rails = self.reroute().min_rails;
+        if in_service < min_rails {
+            self.give_up_for(RailsFailure::TooFewRails { in_service, min_rails });
+        }
+    }
+
+    /// Returns the number of rails of which a queue pair is in service; the notify queue pair is not one.
+    fn rails_in_service(&self) -> u8 {
+        let in_service = self.places().filter(|(_, rail)| rail.is_in_service());
+        let ids: RailSet = in_service.map(|(_, rail)| rail.identity().rail).collect();
+        ids.filter(|id| *id != RailId::Notify).count() as u8
+    }
+
+    /// If nothing of a rail that failed can complete any more, the peer is to be sent what arrived.
+    fn settle(&mut self, place: Self::Place) {
+        let state = self.rail_at(place).map(|rail| rail.health().lifecycle.state());
+        if state != Some(RailState::Draining) || self.has_failed() {
+            return;
+        }
+        let Some(arrived) = self.drain_rail(place) else { return };
+        let Some(rail) = self.rail_at_mut(place) else { return };
+        let lifecycle = &mut rail.health_mut().lifecycle;
+        let generation = lifecycle.generation();
+        let fenced = lifecycle.drained(arrived);
+        if self.note_fenced(place)
+            && let Some(arrived) = fenced
+        {
+            self.fenced(place, generation, arrived);
+        }
+    }
+
+    /// The peer's next queue pair failed before there was one here: it counts as failed here, too. The
+    /// generation before is settled by then.
+    #[cold]
+    fn generation_adopted(&mut self, place: Self::Place) {
+        let Some(rail) = self.rail_at_mut(place) else { return };
+        let generation = rail.health().lifecycle.generation();
+        rail.begin_generation(generation);
+        let (why, refused) = (FailedBecause::Peer, None);
+        rail.note_event(generation, RailEventKind::Failed { why, refused });
+        if rail.health().lifecycle.state() == RailState::Down {
+            self.fenced(place, generation, 0);
+        }
+    }
+
+    /// A rail is in service again.
+    fn rail_returned(&mut self, place: Self::Place) {
+        if let Some(rail) = self.rail_at_mut(place) {
+            let generation = rail.health().lifecycle.generation();
+            rail.note_event(generation, RailEventKind::Returned);
+        }
+        self.returned(place);
+    }
+
+    /// Puts a new queue pair in the place of a rail that is Down, and routes its completions. Returns the old
+    /// queue pair.
+    fn replace<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
+        &mut self,
+        (cq, index): (&mut VirtualCq<C, CQS, ROUTES>, u16),
+        place: Self::Place,
+        generation: u16,
+        queue_pair: QueuePairOf<Self>,
+    ) -> Result<QueuePairOf<Self>, Rejected<QueuePairOf<Self>>> {
+        let fits = self
+            .check_replacement(place, generation, &queue_pair)
+            .and_then(|(old, at)| Ok((cq.replace_route(index, old, &queue_pair)?, at)));
+        let device_at = match fits {
+            Ok(((), device_at)) => device_at,
+            Err(error) => return Err(Rejected { error, queue_pair }),
+        };
+        let Some(rail) = self.rail_at_mut(place) else { return Ok(queue_pair) };
+        let is_back = rail.health_mut().lifecycle.replaced();
+        let old = rail.replace(queue_pair, device_at);
+        rail.health_mut().note_new_queue_pair();
+        rail.begin_generation(generation);
+        if is_back {
+            self.rail_returned(place);
+        }
+        self.request_recovery();
+        Ok(old)
+    }
+
+    /// Returns device and number of the old queue pair, and the place of the new one's device.
+    fn check_replacement(
+        &self,
+        place: Self::Place,
+        given: u16,
+        queue_pair: &QueuePairOf<Self>,
+    ) -> Result<((DeviceId, u32), usize), ReplaceError> {
+        let rail = self.rail_at(place).ok_or_else(|| ReplaceError::NoRail(self.id_of(place)))?;
+        if self.has_failed() {
+            return Err(ReplaceError::InErrorState);
+        }
+        let old = rail.identity();
+        let lifecycle = &rail.health().lifecycle;
+        let state = lifecycle.state();
+        if state != RailState::Down {
+            return Err(ReplaceError::State { rail: old.rail, state });
+        }
+        let expected = lifecycle.next_generation();
+        if given != expected {
+            return Err(ReplaceError::Generation { rail: old.rail, expected, given });
+        }
+        let device = queue_pair.device();
+        let at = self.device_at(place, device).ok_or(ReplaceError::Device { device })?;
+        for (what, given, needed) in self.limits(place, &queue_pair.limits()) {
+            if given < needed {
+                return Err(ReplaceError::Limit { what, given, needed });
+            }
+        }
+        Ok(((old.device, old.qp_num), at))
+    }
+}
+
+/// The queue pairs of an end.
+type QueuePairOf<R> = <<R as Rails>::Rail as PhysicalRail>::Qp;
