@@ -59,6 +59,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         validate(&config, &qp.rails, notify.as_ref())?;
         qp.scheme = SchemeState::new(config.scheme, notify, qp.window(), qp.rails.len());
         let limits = || qp.rails.iter().map(|rail| rail.qp.limits());
+        // Any rail may get any fragment, so the least capable rail decides.
         let max_sge = limits().map(|limits| limits.max_send_sge).min();
         let max_recv_sge = limits().map(|limits| limits.max_recv_sge).next();
         qp.max_sge = usable(max_sge.unwrap_or_default());
@@ -109,6 +110,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if limit == 0 {
             return Err(FragmentSizeError::TooShort { bytes });
         }
+        // Requests in flight were cut with the old size, and are found again by it.
         if !self.sends.alive().is_empty() {
             return Err(FragmentSizeError::InUse);
         }
@@ -120,6 +122,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Returns the receive window and the receives of each rail, for this side's connection card. A
     /// DQPLB sender needs both.
     pub fn window(&self) -> PeerWindow {
+        // The largest queue: a peer that counts too few unseen receives would overrun the window.
         let receives = self.rails.iter().map(|rail| rail.recvs.limit()).max();
         PeerWindow {
             window: SequenceWindow::<RAILS, DEPTH>::CAPACITY,
@@ -206,6 +209,7 @@ fn validate<Q: QueuePair, const DEPTH: usize>(
         return Err(BuildError::NoMessages);
     }
     for (at, rail) in rails.iter().chain(notify).enumerate() {
+        // Completions are routed by device and number, so these must be unique.
         let same = |other: &Rail<Q, DEPTH>| other.is_at(rail.device, rail.qp_num);
         if rails.iter().take(at).any(same) {
             return Err(BuildError::Duplicate { device: rail.device, qp_num: rail.qp_num });
@@ -226,6 +230,8 @@ fn validate_rail<Q: QueuePair, const DEPTH: usize>(
     if config.scheme.receives_on_rails() && rail.recvs.limit() == 0 {
         return Err(BuildError::NoRoom { qp_num, send: false });
     }
+    // A shared receive queue does not flush receives of one queue pair, so `arrived` would never be
+    // final (messages.md, "Rails that fail").
     if config.rail_failure == RailFailure::Reroute && rail.recvs.limit() == 0 {
         return Err(BuildError::SharedReceives { qp_num });
     }

@@ -78,6 +78,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
                 cost[rail] = time.ok_or(BuildError::Bandwidth { rail: rail as u8 })?;
             }
             chooser.policy = Policy::LeastFinishTime(cost);
+            // Its empty rounds lead `next` to `first_to_finish`, so that taking turns needs no test
+            // of the policy.
             chooser.turns = 0;
         }
         for (turn, rail) in interleave(rails).into_iter().enumerate() {
@@ -243,6 +245,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
     /// Makes the rail that was freed last the next one.
     #[inline]
     pub(super) fn prefer_freed(&mut self) {
+        // The negative of a single bit is that bit and all above it: the turns from there on.
         self.ahead = u32::from(self.last_freed_turn).wrapping_neg();
     }
 }
@@ -254,6 +257,7 @@ fn interleave<Q, const DEPTH: usize, const RAILS: usize>(
 ) -> ArrayVec<u8, RAILS> {
     let round = |at: usize| rails[..at].iter().filter(|r| r.device == rails[at].device).count();
     let mut order: ArrayVec<u8, RAILS> = (0..rails.len() as u8).collect();
+    // With all rails of one device in a row, short requests in succession would share its link.
     order.sort_unstable_by_key(|rail| (round(*rail as usize), *rail));
     debug_assert!(order.iter().all(|rail| rails[*rail as usize].id == RailId::Data(*rail)));
     order
@@ -261,7 +265,7 @@ fn interleave<Q, const DEPTH: usize, const RAILS: usize>(
 
 /// Division by a number that is known at set-up, as a multiplication.
 ///
-/// With `m = floor(2^64 / d) + 1`, `m * n >> 64` is `n / d` for all 32-bit n and d > 1 (Lemire,
+/// With `m = ceil(2^64 / d)`, `m * n >> 64` is `n / d` for all 32-bit n and d > 1 (Lemire,
 /// Kaser, Kurz: "Faster remainder by direct computation", 2019).
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
@@ -271,6 +275,7 @@ struct Divisor {
 
 impl Divisor {
     const fn new(divisor: u32) -> Self {
+        // Only the divisor 1 wraps. No configuration has it: fragments are multiples of 128 bytes.
         Self { divisor, reciprocal: (u64::MAX / divisor as u64).wrapping_add(1) }
     }
 

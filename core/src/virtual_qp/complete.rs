@@ -41,8 +41,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
                 RailId::Notify => Role::Notify,
             };
             let entries = if self.is_multi() {
+                // When a queue pair fails, every request of both its queues completes, signaled or
+                // not.
                 rail.sends.limit() + rail.recvs.limit()
             } else {
+                // The driver alone limits a single rail: the engine tracks nothing of it.
                 let limits = rail.qp.limits();
                 limits.max_send_wr.saturating_add(limits.max_recv_wr)
             };
@@ -60,6 +63,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     ) -> usize {
         let Some(first) = completions.first() else { return 0 };
         let Role::Rail(at) = role else {
+            // No loop: the notify queue pair has at most one completion for each request.
             return usize::from(self.complete_one(RailId::Notify, device, first, direct));
         };
         // The owner may have put a virtual queue pair with fewer rails at the attached index.
@@ -75,6 +79,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
                     self.complete_fragments::<false>(device, completions, direct)
                 }
             }
+            // The first completion decides: a rail of a sender has completions of sends, one of a
+            // receiver those of receives, and each loop ends at the first other one.
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
             Some(TagKind::Send | TagKind::DataRecv) | None => 0,
         };
@@ -174,11 +180,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             freed |= last_freed;
             rail.completions += 1;
             taken += 1;
+            // The loop ends because the report needs more of `self` than the loop has borrowed.
             if AHEAD && slot.state.contains(SlotState::WHEN_DONE) {
                 when_done = Some(id);
                 break;
             }
         }
+        // Once for the run, so that the loop writes no state of the chooser.
         chooser.freed(freed, last_freed);
         if let Some(id) = when_done {
             self.batch_retired(id, direct);
@@ -197,6 +205,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for completion in completions {
             let rail = succeeded(rails, TagKind::NotifyRecv, device, completion);
             let Some(rail) = rail else { break };
+            // A duplicate or an invalid number leaves the receive to `complete_one`, which counts
+            // the one and reports the other.
             let is_new = || completion.imm().is_some_and(|imm| window.note_new(imm));
             if rail.recvs.complete_if(completion.wr_id, is_new).is_none() {
                 break;
@@ -218,6 +228,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> bool {
         let Some(kind) = Tag::from_wr_id(completion.wr_id).kind() else { return false };
         let Some(rail) = self.rail_mut(id) else { return false };
+        // Two devices may give out the same queue pair number, and all virtual queue pairs have the
+        // same tags, so device, number and tag must agree.
         if !rail.is_at(device, completion.qp_num) || !may_complete(kind, completion) {
             return false;
         }
@@ -228,6 +240,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             TagKind::DataRecv => self.complete_data_recv(id, completion, direct),
         }
         if let RailId::Data(rail) = id {
+            // A retired batch has freed credits, or the rail has failed.
             self.update_availability(rail as usize);
         }
         true
@@ -248,6 +261,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             TagMatch::Last => self.last_failed(id, completion, direct),
             // A queue pair with sq_sig_all reports the success of unsignaled requests too.
             TagMatch::Inner(_) if completion.status.is_success() => {}
+            // An unsignaled request completes only if it fails.
             TagMatch::Inner(index) => self.inner_failed(id, index, completion, direct),
             TagMatch::Mismatch => {
                 let expected = rail.sends.expected();
@@ -308,6 +322,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Content::Deferred => self.complete_deferred(batch, completion, direct),
             Content::PassThrough | Content::Unsignaled => {
                 self.pass_through.bypassed();
+                // As in verbs, an unsignaled request is reported only if it fails. On the wire it
+                // is signaled all the same, because its completion frees its credit.
                 if batch.content == Content::PassThrough || !completion.status.is_success() {
                     direct.push(self.passed_through(batch.wr, batch, completion));
                 }
@@ -358,6 +374,8 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     device: DeviceId,
     completion: &Completion,
 ) -> Option<&'r mut Rail<Q, DEPTH>> {
+    // For a tag of another kind, or not of the last request of a batch, this is a number that no
+    // rail has: one bounds check makes all three tests.
     let rail = rails.get_mut(Tag::from_wr_id(completion.wr_id).rail_of_last(kind))?;
     let own = rail.accepts_at(address(device, completion.qp_num));
     let succeeded = completion.status.is_success() && may_complete(kind, completion);

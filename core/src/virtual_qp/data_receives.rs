@@ -134,6 +134,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
             self.more -= 1;
             self.next -= 1;
         }
+        // If no receive was ever accepted, rail 0's receive queue may still serve notifications.
         self.used = self.next > 0;
     }
 
@@ -142,6 +143,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
     pub(super) fn renumber(&mut self, places_before: &[Option<usize>]) {
         for number in self.reported..self.next {
             let DataReceive { what, .. } = &mut self.receives[Self::index(number)];
+            // Completed receives need no key any more.
             if let What::Waits(buffer) | What::More(buffer) = what {
                 let before = buffer.lkeys;
                 for (lkey, place) in buffer.lkeys.iter_mut().zip(places_before) {
@@ -154,6 +156,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
     /// The number behind a receive and all its buffers.
     fn behind(&self, number: u64) -> u64 {
         let is_more = |at: &u64| matches!(self.receives[Self::index(*at)].what, What::More(_));
+        // Without lists, which is usual, every receive has one number, and no search is needed.
         let more =
             if self.more == 0 { 0 } else { (number + 1..self.next).take_while(is_more).count() };
         number + 1 + more as u64
@@ -182,6 +185,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
 
     /// The oldest posted one is complete.
     pub(super) fn complete(&mut self, outcome: Outcome) {
+        // A receive queue completes in posting order, so no search is needed.
         debug_assert!(self.complete < self.next);
         let behind = self.behind(self.complete);
         self.receives[Self::index(self.complete)].what = What::Complete(outcome);
@@ -198,6 +202,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         if !self.has_report(flushed) {
             return None;
         }
+        // Only with `flushed`: no queue pair holds this receive, so no completion will come.
         if self.reported == self.complete {
             self.complete(Outcome::FLUSHED);
         }

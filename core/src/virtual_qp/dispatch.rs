@@ -67,6 +67,7 @@ impl<N: Numbering> Offered<N> {
         Self {
             count: count - index,
             offset: batch.offset + index * size,
+            // Only the last fragment of a batch can be shorter than the others.
             last_length: batch.length - (count - 1) * size,
             tag,
             number: N::number_of(batch, index),
@@ -99,6 +100,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if slot.state.intersects(NO_FRAGMENTS) {
             return if self.waits_for_fence(id) { Progress::Waits } else { Progress::Nothing };
         }
+        // Apart from `dispatch_now`, so that requests without a list carry no code for lists.
         if slot.state.contains(SlotState::LISTED) {
             return self.dispatch_listed(id);
         }
@@ -196,9 +198,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let rail = rail.id;
         let slot = self.sends.slot(id);
         if taken == 0 {
+            // The batch is gone from the rail, so its bytes may go to any rail, with new numbers.
             slot.offset -= batch.length;
             slot.batches_in_flight -= 1;
             if slot.is_numbered() {
+                // The receiver waits for every number: one that is never sent would hold back all
+                // notifications behind it.
                 self.scheme.take_back_numbers(count);
             }
         }
@@ -218,6 +223,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         if !all {
+            // Other rails may have credits for the rest.
             return self.dispatch(id);
         }
         self.scheme.dispatched(id, self.sends.slot(id));
@@ -272,6 +278,7 @@ fn dispatch_fragments<
 ) -> Result<bool, Truncated> {
     let all = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
     let share = if ONE { 1 } else { chooser.share(all) };
+    // DQPLB may have numbers for a part only; the rest of the request waits.
     let mut left = numbers.room(all, || unacknowledged(rails));
     let without_number = all - left;
     let mut round = chooser.round();
@@ -396,6 +403,7 @@ pub(super) fn post_rest<Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
 }
 
 /// What least finish time looks at.
+// Out of line: only least finish time needs the loads.
 #[cold]
 #[inline(never)]
 pub(super) fn load<Q: QueuePair, const DEPTH: usize>(

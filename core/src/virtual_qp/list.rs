@@ -100,6 +100,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let bytes = buffers.iter().map(|part| u64::from(part.local.length())).sum::<u64>();
         let length = u32::try_from(bytes).map_err(|_| PostSendError::ListTooLong { bytes })?;
+        // Nothing is left to gather, so the list takes no places in the ring.
         if length == 0 {
             return self.post_alone(&SendWr { local: LocalBuffer::EMPTY, ..*wr });
         }
@@ -172,6 +173,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.check_parts(whole.flags, buffers, self.devices.places.len())?;
         let id = self.add_apart(whole)?;
         self.add_parts(id, buffers)?;
+        // Requests go to the rails oldest first, so behind a waiting request this one waits, too.
         if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
     }
 
@@ -184,10 +186,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         devices: usize,
     ) -> Result<(), PostSendError> {
         let count = filled(buffers).count();
+        // More buffers than that never fit, so polling does not help: this is not back-pressure.
         check_count(count, WRS - 1)?;
+        // The request itself takes one more place. Checked before anything is added, so that a
+        // refusal changes nothing.
         if count >= self.sends.room() {
             return Err(TrackerFull { capacity: WRS }.into());
         }
+        // A fragment may go to any of these devices, and a lost one may be posted again on another.
         for place in &self.devices.places[..devices] {
             for (at, part) in filled(buffers) {
                 lkey(flags, part, at, place.device())?;
@@ -211,6 +217,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 *keys = Keys::find(part.keys, place.device(), at).unwrap_or_default();
             }
             sends.add(slot)?;
+            // `list_invariants` checks this count. Buffers are no requests, so `unreported_sends`
+            // subtracts it.
             *parts += 1;
         }
         Ok(())
@@ -245,6 +253,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     fn forget_list(&mut self, id: u64, error: PostSendError) -> PostSendError {
         self.take_back_from(id);
+        // Otherwise the next fence would compare with this mark and not wait for requests that
+        // bypass the ring in between.
         self.pass_through.forget_fence();
         error
     }
@@ -263,6 +273,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let cut = self.cut();
         let Self { rails, sends, chooser, scheme, pass_through, .. } = self;
         let oldest_in_flight = sends.front_in_flight();
+        // A copy, because its buffers are in the same ring, which is read below.
         let slot = *sends.slot(id);
         let result = if slot.is_numbered() {
             let pass_through_ahead = pass_through.is_ahead_of(id);
@@ -323,6 +334,7 @@ fn dispatch_parts<
         left -= count;
         let is_end = left + without_number == 0;
         let from = walk;
+        // Walked and not multiplied: a fragment that would need too many buffers is shorter.
         let length = walk.pass_many(sends, cut, count);
         let number = numbers.take(count);
         let remembered = N::remembered(number);
@@ -436,6 +448,8 @@ fn rest_of_parts<N: Numbering, const RAILS: usize, const WRS: usize>(
     tag: Tag,
     cut: Cut,
 ) -> OfferedParts<N> {
+    // From the first byte of the batch on, fragments end where they did the first time (see
+    // `parts`). From the first byte of the request they might not: batches begin anywhere.
     let mut from = Walk::at(sends, batch.wr, batch.offset);
     let offset = batch.offset + from.pass_many(sends, cut, index);
     let is_end = batch.offset + batch.length == sends.slot(batch.wr).local.length();

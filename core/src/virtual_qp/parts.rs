@@ -40,6 +40,7 @@ impl Walk {
         id: u64,
         mut offset: u32,
     ) -> Self {
+        // `add_parts` puts the buffers right behind their request.
         let mut part = id + 1;
         while let Some(slot) = find(sends, part)
             && offset >= slot.local.length()
@@ -58,6 +59,7 @@ impl Walk {
         mut each: impl FnMut(LocalBuffer, &[Keys; RAILS]),
     ) -> u32 {
         let mut room = cut.size;
+        // A driver refuses a request with more buffers than its queue pair was created with.
         for _ in 0..cut.buffers {
             let Some(slot) = find(sends, self.part).filter(|_| room > 0) else { break };
             let left = slot.local.length() - self.offset;
@@ -71,6 +73,8 @@ impl Walk {
 
     /// Passes up to `most` fragments that lie in the buffer here and are full, with one step: of a
     /// long buffer there may be millions. Returns how many.
+    // Counted one by one at each dispatch, 512 MiB in fragments of 4 KiB took 125 times as long as
+    // without a list.
     #[cold]
     fn pass_full<const RAILS: usize, const WRS: usize>(
         &mut self,
@@ -80,6 +84,7 @@ impl Walk {
     ) -> u32 {
         let Some(slot) = find(sends, self.part) else { return 0 };
         let left = slot.local.length() - self.offset;
+        // The next fragment passes the border of this buffer, which is for `pass`.
         if left < cut.size {
             return 0;
         }
@@ -147,6 +152,7 @@ impl Walk {
         keys_at: u8,
         gathered: &mut Gathered,
     ) -> u32 {
+        // Filled in place: a returned value was copied twice for each fragment.
         gathered.clear();
         self.pass(sends, cut, |local, keys| {
             gathered.push(local.sge(keys[usize::from(keys_at)].lkey));
@@ -159,6 +165,7 @@ fn find<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     id: u64,
 ) -> Option<&SendSlot<RAILS>> {
+    // The place behind the last buffer is of another request, or free: the list ends.
     sends.find(id).filter(|slot| slot.state.contains(SlotState::PART))
 }
 
@@ -170,6 +177,7 @@ pub(super) fn front_bytes<const RAILS: usize, const WRS: usize>(
     cut: Cut,
 ) -> u32 {
     let slot = sends.find(batch.wr).filter(|_| batch.content.is_fragments());
+    // Only the fragments of a request without a list are all full.
     if slot.is_some_and(|slot| slot.state.contains(SlotState::LISTED)) {
         Walk::at(sends, batch.wr, batch.offset).pass_many(sends, cut, count)
     } else {

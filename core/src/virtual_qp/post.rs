@@ -81,6 +81,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd => {
                 self.post_pass_through(wr)
             }
+            // Both invalidate one key, which is of a single device: the keys of the other rails'
+            // devices would stay valid.
             Opcode::LocalInv | Opcode::SendWithInv => {
                 Err(PostSendError::UnsupportedOpcode(wr.opcode))
             }
@@ -115,9 +117,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Err(PostSendError::InlineMustWait);
         }
         let id = self.add_fragmented::<EMPTY, false>(wr)?;
+        // Asked once the request has its place. Asked before, the answer was kept in memory
+        // meanwhile, and a request of one fragment took 407.5 instructions in place of 396.5.
         if self.sends.pending_count() > 1 {
             return Ok(());
         }
+        // Requests of zero bytes are rare, so they do not get a copy of the fast path.
         let progress = if EMPTY { self.dispatch(id) } else { self.dispatch_now(id) };
         match progress {
             Progress::Posted => self.sends.pop_pending(),
@@ -170,6 +175,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if wr.opcode == Opcode::RdmaWriteWithImm
                 && let SchemeState::Spray(spray) = &*scheme
             {
+                // After `fill`, whose state and opcode it changes, and after the keys, of which it
+                // takes one.
                 spray.prepare(wr, slot)?;
             }
             if let Some(order) = wr.report_order {
@@ -202,6 +209,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             any |= slot.state.contains(SlotState::WHEN_DONE);
             count += 1;
         }
+        // With none left, completions are taken by the loop that does not look for such requests.
         if any {
             let mut alive = self.sends.alive().filter_map(|id| self.sends.find(id));
             let others = alive.any(|slot| slot.state.contains(SlotState::WHEN_DONE));
@@ -214,9 +222,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline]
     pub(super) fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let length = wr.local.length();
+        // Fragments add their offset to the address without a check.
         if wr.remote_addr.checked_add(u64::from(length)).is_none() {
             return Err(PostSendError::RemoteRange { addr: wr.remote_addr, length });
         }
+        // One comparison for the usual flags.
         if wr.flags == SendFlags::SIGNALED { Ok(()) } else { self.check_flags(wr) }
     }
 
@@ -224,11 +234,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn check_flags(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         if !signaled && wr.opcode != Opcode::RdmaWriteWithImm {
+            // Nothing else would show that its buffer is free again.
             return Err(PostSendError::Unsignaled(wr.opcode));
         }
         if !wr.flags.contains(SendFlags::INLINE) {
             Ok(())
         } else if self.reroute.is_on {
+            // The buffer is free when the post returns, so a lost fragment could not be posted
+            // again.
             Err(PostSendError::InlineRerouted)
         } else {
             self.check_inline(wr)

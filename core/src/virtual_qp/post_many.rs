@@ -125,6 +125,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.failed {
             return (0, Some(PostSendError::InErrorState));
         }
+        // Requests go to the rails in order: behind a waiting request, all of these wait.
         let waits = self.sends.front_pending().is_some();
         let size = self.config.max_msg_size;
         let mut error = None;
@@ -135,6 +136,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for wr in wrs {
             let is_inline = wr.flags.contains(SendFlags::INLINE);
             let added = match self.check_fragmented(wr) {
+                // The caller may reuse an inline buffer when the call returns.
                 Ok(()) if is_inline && waits => Err(PostSendError::InlineMustWait),
                 Ok(()) => self.add_apart(wr),
                 Err(refused) => Err(refused),
@@ -201,6 +203,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     return refused;
                 }
                 left += not_taken;
+                // The rail is out of the round now, and what it did not take is for the others.
                 round = self.chooser.round();
             }
         }
@@ -214,7 +217,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let oldest_in_flight = sends.front_in_flight();
         let slot = *sends.slot(first);
         let is_alike = |other: &SendSlot<RAILS>| {
+            // One loop posts a run, and it is compiled for fragments with numbers or for those
+            // without.
             other.is_numbered() == slot.is_numbered()
+                // With DQPLB a solicited request may have to wait for others (`holds_back`), so it
+                // must not share a doorbell with them.
                 && (other.flags ^ slot.flags) & SendFlags::SOLICITED == SendFlags::empty()
         };
         let most = most.min(rails[at].sends.credits());
@@ -271,8 +278,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut back = 0;
         let mut batches = run.last - run.first + 1;
         let mut blamed = run.last;
+        // From the newest on: a driver takes a prefix of the chain (ibv_post_send(3)).
         for id in (run.first..=run.last).rev() {
             let slot = self.sends.slot(id);
+            // Only the first request of a run can have had fragments with rails before.
             let before = if id == run.first { run.offset } else { 0 };
             let count = if ONE { 1 } else { self.chooser.fragments_in(slot.offset - before) };
             if not_taken == 0 {

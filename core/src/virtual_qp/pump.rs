@@ -47,6 +47,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn acknowledge(&mut self) {
         while let Some(id) = self.sends.front_in_flight() {
             let slot = self.sends.slot(id);
+            // While a fence is awaited, a lost copy of a fragment may still be executed, so no
+            // request counts as acknowledged (rails-that-fail.md, "What happens to requests").
             if slot.batches_in_flight > 0 || self.health.awaits_fence {
                 return;
             }
@@ -108,6 +110,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.scheme.notify().is_some_and(|notify| !notify.recvs.is_empty()) {
             return;
         }
+        // Pending receives join those in flight, so that all leave in posting order.
         while self.recvs.front_pending().is_some() {
             self.recvs.pop_pending();
         }
@@ -130,8 +133,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Offers every driver what it refused.
     #[cold]
     fn retry_refused(&mut self) {
+        // A driver that refuses again puts its rail back into the set.
         let retry = core::mem::replace(&mut self.offers.sends, RailSet::EMPTY);
         for id in retry {
+            // A failed queue pair takes nothing more, and after a failure nothing new may be sent.
             if self.health.failed || self.is_losing(id) {
                 self.mark_end(id);
             } else if let Err(Refused { request, error }) = self.retry(id) {
@@ -159,6 +164,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let rail = &mut self.rails[at];
         let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
         let taken = post_rest_of(rail, &mut self.sends, &batch, index, tag, cut);
+        // The batch is on its rail already; only how much of it the driver has changes.
         rail.sends.accepted(taken.count);
         rail.more_doorbells += u64::from(taken.count > 0);
         let Some(refusal) = taken.refusal else { return Ok(()) };

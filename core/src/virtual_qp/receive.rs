@@ -118,6 +118,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if count > max {
             return Err(PostRecvError::TooManyBuffers { count, max });
         }
+        // Only rail 0 has receives with buffers.
         let device = self.rails[0].device;
         let mut sges = Gathered::new();
         for (buffer, part) in filled() {
@@ -170,6 +171,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn check_data_recv(&self) -> Result<(), PostRecvError> {
+        // A receive queue is consumed in order: a SEND would take a receive of DQPLB, which has no
+        // buffer, and a numbered fragment would take the caller's.
         if self.scheme.has_receives_on_rails() {
             return Err(PostRecvError::MixedReceives { serves_data: false });
         }
@@ -186,6 +189,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if rail.recvs.room() == 0 {
             return Err(PostRecvError::QueueFull(id));
         }
+        // Before the post, because the tag of the receive contains the kind.
         if !self.data_receives.used() {
             rail.recvs.set_kind(TagKind::DataRecv);
         }
@@ -254,6 +258,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> Result<(), PostRecvError> {
         let rail = &self.rails[0];
         let id = rail.id;
+        // The limit of the receive queue holds although rail 0 may be down: the caller sees the
+        // same back-pressure in both cases.
         let is_full = self.data_receives.unreported() >= rail.recvs.limit();
         if is_full || count > self.data_receives.room() {
             return Err(PostRecvError::QueueFull(id));
@@ -265,6 +271,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Taken { count, refusal } = self.post_data_receives();
         let Some(refusal) = refusal else { return Ok(()) };
+        // Only a driver that took nothing has refused this receive. Otherwise the receive is
+        // posted, or is kept to be posted later.
         if count == 0 {
             self.data_receives.take_back();
             self.leave_kind_open();
@@ -346,11 +354,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let outcome = Outcome {
             status: completion.status,
+            // A failed completion has no valid opcode or length (ibv_poll_cq(3)).
             opcode: if ok { completion.opcode } else { WcOpcode::RECV },
             byte_len: if ok { completion.byte_len } else { 0 },
             imm: completion.imm().map(|imm| self.header.imm_order.decode(imm)),
         };
         if self.reroute.is_on {
+            // Reported from there in posting order, since receives before it may have been lost and
+            // posted again. Care makes the next `report` look there.
             self.data_receives.complete(outcome);
             self.health.needs_care = true;
         } else {

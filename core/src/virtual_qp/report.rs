@@ -16,9 +16,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// The next finished request, sends and receives taking turns.
+    // Left out of line, it cost 5% of the instructions of 16 requests that are posted together.
     #[inline(always)]
     pub(super) fn report(&mut self) -> Option<VirtualWc> {
         if self.recvs.front_finished().is_some() {
+            // In turn, so that neither ring starves the other when each poll has a small budget.
             self.recvs_first = !self.recvs_first;
             if self.recvs_first {
                 return self.report_recv();
@@ -31,6 +33,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.recvs.front_finished().is_some() {
             return self.report_recv();
         }
+        // One flag for all rare reports: a check of each cost up to 11% more instructions.
         if self.health.needs_care { self.report_rest() } else { None }
     }
 
@@ -46,6 +49,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.reroute.is_on {
             return None;
         }
+        // Each flushed request can make the next one the oldest.
         while self.is_flushing() {
             let id = self.flush_deferred();
             self.deferred_is_complete(id, WcStatus::WR_FLUSH_ERR);
@@ -57,6 +61,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state,
     /// no queue pair holds it.
     fn report_data_receive(&mut self) -> Option<VirtualWc> {
+        // While a queue pair holds a receive, the NIC may still write to its buffer.
         let flushed = self.health.failed && self.rails[0].recvs.is_empty();
         self.data_receives.report(self.header.virtual_qp_num, flushed)
     }
@@ -87,6 +92,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 .union(SlotState::PASS_THROUGH)
                 .union(SlotState::REPORTED)
                 .union(SlotState::PART);
+            // One test of four rare states leaves one branch for an ordinary request.
             if slot.state.intersects(NOT_NOW) {
                 if slot.wants_notify() {
                     return None;
@@ -107,6 +113,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// The front finished request is a pass-through request, which is reported when it completes,
     /// or was reported ahead of its turn, or is no request at all.
+    // Out of line: in line it kept each report in memory. A request of one fragment took 396.5
+    // instructions in place of 392.2.
     #[cold]
     #[inline(never)]
     fn pass_over(&mut self, id: u64) {
@@ -132,6 +140,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether something is to be reported that only failures leave.
     #[cold]
     fn has_rest(&self) -> bool {
+        // Each of these is due without a further completion: an owner that waits for one would wait
+        // forever.
         (self.health.failed && (self.has_cancelled_front() || self.has_receives_to_flush()))
             || self.is_flushing()
             || self.pass_through.has_complete()
@@ -183,6 +193,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn batch_retired(&mut self, id: u64, direct: &mut DirectCompletions) {
         let Self { ahead, sends, health, .. } = self;
         let slot = sends.slot(id);
+        // Until the fence, a lost copy of a fragment may still be executed, and its owner must not
+        // get the buffer back (rails-that-fail.md, "The problem: a late write").
         if slot.is_done_ahead() && !health.awaits_fence {
             direct.push(ahead.report(slot));
         }
@@ -203,6 +215,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn next_ahead(&self) -> Option<u64> {
+        // See `batch_retired`.
         if self.health.awaits_fence {
             return None;
         }

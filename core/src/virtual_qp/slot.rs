@@ -37,6 +37,8 @@ impl Keys {
         Some(Self { lkey: found.lkey, rkey: found.rkey })
     }
 
+    // Out of line, because callers nearly always list devices in the order of the rails, so that
+    // `hint` is right.
     #[cold]
     #[inline(never)]
     fn search(keys: &[DeviceKeys], device: DeviceId) -> Option<&DeviceKeys> {
@@ -49,6 +51,8 @@ impl Keys {
     #[inline]
     pub(super) fn find_at(keys: &[DeviceKeys], places: &[Place], at: usize) -> Option<Self> {
         let found = match (keys.get(at), places.get(at)) {
+            // A device with several places is not trusted by position. Of the keys [other, a, b], a
+            // and b of one device, rail 1 would get a, though it needs b: its device matches both.
             (Some(keys), Some(place)) if place.is_the_only_one_of(keys.device) => keys,
             _ => Self::search_at(keys, places, at)?,
         };
@@ -64,11 +68,12 @@ impl Keys {
     ) -> Option<&'k DeviceKeys> {
         let device = places.get(at)?.device();
         let earlier = places[..at].iter().filter(|earlier| earlier.device() == device).count();
+        // The n-th place of a device has the n-th key of this device, wherever keys of other
+        // devices stand (`pair_devices` states this order).
         keys.iter().filter(|keys| keys.device == device).nth(earlier)
     }
 
-    /// As [`of`](Self::of), at a place among the devices. A SEND has no use for the peer's keys, so
-    /// that those of its device are the same for all.
+    /// As [`of`](Self::of), at a place among the devices.
     pub(super) fn of_at(
         wr: &SendWr<'_>,
         places: &[Place],
@@ -76,6 +81,7 @@ impl Keys {
     ) -> Result<Self, PostSendError> {
         let device = places[at].device();
         match wr.opcode {
+            // A SEND names no memory of the peer, so a single lkey serves all places of a device.
             Opcode::Send | Opcode::SendWithImm => Self::of(wr, device, at),
             _ => Self::find_at(wr.keys, places, at).ok_or(PostSendError::MissingKeys { device }),
         }
@@ -122,6 +128,8 @@ impl Keys {
     ) -> Result<Self, PostSendError> {
         let is_empty = length == 0;
         let needs_none = match opcode {
+            // The driver copies an inline request when it is posted and does not check the lkey
+            // (ibv_post_send(3)).
             Opcode::Send | Opcode::SendWithImm => is_empty || flags.contains(SendFlags::INLINE),
             // No responder looks at the rkey of a write of no bytes (InfiniBand specification,
             // C9-88).
@@ -138,6 +146,8 @@ pub(super) struct Place(u64);
 
 impl Place {
     /// The device has other places too.
+    // Above the 32 bits of a device id, so that one comparison checks the device and that it has no
+    // other place.
     const SHARED: u64 = 1 << 32;
 
     /// The place of a device.
@@ -181,6 +191,8 @@ impl<const RAILS: usize> Devices<RAILS> {
             self.peers[place] = peer;
             let mut is_shared = false;
             for other in self.places.iter_mut().filter(|other| other.device() == device) {
+                // The earlier places lose their mark too: a key of this device no longer says by
+                // its position which pair it is for.
                 *other = Place::new(device, true);
                 is_shared = true;
             }
@@ -206,8 +218,11 @@ impl<const RAILS: usize> Devices<RAILS> {
     /// the one of its device and of the peer's device that it meets, as far as those two meet. The
     /// notify queue pair goes with rail 0.
     pub(super) fn place_of(&self, rail: RailId, device: DeviceId) -> usize {
+        // `pair_devices` connects the notify queue pair to the device of the peer that rail 0 uses.
         let at = if let RailId::Data(at) = rail { usize::from(at) } else { 0 };
         let paired = self.position(device, self.peer_of_rail.get(at).copied());
+        // A replacement may be on a device that is not paired with this device of the peer. It then
+        // connects to the first device that its own is paired with (`pair_devices`).
         paired.or_else(|| self.position(device, None)).unwrap_or_default()
     }
 }
@@ -242,6 +257,7 @@ bitflags! {
 impl SlotState {
     /// Of a request that is reported in this order.
     pub(super) const fn reported(order: ReportOrder) -> Self {
+        // `WhenDone` is 1, so a shift makes the flag without a branch.
         const BIT: u32 = SlotState::WHEN_DONE.bits().trailing_zeros();
         Self::from_bits_retain((order as u16) << BIT)
     }
@@ -249,6 +265,7 @@ impl SlotState {
 
 /// A send request in the ring. The first cache line is all that a completion touches.
 #[derive(Clone, Copy, Debug)]
+// repr(C) keeps the fields in this order, which the assertions below depend on.
 #[repr(C, align(64))]
 pub(super) struct SendSlot<const RAILS: usize> {
     pub(super) wr_id: u64,
@@ -277,6 +294,8 @@ pub(super) struct SendSlot<const RAILS: usize> {
     pub(super) swap: u64,
 }
 
+// What a completion reads and writes lies before the keys. The whole slot is one pair of cache
+// lines for up to four rails.
 static_assertions::const_assert!(core::mem::offset_of!(SendSlot<4>, keys) <= 64);
 static_assertions::const_assert_eq!(size_of::<SendSlot<4>>(), 128);
 
@@ -346,6 +365,8 @@ impl<const RAILS: usize> SendSlot<RAILS> {
 
     /// Notes a failure; the first one wins.
     pub(super) fn fail(&mut self, status: WcStatus) {
+        // The first failure has the reason; what follows on the same queue pair is flushed because
+        // of it.
         if self.status.is_success() {
             self.status = status;
         }
@@ -359,6 +380,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
 
     #[cold]
     const fn cancelled(&self) -> WcStatus {
+        // A part was never posted, so success of all that was posted is not success of the request.
         if self.status.is_success() { WcStatus::WR_FLUSH_ERR } else { self.status }
     }
 
@@ -375,14 +397,16 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// Whether it is to be reported now, though it may not be its turn. One that needs a notify has
-    /// no turn to wait for: everything before it is done. The success of an unsignaled one is not
-    /// reported.
+    /// Whether it is to be reported now, though it may not be its turn.
     pub(super) fn is_done_ahead(&self) -> bool {
         let is_open = self.state.contains(SlotState::WHEN_DONE)
             && !self.state.contains(SlotState::REPORTED)
+            // SPRAY's WRITE_WITH_IMM has plain WRITEs as fragments. Its notify follows all earlier
+            // requests, so its turn has come anyway.
             && self.fragment_opcode == self.opcode;
+        // Fragments without a rail are in no batch, so `batches_in_flight` does not count them.
         let is_with_rails = self.unposted() == 0 || self.state.contains(SlotState::CANCELLED);
+        // The success of an unsignaled request is not reported.
         let is_heard_of =
             self.flags.contains(SendFlags::SIGNALED) || self.final_status() != WcStatus::SUCCESS;
         is_open && is_with_rails && self.batches_in_flight == 0 && is_heard_of
@@ -432,6 +456,7 @@ impl Ahead {
         slot: &mut SendSlot<RAILS>,
         order: ReportOrder,
     ) {
+        // `Header::first_state` may have set the order of the configuration.
         slot.state.remove(SlotState::WHEN_DONE);
         slot.state.insert(SlotState::reported(order));
         self.is_used |= order == ReportOrder::WhenDone;

@@ -86,6 +86,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 
     /// Takes the newest request back, as if it had never been added. It must wait for rails still.
     pub fn take_back(&mut self) -> Option<T> {
+        // What a rail may have started cannot be taken back.
         if self.posted == self.added {
             return None;
         }
@@ -108,6 +109,8 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     /// The request with an id that the engine itself recorded while it was alive.
     #[inline]
     pub(crate) fn slot(&mut self, id: u64) -> &mut T {
+        // A release build masks the id and does not check it: ids come from batches, and
+        // `dispatch_invariants` checks that their requests are alive.
         debug_assert!(self.is_alive(id), "request {id} is not alive");
         &mut self.slots[Self::index(id)]
     }
@@ -131,6 +134,8 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 
     #[inline]
     const fn oldest_alive(&self) -> u64 {
+        // A deferred request is passed by the cursors before it completes, and its slot must
+        // outlive that.
         if self.kept < self.reported { self.kept } else { self.reported }
     }
 

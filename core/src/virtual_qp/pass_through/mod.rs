@@ -80,11 +80,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> Result<bool, PostSendError> {
         if self.may_bypass(wr) {
             match self.bypass(wr, keys, list) {
+                // Not an error yet: the request can wait in the ring.
                 Err(RefusedBy { refusal: Refusal::QueueFull, .. }) => {}
                 posted => return Ok(posted.map(|()| true)?),
             }
         }
         if wr.flags.contains(SendFlags::INLINE) {
+            // The caller may reuse the buffer when the post returns, so an inline request cannot
+            // wait.
             return Err(PostSendError::InlineMustWait);
         }
         Ok(false)
@@ -95,6 +98,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn bypass_many(&mut self, wrs: &[SendWr<'_>]) -> usize {
         let room = self.rails[0].sends.credits() as usize;
         let may_pass = |(at, wr): &(usize, &SendWr<'_>)| {
+            // A fence waits for the requests before it, and those of the same chain are not
+            // complete. Whether the first one may go at all is asked by `may_bypass`.
             let follows = *at == 0 || !wr.flags.contains(SendFlags::FENCE);
             follows && is_pass_through(wr.opcode) && self.check_pass_through(wr).is_ok()
         };
@@ -113,6 +118,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
             let mut request = keys.request(wr, imm_order);
             request.wr_id = rail.sends.push(batch).last().wr_id();
+            // Signaled whatever the caller asked: its completion frees its credit. The content of
+            // the batch remembers whether to report it.
             request.flags |= SendFlags::SIGNALED;
             sends.add(&request);
             added += 1;
@@ -121,6 +128,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return 0;
         }
         let taken = Taken::of(added, sends.commit());
+        // From the newest on: a driver takes a prefix of the chain (ibv_post_send(3)).
         for _ in taken.count..added {
             rail.sends.truncate(1, 0);
         }
@@ -142,18 +150,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(always)]
     fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let is_send = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
+        // The peer's rail 0 holds receives without buffers for the numbers, and a SEND would take
+        // one.
         if is_send && matches!(self.scheme, SchemeState::Dqplb(_)) {
             return Err(PostSendError::SendWithDqplb(wr.opcode));
         }
         let rail = &self.rails[0];
+        // Only rail 0 can carry the request, and when it returns is up to the owner. A request that
+        // waited would hold back the notifies behind it for as long.
         if !rail.is_wanted {
             return Err(PostSendError::RailDown);
         }
         if wr.flags.contains(SendFlags::INLINE) {
             if self.reroute.is_on {
+                // The buffer is free when the post returns, so the request could not be posted
+                // again.
                 return Err(PostSendError::InlineRerouted);
             }
             if wr.opcode.is_fetching() {
+                // INLINE is for SEND and WRITE only (ibv_post_send(3)).
                 return Err(PostSendError::InlineOpcode(wr.opcode));
             }
             let length = wr.local.length();
@@ -171,6 +186,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
         let fenced = wr.flags.contains(SendFlags::FENCE);
         let waits = fenced || order == PassThroughOrder::Ordered;
+        // A reliable connection would keep it behind the fragments; on several rails only a wait
+        // does.
         let overtakes = self.sends.unacknowledged_count() > 0 || self.scheme.is_notifying();
         let behind = bypassing > 0 || oldest != NONE;
         let must_wait =
@@ -188,6 +205,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let posted = self.rails[0].post_one(request, list, batch);
         match posted {
             Ok(_) => self.pass_through.bypassing += 1,
+            // The rail takes no fragments until a poll has offered it something again, so that they
+            // do not take every slot that becomes free.
             Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
             Err(Refusal::Driver(_)) => {}
         }
@@ -219,6 +238,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Ok::<_, PostSendError>(())
         })?;
         self.pass_through.add(id, self.reroute.is_on);
+        // The cursors pass this request before it completes, and its slot must outlive them.
         self.sends.keep_from(self.pass_through.keeps_from());
         Ok(id)
     }
@@ -230,6 +250,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         while self.sends.front_pending().is_some_and(|front| front >= id) {
             self.sends.pop_pending();
         }
+        // Without re-routing, a bypass was just tried in vain.
         if self.reroute.is_on {
             self.post_deferred();
         }
@@ -248,6 +269,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let request = slot.pass_through(keys_at);
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = if slot.state.contains(SlotState::LISTED) {
+                // A SEND is one physical request, so its buffers are not cut.
                 let whole = Cut { size: slot.local.length(), buffers: MAX_SGE as u32 };
                 let mut gathered = Gathered::new();
                 Walk::at(&self.sends, id, 0).gather(&self.sends, whole, keys_at, &mut gathered);
@@ -273,6 +295,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn may_post_deferred(&self, id: u64) -> bool {
         let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
         let fenced = self.sends.find(id).is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
+        // FENCE waits in either order: it is for what the caller orders itself.
         let waits = fenced || order == PassThroughOrder::Ordered;
         let first = bypassing == 0 && oldest == id;
         self.rail_0_has_room_for_accepted()
@@ -302,6 +325,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         direct: &mut DirectCompletions,
     ) {
         if self.reroute.is_on {
+            // A request can also be complete by the peer's count, without a completion, so reports
+            // come from the ring, in order.
             return self.deferred_is_complete(batch.wr, completion.status);
         }
         let slot = self.sends.slot(batch.wr);
@@ -357,6 +382,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let wc = slot.report(self.header.virtual_qp_num);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
             self.pass_through.complete -= 1;
+            // Before `keep_from`, which frees the slots before the oldest one that is still needed.
             self.pass_through.unreported = next_after(&self.sends, id, SlotState::PASS_THROUGH);
             self.sends.keep_from(self.pass_through.keeps_from());
             if is_signaled || !wc.status.is_success() {
@@ -408,6 +434,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             deferred.any(|batch| batch.wr == id)
         };
         for id in alive.filter(is_deferred) {
+            // `next` alone says which requests rail 0 has, so no flag of a slot has to.
             assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
         }
     }

@@ -62,6 +62,7 @@ impl PassThrough {
 
     /// Slots are kept from here on.
     pub(super) fn keeps_from(&self) -> u64 {
+        // A slot is needed until its request is complete, and with re-routing until it is reported.
         self.oldest.min(self.unreported)
     }
 
@@ -84,20 +85,23 @@ impl PassThrough {
     /// before it and promised to be in place.
     #[inline]
     pub(in crate::virtual_qp) fn is_ahead_of(&self, id: u64) -> bool {
+        // What bypassed the ring has no id. It counts as earlier, which may make the notification
+        // wait for a later request, but never lets it overtake an earlier one.
         (self.bypassing > 0 || self.oldest < id) && self.order == PassThroughOrder::Ordered
     }
 
     /// Notifications of requests from here on wait for pass-through requests.
     pub(in crate::virtual_qp) const fn notify_limit(&self) -> u64 {
         let ordered = matches!(self.order, PassThroughOrder::Ordered);
+        // A notify in front of the oldest deferred request tells of nothing that is not in place.
         if ordered { self.oldest } else { NONE }
     }
 
     /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail
-    /// 0's next request, `oldest` its oldest one that is not complete. What bypassed the ring is
-    /// known by its number on rail 0 when the fence came to the front: later ones must not keep it
-    /// waiting for good.
+    /// 0's next request, `oldest` its oldest one that is not complete.
     pub(in crate::virtual_qp) fn passes_fence(&mut self, id: u64, next: u64, oldest: u64) -> bool {
+        // Requests that bypass the ring while the fence waits have later numbers and do not count,
+        // or a caller that goes on posting them would keep the fence waiting.
         let mark = *self.fence_mark.get_or_insert(next);
         oldest >= mark && self.oldest > id
     }

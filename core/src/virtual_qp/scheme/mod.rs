@@ -103,6 +103,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
 
     /// A driver took none of the last `count` numbered fragments.
     pub(super) fn take_back_numbers(&mut self, count: u32) {
+        // SPRAY has no numbers, and asks for none: its fragments are `Unnumbered`.
         let Self::Dqplb(dqplb) = self else { return };
         dqplb.take_back_numbers(count);
     }

@@ -47,6 +47,7 @@ pub(in crate::virtual_qp) trait Numbering {
 pub(in crate::virtual_qp) struct Unnumbered;
 
 impl Numbering for Unnumbered {
+    // A number without size: the loop over fragments then has no code for numbers.
     type Number = ();
 
     const CONTENT: Content = Content::Fragments;

@@ -66,9 +66,7 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         (!waits).then_some(&mut self.numbers)
     }
 
-    /// Plain WRITEs, READs and pass-through requests have no numbers, so the receiver could be told of
-    /// what follows before they are in place, or before its memory was read. Of numbered fragments that
-    /// wake nobody, the last one to arrive could be what completes a solicited request behind them.
+    /// Whether a request with numbers has to wait for earlier requests.
     #[inline]
     fn holds_back(
         &self,
@@ -78,8 +76,12 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
     ) -> bool {
         let in_flight_before = |until| oldest_in_flight.is_some_and(|oldest| oldest < until);
         let solicited = slot.flags.contains(SendFlags::SOLICITED);
+        // Nothing without a number is counted by the receiver. It could be notified of what follows
+        // before a WRITE is in place, or before a READ has read its memory.
         in_flight_before(self.unnumbered_until)
             || pass_through_ahead
+            // The last fragment to arrive completes both requests. If it is one that wakes nobody,
+            // the receiver of the solicited request sleeps on.
             || solicited && in_flight_before(self.unsolicited_until)
     }
 
@@ -119,6 +121,7 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
             return Err(PostRecvError::InErrorState);
         }
         if receiving.serves_data {
+            // A numbered fragment would take a receive of the caller, and the buffer with it.
             return Err(PostRecvError::MixedReceives { serves_data: true });
         }
         let mut posted = 0;
@@ -160,6 +163,7 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
         recvs.add(RecvSlot::new(wr_id))?;
         recvs.pop_pending();
+        // The notification of this receive arrived before it.
         if self.early_notifications > 0 {
             self.early_notifications -= 1;
             recvs.pop_in_flight();
@@ -207,12 +211,16 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
             return Ok(());
         }
         let mut ended = u64::from(self.window.advance());
+        // Any receive serves any notification: the user's immediate does not travel with DQPLB.
         while ended > 0 && recvs.front_in_flight().is_some() {
             recvs.pop_in_flight();
             ended -= 1;
         }
+        // The peer needs no receive of the user to send: the scheme's own receives take the
+        // fragments.
         self.early_notifications += ended;
         for rail in &*receiving.rails {
+            // At a low-water mark and not after each completion, so that a doorbell is for a batch.
             if rail.recvs.is_low() {
                 receiving.offers.receives.insert(rail.id);
             }

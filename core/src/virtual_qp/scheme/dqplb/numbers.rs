@@ -56,6 +56,7 @@ impl SendNumbers {
     /// Numbers that may be unacknowledged at once, or `None` if the window is too small for any.
     fn span(peer: PeerWindow, rails: usize) -> Option<u32> {
         let unseen = peer.receives_per_rail.checked_mul(rails as u32)?;
+        // Within a quarter of the cycle, old numbers and new ones can be told apart.
         let window = peer.window.min(PeerWindow::REFERENCE.window);
         window.checked_sub(unseen).filter(|span| *span > 0)
     }
@@ -72,10 +73,13 @@ impl SendNumbers {
 
     /// How many fragments may be numbered now; `unacknowledged` are the oldest unacknowledged number of
     /// each rail that has any.
+    // Out of line, because it runs only when the numbers since the last refresh have used up the
+    // span.
     #[cold]
     #[inline(never)]
     fn refreshed_room(&mut self, unacknowledged: impl Iterator<Item = u32>) -> u32 {
         let oldest = unacknowledged.filter_map(SequenceNumber::new);
+        // By age and not by value, because numbers start again from 0.
         let oldest_age = oldest.map(|number| self.next.distance_from(number)).max();
         // After the peer's window turned out smaller, numbers in flight can be older than the span.
         let used = oldest_age.unwrap_or(0).min(self.span);
@@ -101,6 +105,8 @@ impl Numbering for SendNumbers {
         unacknowledged: impl FnOnce() -> I,
     ) -> u32 {
         // The peer's window may turn out smaller than what is in flight already.
+        // `oldest` is a lower bound that is refreshed only when it seems too low: most requests
+        // need not look at every rail.
         if self.span.saturating_sub(self.next.distance_from(self.oldest)) < wanted {
             self.refreshed_room(unacknowledged()).min(wanted)
         } else {

@@ -44,6 +44,8 @@ impl SequenceNumber {
     #[inline]
     pub const fn advance(self, count: u32) -> Self {
         debug_assert!(count <= MODULUS);
+        // Two terms up to 2^24 do not overflow, and one subtraction replaces a division: the
+        // modulus is not a power of two.
         let sum = self.0 + count;
         if sum >= MODULUS { Self(sum - MODULUS) } else { Self(sum) }
     }

@@ -33,6 +33,7 @@ pub struct OutsideWindow {
 /// The numbers that have arrived out of turn, as fixed bitmaps.
 #[derive(Clone, Debug)]
 pub struct SequenceWindow<const RAILS: usize, const DEPTH: usize> {
+    // Both bits of 64 numbers are side by side, so an arrival touches one cache line.
     words: Words<RAILS, DEPTH>,
     next: SequenceNumber,
     /// The bit that stands for `next`.
@@ -94,12 +95,15 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     #[inline]
     pub(crate) fn note_new(&mut self, imm: Imm) -> bool {
         let Some(fragment) = SequenceImm::decode(imm) else { return false };
+        // Not modulo MODULUS: after the numbers started again this is too large, and `insert`
+        // decides.
         let ahead = fragment.number.get().wrapping_sub(self.next.get());
         self.insert_ahead(ahead, fragment.last)
     }
 
     #[inline]
     fn insert_ahead(&mut self, ahead: u32, is_last: bool) -> bool {
+        // Before any bit is touched: the peer chose the number.
         if ahead >= Self::CAPACITY {
             return false;
         }
@@ -141,17 +145,23 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
             if run == 0 {
                 return ended;
             }
+            // A run is at least 1 here, so the shift is at most 63.
             let mask = (u64::MAX >> (64 - run)) << shift;
             ended += (last & mask).count_ones();
+            // Cleared, because the same bits stand for later numbers from now on.
             self.words.set(at, Word { arrived: arrived & !mask, last: last & !mask });
             self.base = Self::wrap(self.base + run);
             self.next = self.next.advance(run);
+            // In 64 bits, because it decides which old numbers are duplicates for the whole life of
+            // the connection.
             self.passed += u64::from(run);
         }
     }
 
     #[inline]
     const fn wrap(bit: u32) -> u32 {
+        // A constant condition. Otherwise `bit` is below twice the capacity, so a subtraction is
+        // enough.
         if Self::CAPACITY.is_power_of_two() {
             bit % Self::CAPACITY
         } else if bit >= Self::CAPACITY {
