@@ -54,21 +54,26 @@ pub struct ReceiverCard {
 impl Ports {
     /// Checks the other end's against this one's.
     pub(super) fn fit(&self, theirs: &Self) -> Result<(), CardError> {
+        // The layout of immediates depends on the number of rails.
         if theirs.rails != self.rails {
             return Err(CardError::Rails { theirs: theirs.rails, ours: self.rails });
         }
+        // Both ends compute the slot from the number of a message.
         if theirs.slots != self.slots {
             return Err(CardError::Slots { theirs: theirs.slots, ours: self.slots });
         }
+        // An end that re-routes would wait for fences that the other end never sends.
         if theirs.reroutes != self.reroutes {
             return Err(CardError::Reroutes { theirs: theirs.reroutes });
         }
         for rail in 0..self.rails {
             let device = theirs.devices[usize::from(rail)];
+            // The place is used as an index into the keys of each entry.
             if usize::from(device) >= ENTRY_KEYS {
                 return Err(CardError::Device { rail, device });
             }
             let bytes = theirs.max_message[usize::from(rail)];
+            // Parts begin at multiples of this unit. A limit of 0 would also be divided by.
             if bytes < SIZE_UNIT {
                 return Err(CardError::MessageSize { rail, bytes });
             }
@@ -81,6 +86,7 @@ impl RemoteMemory {
     /// Checks that `bytes` bytes can be there.
     pub(super) const fn check(&self, bytes: usize) -> Result<(), CardError> {
         let aligned = self.addr.is_multiple_of(64);
+        // Requests add offsets to this address without a check.
         match self.addr.checked_add(bytes as u64) {
             Some(_) if aligned => Ok(()),
             _ => Err(CardError::Memory { addr: self.addr }),

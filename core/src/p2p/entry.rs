@@ -132,6 +132,7 @@ impl Entry {
             *word = u64::from(keys[0]) | u64::from(keys[1]) << 32;
         }
         words[6] = u64::from(self.count) | u64::from(self.index) << 8;
+        // A sum and not a second word: the entry stays 64 bytes, one cache line.
         words[NUMBER] = match form {
             EntryForm::Plain => self.number,
             EntryForm::Hashed => self.number.wrapping_add(hash(&words)),
@@ -148,6 +149,7 @@ impl Entry {
         let count = place.wrapping_sub(u64::from(index) << 8);
         let is_sound = count > u64::from(index)
             && count <= MAX_BUFFERS as u64
+            // The sender adds offsets to the address without a check.
             && addr.checked_add(u64::from(length)).is_some();
         if is_sound { Ok(()) } else { Err(self.error(index, place >> 16)) }
     }
@@ -212,15 +214,20 @@ impl Entry {
         index: u8,
     ) -> Option<Result<(), EntryError>> {
         let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
+        // The number first: if it is there, a device that writes in order has written the other
+        // words. Acquire keeps the loads below behind this one.
         let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
         let mut copy = [0; ENTRY_WORDS];
         for (copy, word) in copy.iter_mut().zip(&words[..NUMBER]) {
+            // Each word once: a peer that writes again cannot change what was checked.
             *copy = u64::from_le(word.load(Ordering::Relaxed));
         }
         let number = match form {
             EntryForm::Plain => last,
             EntryForm::Hashed => last.wrapping_sub(hash(&copy)),
         };
+        // Every entry of a receive carries the number, because entries may become visible in any
+        // order.
         if number != expected {
             return Self::not_there(form, expected, number);
         }
@@ -232,6 +239,8 @@ impl Entry {
     /// error.
     #[cold]
     fn not_there(form: EntryForm, expected: u64, found: u64) -> Option<Result<(), EntryError>> {
+        // Numbers only rise, so a smaller one is of the slot's last receive. With a hash, a mixture
+        // of old and new words can give any number.
         let is_lie = form == EntryForm::Plain && found > expected;
         is_lie.then_some(Err(EntryError::Number { expected, found }))
     }
@@ -254,6 +263,7 @@ const SALT: [u64; ENTRY_WORDS] = [
 /// Each word has another constant, so the same words in other places give another value.
 #[inline]
 pub fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
+    // Four independent products: a chain of multiplications would make each message wait for all.
     let fold = |at: usize, word: u64, next: u64| {
         let product = u128::from(word ^ SALT[at]) * u128::from(next ^ SALT[at + 1]);
         product as u64 ^ (product >> 64) as u64

@@ -84,6 +84,7 @@ pub struct Immediate {
 pub struct ImmLayout {
     rails: u8,
     /// Where size_q begins.
+    // Stored, because every message needs them and they never change.
     size_shift: u8,
     /// All rails.
     all: Mask,
@@ -98,8 +99,12 @@ impl ImmLayout {
         if rails == 0 || rails > MAX_RAILS as u8 {
             return None;
         }
+        // The mask has one bit for each rail, whether their number is even or not; the size has the
+        // rest.
         let size_shift = SLOT_BITS as u8 + rails;
         let record = u32::MAX >> size_shift;
+        // The codes for the record and for moved shares are the highest values, so that lengths
+        // keep the codes that they had in the protocol without moved shares.
         let largest_units = record - rails as u32 - 1;
         Some(Self { rails, size_shift, all: Mask::first(rails), largest_units })
     }
@@ -132,6 +137,7 @@ impl ImmLayout {
     #[inline]
     pub const fn told(self, bytes: u32) -> Told {
         let units = bytes.div_ceil(SIZE_UNIT);
+        // Not an error: the record has room for every length.
         if units <= self.largest_units() { Told::Units(units) } else { Told::Record }
     }
 
@@ -141,10 +147,12 @@ impl ImmLayout {
     pub const fn encode(self, immediate: Immediate) -> Imm {
         let Immediate { slot, mask, told } = immediate;
         let size = match told {
+            // Cut off at the word's end, a length that does not fit would be another, valid length.
             Told::Units(units) if units <= self.largest_units() => units,
             Told::Moved(rail) if rail < self.rails => self.moved() + rail as u32,
             Told::Units(_) | Told::Moved(_) | Told::Record => self.record(),
         };
+        // The bit of a rail that does not exist would belong to the size.
         let mask = mask.bits() & self.all.bits();
         Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift)
     }
@@ -152,6 +160,7 @@ impl ImmLayout {
     /// The same of so many units, which fit, over rails that exist.
     #[inline]
     pub(super) const fn encode_units(self, slot: u8, mask: Mask, units: u32) -> Imm {
+        // Messages of this form are at most `longest_fast` bytes long, which an immediate can say.
         debug_assert!(units <= self.largest_units());
         let fields = (mask.bits() as u32) << SLOT_BITS | units << self.size_shift;
         Imm::from_number(slot as u32 | fields)

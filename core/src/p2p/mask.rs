@@ -35,6 +35,7 @@ impl Mask {
     /// The set of this one rail; of a number that no rail has, the empty one.
     #[inline]
     pub const fn of(rail: u8) -> Self {
+        // Checked, because a shift by more than seven would overflow.
         if rail < MAX_RAILS as u8 { Self(1 << rail) } else { Self::EMPTY }
     }
 
@@ -64,6 +65,8 @@ impl Mask {
     /// The lowest rail: the one that carries the record.
     #[inline]
     pub const fn leader(self) -> Option<u8> {
+        // Any fixed choice would do: both ends derive it from the mask, so no message has to name
+        // it.
         if self.is_empty() { None } else { Some(self.0.trailing_zeros() as u8) }
     }
 

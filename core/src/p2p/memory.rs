@@ -54,12 +54,16 @@ impl<M: Words> Region<M> {
     /// The words in this range, or none if they are not all there.
     #[inline]
     pub(super) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        // A handle of the caller may deref to fewer words than when it was checked. Then nothing is
+        // accessed, which a missing entry or a record that was not written shows.
         self.words.get(range).unwrap_or_default()
     }
 
     /// Checks that it has enough words, and keys for these devices.
     pub(super) fn check(&self, needed: usize, devices: &[DeviceId]) -> Result<(), BuildError> {
         let given = self.words.len();
+        // Aligned to 64, an entry or a record is in one cache line, and inside the 128 bytes for
+        // which a device may promise that words become visible in order (`EntryForm::Plain`).
         if given < needed || !self.addr(0).is_multiple_of(64) {
             return Err(BuildError::Region { given, needed });
         }
@@ -94,6 +98,7 @@ impl<M: Words> Region<M> {
     /// The key for requests on one device.
     #[inline]
     pub(super) fn lkey(&self, device: DeviceId) -> u32 {
+        // `check` has refused regions without a key for a device in use.
         self.keys(device).map_or(0, |keys| keys.lkey)
     }
 

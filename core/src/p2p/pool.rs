@@ -47,6 +47,7 @@ fn post<S: ReceiveQueue>(queue: &mut S, count: u32) -> Taken {
     if count == 0 {
         return Taken { count: 0, refusal: None };
     }
+    // One doorbell for all of them.
     let mut batch = queue.start_recv();
     for _ in 0..count {
         batch.add(&RecvRequest { wr_id: POOL_WR_ID, sge: Sge::EMPTY });
@@ -136,6 +137,7 @@ impl Pool {
     /// [set aside](crate::virtual_cq::VirtualCq::set_aside) for it if that is less, because each
     /// receive completes there.
     pub fn new(device: DeviceId, capacity: u32) -> Self {
+        // Relaxed, because only the uniqueness of the id matters.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Self { id, device, capacity, granted: 0, unowned: 0, unsettled: 0 }
     }
@@ -199,6 +201,7 @@ impl Pool {
     ///
     /// Another pool opened the account. Nothing changed, and the error contains the account.
     pub fn close<S>(&mut self, account: Account<S>) -> Result<S, ForeignAccount<S>> {
+        // Its receives are in another queue, so this pool would count what it does not have.
         if account.pool != self.id {
             return Err(ForeignAccount { pool: self.device, account });
         }
@@ -252,6 +255,7 @@ impl Pool {
     ///
     /// The driver refused some of them; call it again.
     pub fn settle<S: ReceiveQueue>(&mut self, queue: &mut S) -> Result<u32, Refusal> {
+        // A positive balance is of receives in the queue, for which nothing has to be posted.
         let owed = self.unowned.min(0).unsigned_abs();
         let taken = post(queue, owed.min(u64::from(self.capacity)) as u32);
         self.unowned += i64::from(taken.count);
@@ -299,6 +303,7 @@ impl<S> Account<S> {
     /// Subtracts receive completions of this connection, whatever their status.
     #[inline]
     pub(super) const fn lower(&mut self, count: u32) {
+        // May become negative: a peer can send immediates that nothing was reserved for.
         self.posted -= count as i64;
     }
 
@@ -307,6 +312,8 @@ impl<S> Account<S> {
     /// more receives than its limit.
     #[inline]
     pub(super) fn has_enough(&self, promised: u32) -> bool {
+        // A fixed mark alone is not enough: with 64 receives left and 256 slots, the 65th waiting
+        // message would find none (messages.md, "Pools of receives").
         self.posted >= i64::from(self.low_water.max(promised))
     }
 
@@ -333,6 +340,7 @@ impl<S: ReceiveQueue> Account<S> {
 
     #[cold]
     fn post_batch(&mut self, promised: u32) -> Result<(), Refusal> {
+        // Within the limit, because the limits of all accounts together fit the queue.
         let high = HIGH_WATER.max(promised).min(self.limit);
         let missing = (i64::from(high) - self.posted).max(0);
         // `posted` is negative after unexpected immediates of the peer, so the difference needs 64

@@ -36,6 +36,7 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 pub(super) struct SendQueue<const DEPTH: usize> {
     /// Tag of request 0.
+    // The tag of a request follows from this one and its number, so no tags are stored.
     first: Tag,
     posted: u64,
     /// Requests that have ended.
@@ -48,6 +49,8 @@ pub(super) struct SendQueue<const DEPTH: usize> {
     /// Chains posted.
     chains: u64,
     /// The purpose of request i is at index i modulo `DEPTH`.
+    // A ring of requests and not of chains, so that a request is found by its number, without a
+    // search.
     purposes: [Purpose; DEPTH],
 }
 
@@ -129,6 +132,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// `signaled`.
     pub(super) fn push_chain(&mut self, count: u32, signaled: bool, purpose: Purpose) {
         debug_assert!(count > 0 && count <= self.credits());
+        // Parts have places of their own, because a completion can also end in the middle of a
+        // chain that failed.
         for _ in 1..count {
             self.purposes[place::<DEPTH>(self.posted)] = Purpose::Part;
             self.posted += 1;
@@ -142,6 +147,7 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         debug_assert!(self.credits() > 0);
         self.purposes[place::<DEPTH>(self.posted)] = purpose;
         self.posted += 1;
+        // Only a signaled request surely completes; the requests before it end with it.
         if signaled {
             self.signaled = self.posted;
         }
@@ -153,6 +159,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     pub(super) fn find(&self, wr_id: u64) -> Option<u64> {
         // The tag contains the generation, so a completion of a replaced queue pair is not found.
         let since = Tag::from_wr_id(wr_id).requests_since(self.first, self.ended)?;
+        // A number that was never posted, or has ended, is not in flight: a driver may repeat a
+        // completion.
         (since < self.posted - self.ended).then_some(self.ended + since)
     }
 
@@ -160,6 +168,7 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// each.
     #[inline]
     pub(super) fn end(&mut self, number: u64, mut each: impl FnMut(Purpose)) {
+        // A reliable connection completes requests in order, so what is before has ended as well.
         for ended in self.ended..=number {
             each(self.purposes[place::<DEPTH>(ended)]);
         }
@@ -175,6 +184,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     pub(super) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
         let first = Tag::new(TagKind::Send, self.first.rail(), generation);
+        // Another generation gives other tags, so late completions of the old queue pair are not
+        // found.
         *self = Self { first, ..Self::new(first.rail(), self.limit) };
     }
 

@@ -45,6 +45,8 @@ pub enum RecordError {
 /// Poisons the record of a slot before it is offered.
 pub(crate) fn poison(words: &[AtomicU64]) {
     for word in words {
+        // Relaxed: the entries that let the sender write here are posted later, and posting orders
+        // memory.
         word.store(POISON, Ordering::Relaxed);
     }
 }
@@ -63,12 +65,16 @@ pub(crate) fn load(
     capacities: &[u32],
 ) -> Result<[u32; MAX_BUFFERS], RecordError> {
     let mut sizes = [0; MAX_BUFFERS];
+    // The completion of the last immediate was polled before; the fence keeps these loads behind
+    // it.
     fence(Ordering::Acquire);
     for (buffer, (word, capacity)) in (0..).zip(words.iter().zip(capacities)) {
+        // Loaded once: a peer that writes again cannot change a size that was checked.
         let size = u64::from_le(word.load(Ordering::Relaxed));
         if size == POISON {
             return Err(RecordError::NotWritten { buffer });
         }
+        // The caller would read beyond its buffer.
         if size > u64::from(*capacity) {
             return Err(RecordError::TooLong { buffer, size, capacity: *capacity });
         }

@@ -28,6 +28,7 @@ pub enum SplitPolicy {
 }
 
 /// `FROM[r][p]` has all bits set if place `p` is at or behind rail `r`.
+// A table of masks sets eight ends without a branch.
 const FROM: [[u32; MAX_RAILS]; MAX_RAILS] = {
     let mut from = [[0; MAX_RAILS]; MAX_RAILS];
     let mut at = 0;
@@ -43,6 +44,7 @@ const FROM: [[u32; MAX_RAILS]; MAX_RAILS] = {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// End of each rail's part. The part begins at the end of the previous rail's part.
+    // Ends alone say both where a part begins and how long it is, at half the size.
     ends: [u32; MAX_RAILS],
 }
 
@@ -91,6 +93,7 @@ impl EvenParts {
     pub(super) fn new(bytes: u32, available: Mask) -> (Self, Mask) {
         let blocks = bytes.div_ceil(SIZE_UNIT);
         let rails = available.count();
+        // A rail without a byte would still cost a request and a receive.
         let carriers = if blocks < rails { available.lowest(blocks) } else { available };
         let (each, more) = (blocks / rails, blocks % rails);
         (Self { each, more, offset: 0, left: bytes }, carriers)
@@ -101,6 +104,7 @@ impl EvenParts {
         if carriers == Mask::of(rail) {
             return (0, bytes);
         }
+        // The mask and the length determine every part again, so a message stores none.
         let (mut parts, _) = Self::new(bytes, carriers);
         { carriers }.take_while(|before| *before < rail).for_each(|_| _ = parts.next());
         parts.next()
@@ -132,6 +136,7 @@ pub(crate) struct Split {
 
 impl Split {
     pub(crate) const fn new(policy: SplitPolicy, threshold: u32) -> Self {
+        // The first turn is then that of rail 0.
         Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
     }
 
@@ -165,7 +170,10 @@ impl Split {
         match &self.policy {
             SplitPolicy::Even => even(bytes, available),
             SplitPolicy::Weighted { weights } => {
+                // In 128 bits: the shares of the least finish time add up to at most 2^102, and
+                // times 2^25 blocks to 2^127.
                 let shares = weights.map(u128::from);
+                // With no weight among the available rails, their bytes still have to go somewhere.
                 by_shares(bytes, available, &shares).unwrap_or_else(|| even(bytes, available))
             }
             SplitPolicy::LeastFinishTime { bandwidth_mbps } => {
@@ -179,6 +187,7 @@ impl Split {
     #[inline]
     pub(crate) fn one(&mut self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
         self.turn = match available.leader() {
+            // A single rail needs no choice, whatever the policy.
             Some(rail) if available == Mask::of(rail) => rail,
             _ => self.choose(available, outstanding),
         };
@@ -200,6 +209,7 @@ impl Split {
                 // so equally loaded rails take turns.
                 let finish = |rail: &u8| {
                     let at = usize::from(*rail);
+                    // The caller's bandwidth may be 0, by which nothing can be divided.
                     let bandwidth = u128::from(bandwidth_mbps[at].max(1));
                     (u128::from(outstanding[at]) << 32) / bandwidth
                 };
@@ -233,17 +243,21 @@ fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<
     let mut before = 0;
     Some(build(bytes, available, |rail| {
         before += shares[usize::from(rail)];
+        // The end is rounded and not the length, so errors do not add up and the last part ends
+        // with the buffer.
         (blocks * before / sum) as u32
     }))
 }
 
 /// Builds the parts whose end blocks `end` returns, rail by rail, and the rails that carry a byte.
 fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> (Parts, Mask) {
+    // Rails behind the last available one begin and end at the end of the buffer.
     let mut parts = Parts { ends: [bytes; MAX_RAILS] };
     let mut carriers = Mask::EMPTY;
     let mut last = 0;
     for (rail, place) in (0..available.rails_up_to_last()).zip(&mut parts.ends) {
         if available.contains(rail) {
+            // The last block may be short, and the end of 4 GiB in whole blocks exceeds 32 bits.
             let end = end(rail).saturating_mul(SIZE_UNIT).min(bytes);
             carriers |= if end > last { Mask::of(rail) } else { Mask::EMPTY };
             last = end;

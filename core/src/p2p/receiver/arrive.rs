@@ -34,6 +34,7 @@ impl<
         // A failed completion has no valid opcode, only `wr_id`, `status`, `qp_num` and
         // `vendor_err` (ibv_poll_cq(3)), so this bit of the `wr_id` separates sends from receives.
         if completion.wr_id & ENGINE_WR_ID != 0 {
+            // It consumed no receive of the pool.
             run.sends += 1;
             self.sent(place, completion);
             return true;
@@ -42,6 +43,7 @@ impl<
             self.failed(place, completion);
             return true;
         }
+        // Before anything can fail below: the sender compares this count with what it posted.
         lane.immediates = lane.immediates.wrapping_add(1);
         let (rail, own) = (lane.rail, lane.own);
         // A stopped queue pair may still deliver completions of messages that arrived before.
@@ -70,6 +72,7 @@ impl<
         let Some(imm) = completion.imm() else {
             return Err(ProtocolError::NoImmediate { rail, opcode });
         };
+        // A SEND also takes a receive, and its immediate is not of this protocol.
         if opcode != WcOpcode::RECV_RDMA_WITH_IMM {
             return Err(ProtocolError::NoImmediate { rail, opcode });
         }
@@ -96,9 +99,12 @@ impl<
     fn note_record(&mut self, mut arrival: Arrival) -> Result<(), ProtocolError> {
         self.waiting_slot(&arrival)?;
         if let Told::Moved(rail) = arrival.immediate.told {
+            // Before the fence the share may still arrive over its own rail, and would count twice.
             if !self.fenced.contains(rail) {
                 return Err(ProtocolError::NotFenced { slot: arrival.immediate.slot, rail });
             }
+            // The share is that of the failed rail. The device that carried it stays the one that
+            // `flush` needs.
             (arrival.rail, arrival.own) = (rail, Mask::of(rail));
         }
         self.note(&arrival)
@@ -109,6 +115,7 @@ impl<
     fn waiting_slot(&mut self, arrival: &Arrival) -> Result<&mut Slot, ProtocolError> {
         let slot = arrival.immediate.slot;
         match self.slots.get_mut(usize::from(slot)) {
+            // The slot comes from the peer: it may be too large, or of a message that has ended.
             Some(waiting) if waiting.state == State::Waiting => Ok(waiting),
             _ => Err(ProtocolError::NoReceive { slot }),
         }
@@ -125,6 +132,8 @@ impl<
         } else {
             slot.add_up(at as u8)?;
         }
+        // Only after the sizes: a message whose sizes are wrong fails the connection and is never
+        // done.
         slot.state = State::Done;
         self.waiting -= 1;
         Ok(())
@@ -136,6 +145,7 @@ impl<
         let Self { lanes, slots, .. } = self;
         let is_success = completion.status.is_success();
         let queue = &mut lanes[place].queue;
+        // Also for a failure: the requests before it have ended, whatever became of them.
         if let Some(number) = queue.find(completion.wr_id) {
             queue.end(number, |purpose| {
                 if let Purpose::EntriesAgain { number } = purpose
@@ -228,6 +238,7 @@ impl<
         let Role::Rail(place) = role else { return 0 };
         let device_at = self.devices.iter().position(|known| *known == device);
         let carrier = device_at.map_or(0, |at| 1 << at);
+        // Counted for the whole run, so that the account is changed once.
         let mut run = Run { device, carrier, sends: 0 };
         let mut taken = 0;
         for completion in completions {
@@ -239,6 +250,7 @@ impl<
             taken += 1;
         }
         if let (0, [first, ..]) = (taken, completions) {
+            // No queue pair of a rail: it may be one that only flushes.
             return self.flushed(usize::from(place), device, first);
         }
         // Every completion consumed a receive, also a failed one and one of a failed connection
@@ -256,6 +268,8 @@ impl<
     fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
 
     fn pump_all(&mut self) {
+        // Before `recover`, which may send a fence: the peer acts on it at once, and the shares
+        // that it moves need receives.
         if self.lanes.failure.is_none() {
             self.refill();
         }
@@ -274,9 +288,12 @@ impl<
 
     fn awaits_empty(&self) -> Option<CqId> {
         let awaits = |lane: &&Lane<Q, DEPTH>| {
+            // The driver has said that no further receive completes, but completions from before
+            // may be unpolled; the fence waits for them (messages.md, "Rails that fail").
             let is_draining = lane.health.lifecycle.state() == RailState::Draining;
             is_draining && lane.is_drained && !lane.is_seen_empty
         };
+        // Nothing is fenced on a connection that failed.
         if !self.lanes.needs_care || self.lanes.failure.is_some() {
             return None;
         }

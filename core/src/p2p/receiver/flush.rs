@@ -64,6 +64,8 @@ impl<
             return Err(NotNow::NoCredits.into());
         }
         for (at, device, place) in lanes {
+            // The value that is read is not used. Each device has a word, so that no two NICs write
+            // the same one.
             let word = Self::RECORDS_WORDS + Self::STAGING_WORDS + at;
             let lkey = self.region.lkey(device);
             let request = SendRequest {
@@ -79,6 +81,7 @@ impl<
             }
             *posted += 1;
             handle.carriers |= 1 << at;
+            // READs of one queue pair complete in order, so a count is enough to find this one.
             handle.until[at] = *posted;
         }
         Ok(handle)
@@ -96,6 +99,7 @@ impl<
             let device = self.devices.get(at).copied().unwrap_or_default();
             let flush = self.flushes.iter().find(|flush| flush.lane.device == device);
             let has_read = flush.is_some_and(|flush| flush.succeeded >= handle.until[at]);
+            // A READ that has succeeded counts although its queue pair failed later.
             if !has_read {
                 self.flush_lane(device)?;
             }
@@ -128,6 +132,7 @@ impl<
         lane.counters.completions += 1;
         let is_success = completion.status.is_success();
         lane.queue.end(number, |purpose| {
+            // Only successes: a READ that failed says nothing about the writes before it.
             *succeeded += u64::from(is_success && purpose == Purpose::Flush);
         });
         if !is_success {

@@ -106,6 +106,8 @@ impl<
         if slot.state != State::Free || slot.rewriting.is_some() {
             return Err(NotNow::SlotTaken { number: slot.number }.into());
         }
+        // First the checks that can end the call, since the steps below write memory and post
+        // receives.
         let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
         let entries = self.fill_entries(at, number, buffers)?;
         self.promise()?;
@@ -119,6 +121,7 @@ impl<
         }
         self.slots[at].wait(number, buffers.len() as u8, lane as u8);
         self.waiting += 1;
+        // Last, so that a call that failed has used no number: the sender expects each of them.
         self.next = number + 1;
         Ok(RecvHandle { number })
     }
@@ -135,6 +138,7 @@ impl<
     pub fn test(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let RecvHandle { number } = handle;
         let slot = &mut self.slots[Self::slot_at(number)];
+        // Numbers are never reused, so a handle of an earlier receive of the slot does not match.
         if slot.number != number || slot.state == State::Free {
             return Err(CallError::NoRequest { number });
         }
@@ -143,6 +147,7 @@ impl<
             return Ok(Some(Received::new(slot)));
         }
         match self.lanes.failure {
+            // Until then a NIC may still write to the buffers.
             Some(failure) if self.is_drained() => {
                 self.slots[Self::slot_at(number)].state = State::Free;
                 self.waiting -= 1;
@@ -170,6 +175,7 @@ impl<
         number: u64,
         buffers: &[RecvBuffer<'_>],
     ) -> Result<LocalBuffer, CallError> {
+        // One buffer is the usual case, and its entry is made and staged in one pass.
         let [only] = buffers else { return self.fill_several(at, number, buffers) };
         let Self { slots, devices, region, form, .. } = self;
         let (words, staged) = Self::staging(region, at, 1);
@@ -222,6 +228,7 @@ impl<
     #[inline(always)]
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
+        // A division is slow, and one device is common.
         let device = if devices == 1 { 0 } else { at % devices };
         let place = usize::from(self.first_lanes[device]);
         let lane = &self.lanes[place];
@@ -255,6 +262,7 @@ impl<
         let Self { lanes, ring, lkeys, .. } = self;
         let lane = &mut lanes[place];
         let lkey = lkeys[usize::from(lane.device_at) % MAX_RAILS];
+        // Inline saves the NIC a read of the staging copy.
         let is_inline = staged.length() <= lane.max_inline;
         let request = SendRequest {
             flags: if is_inline { SendFlags::INLINE } else { SendFlags::empty() },
@@ -267,8 +275,11 @@ impl<
         // be written through the remaining one (messages.md, "Offers: entries").
         let is_due = lane.queue.is_signal_due();
         let rail = lane.rail;
+        // An entry that is written again holds its slot until the write has ended, so that write is
+        // signaled.
         let taken = lane.post_one(request, is_due || purpose != Purpose::Entries, purpose);
         match taken.refusal {
+            // A driver that took the request and complained has it all the same.
             Some(refusal) if taken.count == 0 => Err(NotNow::Refused { rail, refusal }),
             _ => Ok(()),
         }
@@ -310,6 +321,7 @@ impl RecvBuffer<'_> {
         for ((at, device), rkey) in devices.iter().enumerate().zip(&mut rkeys) {
             match find_keys(keys, at, *device) {
                 Ok(keys) => *rkey = keys.rkey,
+                // The sender writes nothing to an empty buffer, so it needs no key.
                 Err(error) if length > 0 => return Err(error),
                 Err(_) => {}
             }
@@ -328,6 +340,8 @@ impl<S: ReceiveQueue> DevicePool<S> {
         }
         let device = account.device();
         let promised = waiting * *each;
+        // Also what failures of rails may need later: the shares that are moved then must find
+        // receives at once, and the limit does not grow.
         if !account.may_promise(waiting * *most) {
             return Err(NotNow::PoolFull { device });
         }

@@ -109,11 +109,13 @@ impl Slot {
         self.lost_carriers = 0;
         self.sum = 0;
         self.units = UNTOLD;
+        // An immediate has room for one size only.
         self.needs_record = count > 1;
     }
 
     /// Notes that a queue pair on this device was lost with completions that were not polled.
     pub(super) fn note_lost(&mut self, device_at: u8) {
+        // A message that is done has all its devices in `carriers`.
         if self.state == State::Waiting {
             self.lost_carriers |= 1 << device_at;
         }
@@ -126,6 +128,7 @@ impl Slot {
 
     /// Returns whether all immediates have arrived.
     pub(super) fn is_complete(&self) -> bool {
+        // Before the first immediate both are empty.
         !self.mask.is_empty() && self.seen == self.mask
     }
 
@@ -142,8 +145,11 @@ impl Slot {
         if !is_due {
             return Err(self.not_due(arrival));
         }
+        // The first immediate decides; later ones were compared with it above.
         self.mask = mask;
         self.seen |= own;
+        // The device that delivered this immediate, which for a moved share is not that of its
+        // rail: `flush` has to read on it.
         self.carriers |= carrier;
         match told {
             Told::Units(units) => {
@@ -182,6 +188,7 @@ impl Slot {
     #[inline]
     fn note_units(&mut self, slot: u8, units: u32) -> Result<(), ProtocolError> {
         if self.units != units {
+            // Every immediate has the length of the whole message, so all must agree.
             if self.units != UNTOLD {
                 let (said, came) = (in_bytes(self.units), in_bytes(units));
                 return Err(ProtocolError::SizesDisagree { slot, said, came });
@@ -200,6 +207,7 @@ impl Slot {
         let size = if self.sum == 0 { said } else { self.sum };
         check_units(slot, said, size)?;
         let capacity = self.entries[0].length;
+        // The caller would read beyond its buffer.
         if size > u64::from(capacity) {
             return Err(ProtocolError::TooLong { slot, size, capacity });
         }
@@ -222,11 +230,14 @@ impl Slot {
         let loaded = record::load(words, &capacities[..usize::from(self.count)]);
         self.sizes = loaded.map_err(|source| ProtocolError::Record { slot, source })?;
         let all = self.sizes[..usize::from(self.count)].iter().map(|size| u64::from(*size)).sum();
+        // A moved share refers to the record although earlier shares had the length.
         if self.units == UNTOLD { Ok(()) } else { check_units(slot, in_bytes(self.units), all) }
     }
 
     /// Notes that the queue pair at `place` has written the entries again.
     pub(super) fn written_again(&mut self, place: usize, number: u64) {
+        // A completion of an earlier receive of the slot, or of a queue pair that failed since,
+        // must not free the slot while the newer write is in flight.
         if self.number == number && self.rewriting == Some(place as u8) {
             self.rewriting = None;
         }
@@ -243,6 +254,7 @@ const fn in_bytes(units: u32) -> u64 {
 /// Checks that a length, rounded up to units, is the length in the immediates.
 #[inline]
 fn check_units(slot: u8, said: u64, size: u64) -> Result<(), ProtocolError> {
+    // A size above the said length wraps to a large number, so one comparison tests both bounds.
     let is_it = said.wrapping_sub(size) < u64::from(SIZE_UNIT);
     if is_it { Ok(()) } else { Err(ProtocolError::SizesDisagree { slot, said, came: size }) }
 }

@@ -30,6 +30,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             self.failed(place, number, completion);
             return true;
         }
+        // The remainder removes a bounds check: rails are below it.
         let outstanding = &mut outstanding[usize::from(lane.rail) % MAX_RAILS];
         lane.queue.end(number, |purpose| {
             if let Purpose::Share { number, rail } = purpose {
@@ -46,6 +47,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn failed(&mut self, place: usize, number: u64, completion: &Completion) {
         let lane = &mut self.lanes[place];
         lane.counters.errors += 1;
+        // They end without being noted as arrived; the peer's count decides which of them did.
         lane.queue.end(number, |_| {});
         let error = lane.completion_error(completion, 0);
         self.rail_failed(place, FailedBecause::Error(error));

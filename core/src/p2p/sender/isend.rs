@@ -91,6 +91,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let SendHandle { number, buffer } = handle;
         let slot = &mut self.slots[Self::slot_at(number)];
         let bit = 1 << buffer;
+        // Numbers are never reused, so a handle of an earlier message of the slot does not match.
         if slot.number != number || slot.awaited & bit == 0 {
             return Err(CallError::NoRequest { number });
         }
@@ -99,6 +100,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Ok(true);
         }
         match self.lanes.failure {
+            // Until then a NIC may still read the buffer.
             Some(failure) if self.is_drained() => {
                 self.slots[Self::slot_at(number)].note_tested(bit);
                 Err(CallError::Failed(failure))
@@ -116,10 +118,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ) -> Result<SendHandle, CallError> {
         self.working()?;
         let number = self.next;
+        // Only the next receive is looked at: receives match sends in posting order.
         self.open_front(number)?;
         let Self { slots, devices, .. } = self;
         let slot = &mut slots[Self::slot_at(number)];
         if slot.count > 1 {
+            // Out of line, so that a message of one buffer carries no code for several.
             return self.isend_one_of(number, source, tag, keys);
         }
         let place = &mut slot.buffers[0];
@@ -127,6 +131,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Err(NotNow::NoSuchTag.into());
         }
         place.fill(source, devices, keys)?;
+        // Set before the post and taken back if nothing was posted: the call then changed nothing.
         slot.awaited = 1;
         if let Err(not_now) = self.launch(number) {
             self.slots[Self::slot_at(number)].awaited = 0;
@@ -177,6 +182,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if slot.state == State::Matching && slot.number == number {
             return Ok(());
         }
+        // `test` has not returned the message before in this slot, and its handle must stay valid.
         if slot.state != State::Free {
             return Err(NotNow::SlotTaken { number: slot.number }.into());
         }
@@ -193,6 +199,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Fails the connection, because the peer wrote an invalid entry.
     #[cold]
     fn invalid_entry(&mut self, number: u64, source: EntryError) -> CallError {
+        // The entry is the only place where the peer says where to write. Nothing of it can be
+        // believed.
         let failure = Failure::Protocol(ProtocolError::Entry { number, source });
         self.give_up(failure);
         CallError::Failed(failure)
@@ -210,12 +218,15 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let word = first + usize::from(index) * ENTRY_WORDS;
             let words = self.region.words(word..word + ENTRY_WORDS);
             let entry = &mut self.slots[at].buffers[usize::from(index)].remote;
+            // Read in place: the slot keeps the entry, so it is not copied twice.
             if let Err(error) = entry.read(words, form, number, index)? {
                 return Some(Err(error));
             }
             if index == 0 {
                 count = entry.count;
             } else if entry.count != count {
+                // Each entry states how many the receive has. If two disagree, they are not of one
+                // receive.
                 return Some(Err(EntryError::Count { index, count: entry.count }));
             }
             index += 1;
@@ -238,6 +249,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let imm = self.send_fast(at, mask, bytes);
         let taken = self.post_fast(at, rail, place, (0, bytes), imm);
         self.given((at, rail, place), u64::from(bytes), taken, true)?;
+        // Only once the driver took it: a message that was not sent costs its queue pair no turn.
         self.note_turns(mask, |_| place as u8);
         self.next = number + 1;
         Ok(())
@@ -246,6 +258,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Returns the rail for a message that is not split, and the queue pair of that rail in turn.
     #[inline]
     fn one_lane(&mut self) -> Option<(u8, usize)> {
+        // One queue pair, and nothing that waits for it: no choice to make.
         if let [only] = &*self.lanes.all
             && !self.owes
         {
@@ -281,6 +294,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         self.divide(at, available);
         let slot = &mut self.slots[at];
+        // A share that exceeds the port's longest message takes several requests, of which only the
+        // last one has the immediate.
         let fits = |rail: u8| {
             let lane = &self.lanes[usize::from(chosen[usize::from(rail)])];
             slot.first_part(rail).1 <= lane.max_message
@@ -309,6 +324,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Returns the rails with room for `requests`, and the queue pair of each rail in turn.
     #[inline]
     pub(super) fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
+        // Neither is usual, so the loop below looks at one queue pair for each rail and at nothing
+        // else.
         if self.each > 1 || self.owes {
             return self.choose_lanes(requests);
         }
@@ -343,6 +360,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Returns the next queue pair of a rail, in turn, that has room.
     fn choose_lane(&self, rail: usize, requests: u32) -> Option<usize> {
         let turn = usize::from(self.turns[rail]);
+        // In turn, so that the queue pairs of one rail share its load.
         let in_turn = (1..=self.each).map(|step| (turn + step) % self.each);
         let mut places = in_turn.map(|at| rail + at * usize::from(self.config.rails));
         places.find(|place| self.has_room(*place, requests))
@@ -351,6 +369,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Returns whether a queue pair has room and no unfinished share.
     fn has_room(&self, place: usize, requests: u32) -> bool {
         let lane = &self.lanes[place];
+        // Requests of one share follow each other on their queue pair; another message waits behind
+        // it.
         self.owed[place].is_none() && lane.has_room(requests.min(lane.queue.limit()))
     }
 
@@ -365,6 +385,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             mask |= carriers;
         }
         if mask.is_empty() {
+            // The receiver still waits for an immediate, so one rail sends it.
             mask = Mask::of(split.one(available, outstanding));
         }
         slot.mask = mask;
@@ -383,9 +404,12 @@ impl Buffer {
     ) -> Result<(), CallError> {
         let Source { buffer, may_inline } = source;
         let (length, capacity) = (buffer.length(), self.remote.length);
+        // Before anything is posted: a clipped message would be silent corruption (messages.md,
+        // "Calls").
         if length > capacity {
             return Err(CallError::TooLong { length, capacity });
         }
+        // No byte is read from an empty buffer, so it needs no key.
         if length > 0 {
             for ((at, device), lkey) in devices.iter().enumerate().zip(&mut self.lkeys) {
                 *lkey = find_keys(keys, at, *device)?.lkey;
@@ -431,6 +455,7 @@ impl Slot {
     /// Returns the first buffer with this tag and without a send.
     #[inline]
     fn find(&self, tag: u32) -> Option<usize> {
+        // Several buffers may have the same tag: each send takes the first one without a send.
         let has_no_send = |at: &usize| self.awaited >> at & 1 == 0;
         let mut fitting = (0..usize::from(self.count)).filter(has_no_send);
         fitting.find(|at| self.buffers[*at].remote.tag == tag)

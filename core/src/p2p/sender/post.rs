@@ -43,6 +43,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         imm: Imm,
         mut part: impl FnMut(&Slot, u8) -> (u32, u32),
     ) -> Result<(), NotNow> {
+        // Only while nothing is out can the message be taken back. Afterwards the receiver waits
+        // for every rail of the mask, so the rest is posted later.
         let mut is_first = true;
         for rail in mask {
             let place = usize::from(chosen[usize::from(rail)]);
@@ -62,6 +64,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn post_slowly(&mut self, number: u64, chosen: &[u8; MAX_RAILS]) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
         if self.slots[at].told == Told::Record {
+            // Before the first request: the leader's NIC reads the sizes at any time after its
+            // post.
             self.stage_sizes(at);
         }
         let mut is_first = true;
@@ -71,6 +75,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let (lane, payload) = (place as u8, slot.bytes(rail));
             let generation = self.lanes[place].health.lifecycle.generation();
             slot.shares[usize::from(rail)] =
+                // The generation is remembered: the queue pair may be replaced before the share is
+                // settled.
                 Share { stage: Stage::Posting, lane, generation, payload, ..Slot::NO_SHARE };
             let taken = self.post_share(number, rail);
             if !self.given((at, rail, place), payload, taken, is_first)? {
@@ -100,6 +106,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 self.refused(place, errno);
             }
         }
+        // Also for a share that waits for credits: it is assigned to this rail.
         self.outstanding[usize::from(rail)] += payload;
         Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
     }
@@ -107,6 +114,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Notes the turns of the queue pairs that were chosen for these rails.
     #[inline]
     pub(super) fn note_turns(&mut self, rails: Mask, chosen: impl Fn(usize) -> u8) {
+        // With one queue pair for each rail there are no turns to note.
         if self.each > 1 {
             for at in rails.map(usize::from) {
                 self.turns[at] = chosen(at) / self.config.rails;
@@ -119,6 +127,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn nothing_taken(&mut self, at: usize, rail: u8, place: usize, refusal: Refusal) -> NotNow {
         self.owed[place] = None;
         self.slots[at].take_back();
+        // Without re-routing, the failure of a queue pair would fail the connection. The caller
+        // gets the refusal instead, since nothing was sent.
         if let Some(errno) = refusal.errno().filter(|_| self.lanes.reroutes()) {
             self.refused(place, errno);
         }
@@ -138,6 +148,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let at = Self::slot_at(number);
         let slot = &self.slots[at];
         let share = slot.shares[usize::from(rail)];
+        // A moved share brings the record with its signal, so payload and signal are separate.
         if slot.is_fast && !share.is_moved {
             let place = usize::from(share.lane);
             if !self.lanes[place].has_room(1) {
@@ -155,6 +166,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let Self { lanes, slots, .. } = self;
         let (slot, lane) = (&mut slots[at], &mut lanes[place]);
         let all = slot.requests(rail, lane.max_message);
+        // Waiting for all credits at once could take forever if a share needs more than the queue
+        // has.
         let count = (all - share.next).min(lane.queue.credits());
         let mut taken = Taken { count: 0, refusal: None };
         if count > 0 {
@@ -164,10 +177,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             taken = lane.post(count, true, purpose, request);
         }
         let share = &mut slot.shares[usize::from(rail)];
+        // Only what the driver took: it takes a prefix of the chain (ibv_post_send(3)).
         share.next += taken.count;
         let is_owed = share.next < all;
         if !is_owed {
             share.stage = Stage::Posted;
+            // The peer's count says how many immediates of this queue pair arrived, in their order.
             share.position = lane.immediates;
             lane.immediates = lane.immediates.wrapping_add(1);
         }
@@ -206,6 +221,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if is_posted {
             lane.immediates = lane.immediates.wrapping_add(1);
         } else {
+            // If other rails have shares of the message, this one has to follow on its queue pair.
+            // If not, `nothing_taken` takes it back.
             self.owed[place] = Some((number, rail));
             self.owes = true;
         }
@@ -244,6 +261,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 self.refused(place, errno);
             }
         }
+        // One flag, so that a poll without unfinished shares looks at no queue pair.
         self.owes = self.owed.iter().any(Option::is_some);
     }
 

@@ -159,6 +159,7 @@ impl Slot {
     /// One bit for each buffer.
     #[inline]
     pub(super) const fn all(&self) -> u8 {
+        // Without a branch; `count` is 1 to 8 in a slot that is in use (`Entry::check`).
         u8::MAX >> (MAX_BUFFERS as u8 - self.count)
     }
 
@@ -171,6 +172,7 @@ impl Slot {
     /// Returns the first byte and the length of a rail's part of each buffer.
     fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
         let Self { is_even, mask, .. } = *self;
+        // An even split follows from the mask and is not stored: that is the usual form.
         let part = move |buffer: &Buffer| match is_even {
             true => EvenParts::part(buffer.local.length(), mask, rail),
             false => buffer.parts.part(rail),
@@ -203,12 +205,14 @@ impl Slot {
         // State is keyed by the message number, because another message may have the slot now
         // (messages.md, "Why an 8-bit slot is safe").
         let is_ours = self.number == number && usize::from(share.lane) == place;
+        // A share that was counted by the peer's fence, or is lost, is settled already.
         if !is_ours || share.stage != Stage::Posted {
             return 0;
         }
         let payload = share.payload;
         share.stage = Stage::Arrived;
         self.arrived |= Mask::of(rail);
+        // Repetitions for a message that `test` has returned must not make it done again.
         if self.state == State::Sending && self.has_arrived() {
             self.state = State::Done;
         }
@@ -221,6 +225,7 @@ impl Slot {
         if self.shares[usize::from(rail)].is_bare {
             return 1;
         }
+        // One more for the signal, which is a request of its own in this form.
         self.parts(rail).map(|(_, bytes)| bytes.div_ceil(max_message)).sum::<u32>() + 1
     }
 
@@ -240,6 +245,8 @@ impl Slot {
     /// Returns request `index` of a share whose payload and signal are separate requests.
     pub(super) fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
         let longest = wire.port.max_message;
+        // After `test` returned the message, its buffer is the caller's: a repetition must not read
+        // it.
         let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
         for (buffer, (offset, length)) in payload.iter().zip(self.parts(rail)) {
             let pieces = length.div_ceil(longest);
@@ -249,12 +256,15 @@ impl Slot {
             }
             index -= pieces;
         }
+        // The last request of the share, so the immediate arrives behind the payload.
         self.signal(rail, wire)
     }
 
     const fn immediate(&self, rail: u8, slot: u8) -> Immediate {
         let is_moved = self.shares[rail as usize].is_moved;
+        // The receiver has to know whose share this is, since another rail carries it.
         let told = if is_moved { Told::Moved(rail) } else { self.told };
+        // The mask is that of all shares: the receiver refuses a message whose masks differ.
         Immediate { slot, mask: self.mask, told }
     }
 
@@ -280,6 +290,7 @@ impl Buffer {
         SendRequest {
             flags,
             sge: self.local.part(offset, length).sge(lkey),
+            // `Entry::check` has refused buffers that exceed the address space.
             remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
             rkey: key(&self.remote.rkeys, port.peer_at),
             ..blank(Opcode::RdmaWrite)
