@@ -15,8 +15,8 @@
 //! | warn, info | as for rails | `qp`, `end`, `place`, and those of rails | a queue pair failed, was drained, or returned |
 //! | debug | no new queue pair yet: why | `qp`, `end`, `place` | an attempt to create or connect a queue pair failed; others follow |
 //! | error | the reason | `qp`, `end` | an end failed: too few rails, the peer, a protocol error, its owner |
-//! | warn | the control connection broke: how | `session` | it is reconnected |
-//! | info | the control connection was reconnected | `session` | |
+//! | warn | the link broke: how | `session` | it is resumed |
+//! | info | the link was resumed | `session` | |
 //!
 //! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile.
 //! `qp` is the number of the virtual queue pair; for a message connection, it is the number of its
@@ -133,12 +133,12 @@ pub(crate) fn end_failed(of: MessageEnd, error: &dyn Error) {
     emit!(tracing::error!(qp, end, "{}", Chain(error)));
 }
 
-/// Reports that the link of a control connection broke and will be reconnected.
+/// Reports that a link broke and will be resumed.
 pub(crate) fn link_broke(session: &dyn Display, error: &dyn Error) {
-    emit!(tracing::warn!(%session, "the control connection broke: {}", Chain(error)));
+    emit!(tracing::warn!(%session, "the link broke: {}", Chain(error)));
 }
 
-/// Reports that it was reconnected.
+/// Reports that a link was resumed.
 pub(crate) fn link_is_back(session: &dyn Display) {
-    emit!(tracing::info!(%session, "the control connection was reconnected"));
+    emit!(tracing::info!(%session, "the link was resumed"));
 }

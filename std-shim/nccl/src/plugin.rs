@@ -261,7 +261,7 @@ fn open<T>(role: Role, met: Met, by: &Owned<T>) -> Result<*mut c_void, Refusal> 
     let connection = CONNECTIONS
         .insert(|spent| Connection::new(role, met, (context, device), always_flush, spent));
     let (serial, place) = connection.ok_or_else(|| full("connections"))?;
-    if let Err(refusal) = caretaker::entrust(place) {
+    if let Err(refusal) = caretaker::register(place) {
         CONNECTIONS.remove((serial, place)).into_iter().for_each(end);
         return Err(refusal);
     }
@@ -298,7 +298,7 @@ fn take(handle: (u64, u16)) -> Option<Connection> {
 }
 
 fn end(connection: Connection) {
-    caretaker::dismiss(&connection);
+    caretaker::unregister(&connection);
     connection.close();
 }
 

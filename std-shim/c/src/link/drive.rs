@@ -1,4 +1,4 @@
-//! What becomes of a link: one step of each at a time, none of which waits.
+//! Drives a link of a peer, step by step. No step waits.
 
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
@@ -101,7 +101,7 @@ impl PeerLink {
         }
     }
 
-    /// A meeting does not take for ever. The thread that connects has a limit of its own.
+    /// Limits the time of a meeting. The thread that connects has a separate limit.
     fn check_time(&self) -> Result<(), Failure> {
         let (control, expected) = match &self.stage {
             Stage::Greeted(control) => (control, "\"hello\""),
@@ -120,7 +120,7 @@ fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
     link_failure(&LinkError::Handshake(message.out_of_turn(expected)))
 }
 
-/// The next message of the other side's; that it gave up is an error.
+/// Returns the next message of the other side. That it gave up is an error.
 fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     match control.try_recv() {
         Ok(Some(Message::Failed { reason })) => Err(link_failure(&LinkError::GaveUp { reason })),
@@ -129,7 +129,11 @@ fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     }
 }
 
-/// What rails and programs tell each other.
+/// Messages that are taken from the other side at a time: a side that floods the link keeps nothing else
+/// waiting.
+const AT_ONCE: usize = 64;
+
+/// Carries the messages of rails and programs.
 fn carry(
     control: &mut OurLink,
     unheard: &mut Option<Message>,
@@ -137,7 +141,10 @@ fn carry(
     peer: &mut dyn Meets,
     events: &mut EventQueue,
 ) -> Result<(), Failure> {
-    while events.has_room() {
+    for _ in 0..AT_ONCE {
+        if !events.has_room() {
+            break;
+        }
         let message = match unheard.take() {
             Some(message) => message,
             None => match next(control)? {

@@ -1,4 +1,4 @@
-//! What two sides that use this library say to each other.
+//! The purpose of links between two users of this library.
 
 use crate::types::POLYRAIL_HELLO_BYTES;
 use polyrail::link::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};

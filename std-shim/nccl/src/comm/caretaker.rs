@@ -1,5 +1,5 @@
-//! The thread that sees to connections which NCCL does not call: what their peers say is heard at once, peers whose
-//! link broke find them again, and somebody polls. It lives as long as there are any.
+//! The thread for connections that NCCL does not call: it takes messages of their peers at once, lets
+//! peers resume their links, and polls. It lives as long as there are connections.
 
 use super::all::CONNECTIONS;
 use super::connection::Connection;
@@ -11,14 +11,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it looks.
+/// How often the thread visits all connections.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Whether it lives.
+/// Whether the thread lives.
 static LIVES: Mutex<bool> = Mutex::new(false);
 
-/// From now on it sees to the connection in this place.
-pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
+/// Has the thread care for the connection in this place from now on.
+pub(crate) fn register(place: u16) -> Result<(), Refusal> {
     let refused = |error: &dyn std::fmt::Display| {
         Refusal::new(Code::System, format!("the thread that sees to connections: {error}"))
     };
@@ -39,15 +39,15 @@ pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// It does not see to this connection any more, which nobody finds now.
-pub(crate) fn dismiss(connection: &Connection) {
+/// Ends the thread's care for a connection that was taken out of its place.
+pub(crate) fn unregister(connection: &Connection) {
     connection.link_fd().into_iter().for_each(news::forget);
 }
 
 fn live() {
     let mut next = Instant::now() + PERIOD;
     let mut news = News::default();
-    // Whether somebody may be at a door.
+    // Whether a sender may be at a door.
     let mut is_called = true;
     loop {
         is_called |= hear(&mut news);
@@ -61,7 +61,8 @@ fn live() {
     }
 }
 
-/// Waits for news, but not for long, lets connections hear them, and returns whether somebody is at a door.
+/// Waits for news for a period at most, has connections take their messages, and returns whether a
+/// sender is at a door.
 fn hear(news: &mut News) -> bool {
     let Ok(told) = news.wait(PERIOD) else {
         thread::sleep(PERIOD);
@@ -73,7 +74,7 @@ fn hear(news: &mut News) -> bool {
             Who::Link(place) => {
                 _ = visit(place, |connection| {
                     connection.hear();
-                    // Without a link there is nothing more to hear.
+                    // Without a stream there is nothing more to take.
                     connection.link_fd().into_iter().for_each(|link| news::arm(place, link));
                 })
             }
@@ -83,10 +84,10 @@ fn hear(news: &mut News) -> bool {
     is_called
 }
 
-/// Takes links that were made anew, and returns whether there may be more soon.
+/// Resumes links, and returns whether there may be more soon.
 fn answer_doors() -> bool {
     let is_awaiting = door::answer();
-    // If it cannot be told of, it is looked at all the time.
+    // A door that cannot be watched is looked at in every period.
     door::with_sockets(news::arm_door).is_err() || is_awaiting
 }
 
@@ -99,7 +100,7 @@ fn visit<T>(place: u16, what: impl FnOnce(&mut Connection) -> T) -> Option<T> {
     visited.ok().flatten()
 }
 
-/// Visits connections that nobody else has now, and returns whether there are any.
+/// Visits connections that no call has locked, and returns whether there are any.
 fn go_round() -> bool {
     for place in 0..CONNECTIONS.bound() {
         _ = catch_unwind(|| {

@@ -1,4 +1,4 @@
-//! A connection: an end of it, its link, and what NCCL holds of it.
+//! A connection: this side's end, its link, and the requests and memory that NCCL has of it.
 
 use super::arrived::Arrived;
 use super::memory::Memory;
@@ -19,14 +19,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which way it goes.
+/// Which end of a connection this side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Sender,
     Receiver,
 }
 
-/// How long requests may wait for a peer that has ended: what is on its way may still come.
+/// How long requests may wait after their peer has ended: data on its way may still arrive.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How long it may take, after a failure, until no device accesses any buffer.
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     has_more: bool,
     /// Where the sender comes to resume the link, at the receiver.
     _door: Option<Arc<Door>>,
-    /// Where the caretaker finds it, once it does.
+    /// The place in which the caretaker finds it, once it does.
     place: Option<u16>,
     pub(super) terms: Terms,
     pub(super) device: Arc<Device>,
@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     polls: u64,
     /// The polls at the caretaker's last visit.
     polls_seen: u64,
-    /// When there was no way to the peer any more, and why.
+    /// When the link ended, and why.
     ended: Option<(Instant, String)>,
     /// Why it failed, and when.
     failed: Option<(Instant, String)>,
@@ -108,12 +108,12 @@ impl Connection {
         }
     }
 
-    /// Of its link, if there is one now.
+    /// The link's stream, if there is one now.
     pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
         (self.ended.is_none() && !self.link.is_broken()).then(|| self.link.as_fd())
     }
 
-    /// From now on the caretaker finds it here, and is told what its link has.
+    /// Has the caretaker watch the link, for the connection in this place.
     pub(super) fn watch(&mut self, place: u16) -> Result<(), Errno> {
         self.place = Some(place);
         self.link_fd().map_or(Ok(()), |link| news::watch(place, link))
@@ -124,7 +124,7 @@ impl Connection {
         self.requests.spent()
     }
 
-    /// Takes completions, and does what they call for.
+    /// Takes completions, and acts on them.
     #[inline]
     pub(super) fn poll(&mut self) {
         self.polls += 1;
@@ -139,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// What is not done with every poll.
+    /// Work that is too slow for every poll.
     #[cold]
     fn attend(&mut self) {
         self.reap_early();
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// The link has another stream. Messages either way may be lost.
+    /// Handles a new stream of the link: messages in both directions may be lost.
     fn resumed(&mut self) {
         self.was_broken = false;
         let name = &self.device.description.name;
@@ -247,7 +247,7 @@ impl Connection {
         }
     }
 
-    /// There is no way to the peer any more.
+    /// Notes that the link has ended.
     fn end(&mut self, why: String) {
         let name = &self.device.description.name;
         log::trace(&format!("{:?} on {name}: {why}", self.role));

@@ -1,4 +1,4 @@
-//! What links tell: that there is something to read; and doors, that somebody comes.
+//! Which links have something to read, and at which doors there are senders.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -7,8 +7,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A link that has news is told of once, and again only when it is armed anew: nothing that is left of a connection
-/// which has panicked, or was closed while a forked process has its link too, keeps anybody busy.
+/// A link with news is reported once, and again only after it was armed again: a connection that has
+/// panicked, or was closed while a forked process has its socket, too, keeps no thread busy.
 const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
 /// What doors tell, which no place of a connection is.
