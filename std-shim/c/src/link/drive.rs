@@ -1,5 +1,6 @@
 //! Drives a link of a peer, step by step. No step waits.
 
+use super::handle::Connecting;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
@@ -8,7 +9,6 @@ use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
 use crate::types::EventKind;
 use polyrail::link::LinkError;
-use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 /// Drives a link as far as it goes now. Afterwards there is none if it ended.
@@ -47,9 +47,7 @@ impl PeerLink {
             if let Stage::Met(control) = &mut self.stage {
                 return carry(control, &mut self.unheard, number, peer, events);
             }
-            // Something is in its place again before this is left, or the link has ended.
-            let (_, nothing) = std::sync::mpsc::channel();
-            let stage = std::mem::replace(&mut self.stage, Stage::Connecting(nothing));
+            let stage = std::mem::replace(&mut self.stage, Stage::Over);
             match self.step(stage, number, peer, events)? {
                 Step::Goes(stage) => {
                     self.stage = stage;
@@ -71,16 +69,14 @@ impl PeerLink {
         events: &mut EventQueue,
     ) -> Result<Step, Failure> {
         match stage {
-            Stage::Connecting(made) => match made.try_recv() {
-                Ok(control) => {
-                    let mut control = control.map_err(|error| link_failure(&error))?;
-                    greet(&mut control, &self.hello, peer)?;
-                    Ok(Step::Goes(Stage::Greeted(control)))
+            Stage::Connecting(connecting) => match connecting.step() {
+                Connecting::Begun(mut link) => {
+                    // The link holds the hello back until both sides have proved their token.
+                    greet(&mut link, &self.hello, peer)?;
+                    Ok(Step::Goes(Stage::Greeted(*link)))
                 }
-                Err(TryRecvError::Empty) => Ok(Step::Stays(Stage::Connecting(made))),
-                Err(TryRecvError::Disconnected) => {
-                    Err(Failure::new(Code::Link, "the thread that connected ended"))
-                }
+                Connecting::Failed(error) => Err(link_failure(&error)),
+                looking => Ok(Step::Stays(Stage::Connecting(looking))),
             },
             Stage::Greeted(mut control) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Greeted(control))),
@@ -97,17 +93,21 @@ impl PeerLink {
                 Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(control, theirs))),
                 Some(other) => Err(out_of_turn(&other, "\"ready\"")),
             },
-            Stage::Met(control) => Ok(Step::Stays(Stage::Met(control))),
+            stage @ (Stage::Met(_) | Stage::Over) => Ok(Step::Stays(stage)),
         }
     }
 
-    /// Limits the time of a meeting. The thread that connects has a separate limit.
-    fn check_time(&self) -> Result<(), Failure> {
+    /// Limits the time of a meeting, from when the link is open. Opening has separate limits.
+    fn check_time(&mut self) -> Result<(), Failure> {
         let (control, expected) = match &self.stage {
             Stage::Greeted(control) => (control, "\"hello\""),
             Stage::Ready(control, _) => (control, "\"ready\""),
-            Stage::Connecting(_) | Stage::Met(_) => return Ok(()),
+            Stage::Connecting(_) | Stage::Met(_) | Stage::Over => return Ok(()),
         };
+        if !control.is_open() {
+            self.since = Instant::now();
+            return Ok(());
+        }
         let patience = control.message_timeout();
         if control.is_broken() || self.since.elapsed() < patience {
             return Ok(());

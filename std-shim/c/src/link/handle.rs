@@ -10,14 +10,16 @@ use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions};
 use polyrail::link::{LinkError, Timeouts, Token};
 use std::ffi::{c_char, c_void};
-use std::sync::mpsc::{self, Receiver};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
 /// A link that nobody uses yet.
 pub(crate) enum Unused {
     /// This side connects.
-    Connecting(Receiver<Result<OurLink, LinkError>>),
+    Connecting(Connecting),
     /// The other side has, and has said hello.
     Accepted(Box<(OurLink, Hello)>),
 }
@@ -28,8 +30,57 @@ impl Object for Link {
     type Value = Unused;
 }
 
+/// A link that this side connects.
+pub(crate) enum Connecting {
+    /// A thread looks up the name. Afterwards the link connects with these choices.
+    Looking(Receiver<Result<Vec<SocketAddr>, LinkError>>, Box<Chosen>),
+    /// The link connects.
+    Begun(Box<OurLink>),
+    /// It could not begin.
+    Failed(LinkError),
+}
+
+impl Connecting {
+    /// Begins to connect. Never waits: only a name that is no address needs a thread.
+    fn begin(address: String, chosen: Chosen) -> Result<Self, Failure> {
+        if let Ok(address) = address.parse() {
+            return Ok(Self::to(&[address], &chosen));
+        }
+        let (sender, found) = mpsc::channel();
+        let look_up = move || {
+            let found = address.to_socket_addrs().map(Iterator::collect);
+            // The link may have been closed in the meantime.
+            _ = sender.send(found.map_err(|source| LinkError::Connect { address, source }));
+        };
+        let thread = thread::Builder::new().name("polyrail-lookup".into()).spawn(look_up);
+        thread.map_err(|error| Failure::of(Code::System, &error))?;
+        Ok(Self::Looking(found, Box::new(chosen)))
+    }
+
+    fn to(addresses: &[SocketAddr], Chosen { timeouts, token }: &Chosen) -> Self {
+        match OurLink::begin(addresses, timeouts, token.as_ref()) {
+            Ok(link) => Self::Begun(Box::new(link)),
+            Err(error) => Self::Failed(error),
+        }
+    }
+
+    /// Goes on as far as it goes now.
+    pub(super) fn step(self) -> Self {
+        let Self::Looking(found, chosen) = self else { return self };
+        match found.try_recv() {
+            Ok(Ok(addresses)) => Self::to(&addresses, &chosen),
+            Ok(Err(error)) => Self::Failed(error),
+            Err(TryRecvError::Empty) => Self::Looking(found, chosen),
+            Err(TryRecvError::Disconnected) => {
+                let source = io::Error::other("the thread that looked up the name ended");
+                Self::Failed(LinkError::Io { doing: "looking up a name", source })
+            }
+        }
+    }
+}
+
 /// What callers choose of links.
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     pub(super) timeouts: Timeouts,
     pub(super) token: Option<Token>,
 }
@@ -72,16 +123,9 @@ pub unsafe extern "C" fn polyrail_link_open(
         // SAFETY: the caller's promise.
         let address = unsafe { needed_text(address, "address") }?.to_owned();
         // SAFETY: the caller's promise.
-        let Chosen { timeouts, token } = unsafe { chosen(options) }?;
-        let (sender, made) = mpsc::channel();
-        let connect = move || {
-            let made = OurLink::connect_with_token(&address, &timeouts, token.as_ref());
-            // The link may have been closed in the meantime.
-            _ = sender.send(made);
-        };
-        let thread = thread::Builder::new().name("polyrail-link".into()).spawn(connect);
-        thread.map_err(|error| Failure::of(Code::System, &error))?;
-        place.write(table::insert(Unused::Connecting(made), &[0; WORDS])?);
+        let chosen = unsafe { chosen(options) }?;
+        let connecting = Connecting::begin(address, chosen)?;
+        place.write(table::insert(Unused::Connecting(connecting), &[0; WORDS])?);
         Ok(())
     })
 }

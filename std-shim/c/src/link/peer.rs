@@ -1,12 +1,11 @@
 //! A link that belongs to a peer: where the meeting stands.
 
-use super::handle::Unused;
+use super::handle::{Connecting, Unused};
 use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use polyrail::link::{HexBytes, LinkError, Reach, Reason};
-use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 /// What a link does with its peer.
@@ -29,8 +28,10 @@ pub(crate) trait Meets {
 
 /// Where a meeting stands.
 pub(super) enum Stage {
-    /// A thread connects.
-    Connecting(Receiver<Result<OurLink, LinkError>>),
+    /// This side connects.
+    Connecting(Connecting),
+    /// The link is taken out, or has ended.
+    Over,
     /// This side has said hello, and waits for the other's.
     Greeted(OurLink),
     /// This side is ready, and waits until the other one is.
@@ -55,7 +56,7 @@ impl PeerLink {
         let since = Instant::now();
         let hello = hello.to_vec();
         let stage = match link {
-            Unused::Connecting(made) => Stage::Connecting(made),
+            Unused::Connecting(connecting) => Stage::Connecting(connecting),
             Unused::Accepted(accepted) => {
                 let (mut control, theirs) = *accepted;
                 greet(&mut control, &hello, peer)?;
