@@ -6,8 +6,8 @@ use polyrail::RemoteBuffer;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::link::{
-    HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reach, Reason, Timeouts,
-    bring_up, bring_up_p2p,
+    Arrivals, HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reach, Reason,
+    Timeouts, bring_up, bring_up_p2p,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
@@ -438,4 +438,49 @@ fn a_peer_that_is_never_ready_is_not_waited_for() {
     stranger.read_to_end(&mut said).unwrap();
     let text = String::from_utf8_lossy(&said);
     assert!(text.contains(r#"{"failed":{"reason":"the other side did not answer"#), "{text}");
+}
+
+#[test]
+fn a_peer_of_an_earlier_version_is_refused_with_words() {
+    let (listener, address) = listen();
+    let mut old = TcpStream::connect(address).unwrap();
+    old.write_all(b"PLYR\0\0\0\x05\0\0\0\x0c{\"ready\":{}}").unwrap();
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let mut refused = Vec::new();
+    while refused.is_empty() {
+        let arrived = arrivals.step(&listener, &impatient(), |_, why| refused.push(why));
+        assert!(arrived.unwrap().is_empty());
+    }
+    let words = "the peer speaks version 5 of the protocol, this side version 6";
+    assert_eq!(refused[0].to_string(), words);
+    let mut answer = Vec::new();
+    // A side that hangs up with unread bytes resets the connection.
+    _ = old.read_to_end(&mut answer);
+    assert!(String::from_utf8_lossy(&answer).contains(words));
+}
+
+/// Nothing waits, and messages that are offered too early are held back.
+#[test]
+fn a_link_begins_at_the_first_address_that_answers() {
+    let (listener, address) = listen();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut near = Link::begin(&[gone, address], &Timeouts::default(), None).unwrap();
+    let host = Host::new(&Fabric::threaded(), "near", &EndpointBuilder::new());
+    let hello = Hello { session: near.session(), ..host.hello() };
+    near.offer(&Message::Hello(hello.clone())).unwrap();
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let begin = Instant::now();
+    let arrival = loop {
+        assert_eq!(near.try_recv().unwrap(), None);
+        let arrived = arrivals.step(&listener, &Timeouts::default(), |_, why| panic!("{why}"));
+        if let Some(arrival) = arrived.unwrap().pop() {
+            break arrival;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    };
+    assert!(near.is_open() && arrival.hello == hello);
+    let error = Link::<NoPurpose>::begin(&[gone], &Timeouts::default(), None)
+        .and_then(|mut link| link.expect(Duration::from_secs(5)))
+        .unwrap_err();
+    assert!(matches!(error, LinkError::Connect { .. }), "{error}");
 }
