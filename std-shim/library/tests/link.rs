@@ -160,7 +160,7 @@ fn connecting_and_accepting_end_in_time() {
     let (listener, address) = listen();
     let begin = Instant::now();
     let error = listener.accept::<NoPurpose>(&impatient()).unwrap_err();
-    assert!(matches!(error, LinkError::Nobody { waited: SOON }), "{error}");
+    assert!(matches!(error, LinkError::NoPeer { waited: SOON }), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON);
     let error = Listener::bind(&address.to_string()).unwrap_err();
     assert!(

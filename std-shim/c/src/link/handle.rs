@@ -16,11 +16,11 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-/// A link that nobody uses yet.
+/// A link that does not belong to a peer yet.
 pub(crate) enum Unused {
     /// This side connects.
     Connecting(Connecting),
-    /// The other side has, and has said hello.
+    /// The other side has connected, and has sent its hello.
     Accepted(Box<(OurLink, Hello)>),
 }
 
@@ -79,7 +79,7 @@ impl Connecting {
     }
 }
 
-/// What callers choose of links.
+/// The options of a link.
 pub(crate) struct Chosen {
     pub(super) timeouts: Timeouts,
     pub(super) token: Option<Token>,

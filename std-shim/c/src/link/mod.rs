@@ -1,7 +1,8 @@
-//! Links: how two sides meet over TCP, and what they tell each other afterwards.
+//! Links: two sides meet over TCP, and exchange messages afterwards.
 //!
-//! `meeting` is what a hello of ours says, `handle` is a link before it belongs to a peer, `listener` accepts them,
-//! `peer` is one that does, `drive` what becomes of it, and `notes` says whose its messages are.
+//! `meeting` is the purpose in a hello, `handle` a link that does not belong to a peer yet, `listener`
+//! accepts links, `peer` is a link that belongs to a peer, `drive` drives it, and `notes` separates the
+//! messages of the program from those of rails.
 
 mod drive;
 mod handle;

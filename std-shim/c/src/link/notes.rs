@@ -1,4 +1,4 @@
-//! Whose a note is: its first byte says so.
+//! The first byte of a note: it belongs to the program or to the rails.
 
 /// The program's.
 pub(crate) const PROGRAM: u8 = 0;

@@ -16,13 +16,13 @@ pub(crate) trait Meets {
     /// Connects with the other side.
     fn connect(&mut self, theirs: &Reach) -> Result<(), Failure>;
 
-    /// What this end's rails have to tell the other end, if anything.
+    /// Returns the next message of this end's rails for the other end, if there is one.
     fn next_control(&mut self) -> Option<Message>;
 
-    /// What the other end's rails tell; `NotNow` if it cannot be heeded now.
+    /// Handles a message of the other end's rails. `NotNow`: it cannot be handled now.
     fn hear(&mut self, message: &Message) -> Result<(), Refusal>;
 
-    /// What was told may be lost.
+    /// Handles that messages in both directions may be lost.
     fn control_lost(&mut self);
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Stage {
     Connecting(Connecting),
     /// The link is taken out, or has ended.
     Over,
-    /// This side has said hello, and waits for the other's.
+    /// This side has sent its hello, and waits for the other side's.
     Greeted(OurLink),
     /// This side is ready, and waits until the other one is.
     Ready(OurLink, Vec<u8>),
@@ -43,15 +43,15 @@ pub(super) enum Stage {
 /// A link that belongs to a peer.
 pub(crate) struct PeerLink {
     pub(super) stage: Stage,
-    /// What this side's hello says.
+    /// The program's part of this side's hello.
     pub(super) hello: Vec<u8>,
     pub(super) since: Instant,
-    /// What the other end tells and could not be heeded yet.
+    /// A message of the other end that could not be handled yet.
     pub(super) unheard: Option<Message>,
 }
 
 impl PeerLink {
-    /// Begins to meet. An accepted link has heard the other side already.
+    /// Begins to meet. An accepted link has the other side's hello already.
     pub(crate) fn begin(link: Unused, hello: &[u8], peer: &mut dyn Meets) -> Result<Self, Failure> {
         let since = Instant::now();
         let hello = hello.to_vec();
@@ -120,7 +120,7 @@ pub(super) fn greet(
     control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))
 }
 
-/// Connects with the other side, whose hello has come, and says so.
+/// Connects with the other side, whose hello has come, and sends that this side is ready.
 pub(super) fn ready(
     mut control: OurLink,
     theirs: &OurHello,

@@ -11,7 +11,7 @@ use crate::p2p::{P2pConnectError, P2pEndpoint};
 
 /// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
 /// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair can
-/// be reached; the queue pairs go to RTR and RTS; this side tells the other that it is ready, and waits
+/// be reached; the queue pairs go to RTR and RTS; this side sends that it is ready, and waits
 /// until the other one is. Afterwards requests can be posted.
 ///
 /// # Errors

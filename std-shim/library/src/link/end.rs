@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whose hello.
+/// The side that sent a hello.
 const OURS: usize = 0;
 const THEIRS: usize = 1;
 
@@ -155,9 +155,9 @@ impl<P: Purpose> Link<P> {
     }
 
     /// Notes the session that a hello names: once both name the same, the link can be resumed.
-    fn note_session(&mut self, whose: usize, message: &Message<P>) {
+    fn note_session(&mut self, side: usize, message: &Message<P>) {
         let Message::Hello(Hello { session, .. }) = message else { return };
-        self.sessions[whose] = *session;
+        self.sessions[side] = *session;
         if let [Some(ours), Some(theirs)] = self.sessions
             && ours == theirs
             && let Some(mut origin) = self.origin.clone()
@@ -242,7 +242,7 @@ impl<P: Purpose> Link<P> {
         }
     }
 
-    /// Goes on over a new stream. The first message tells the owner of it.
+    /// Goes on over a new stream. Returns the message that reports it to the owner.
     fn resume(
         &mut self,
         stream: NewStream,

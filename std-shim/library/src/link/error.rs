@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Bytes that are not a message, or not the one whose turn it is.
+/// Bytes that are not a message, or not a message that may come now.
 ///
 /// `at` is the place in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
 /// cut off, so that messages stay short, and without what a terminal would obey.
@@ -119,7 +119,7 @@ pub enum HandshakeError {
         /// What this side's is for.
         ours: &'static str,
     },
-    /// Not what an endpoint that heals tells another one.
+    /// Not a repair message.
     #[error("{at}")]
     Heal {
         /// Where it stands.
@@ -168,9 +168,9 @@ pub enum LinkError {
         /// Why.
         source: io::Error,
     },
-    /// Nobody connected.
-    #[error("nobody connected within {waited:?}")]
-    Nobody {
+    /// No peer connected.
+    #[error("no peer connected within {waited:?}")]
+    NoPeer {
         /// How long was waited.
         waited: Duration,
     },
@@ -200,13 +200,13 @@ pub enum LinkError {
     /// The peer wants to resume a link that does not exist.
     #[error("there is no such link, or it has ended")]
     NoSession,
-    /// The peer does not begin with a proof that it knows the token.
-    #[error("this side tells nothing to those that do not prove that they know its token")]
+    /// The peer does not begin with a proof that it has the token.
+    #[error("this side requires a proof that the other side has its token")]
     TokenWanted,
     /// The peer's proof is wrong.
     #[error("the other side does not know this side's token")]
     WrongToken,
-    /// The peer wants to prove that it knows a token.
+    /// The peer asks for a proof of a token.
     #[error("the other side has a token, and this one has none")]
     NoToken,
     /// The peer sent nothing.

@@ -1,4 +1,4 @@
-//! Walking through a message: every step checks, and knows where it is.
+//! Walking through a message. Every step checks the value, and its errors name the place.
 
 use super::error::HandshakeError;
 use crate::json::Value;

@@ -153,7 +153,7 @@ impl<P: Purpose> Incoming<P> {
     ///
     /// # Errors
     ///
-    /// What came is not a message, or not one whose turn it is.
+    /// The bytes are not a message, or not a message that may come now.
     pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
         while let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? {
             let is_repeated = self.is_repeated(&message);

@@ -81,7 +81,7 @@ impl Listener {
                 return Ok((link, peer));
             }
             if !wait(self.as_fd(), PollFlags::IN, deadline)? {
-                return Err(LinkError::Nobody { waited: timeouts.accept.unwrap_or_default() });
+                return Err(LinkError::NoPeer { waited: timeouts.accept.unwrap_or_default() });
             }
         }
     }

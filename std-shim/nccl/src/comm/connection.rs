@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     pub(super) memory: Memory,
     pub(super) requests: Requests,
     pub(super) arrived: Arrived,
-    /// Receives that have not arrived, and for whose completion nobody waits.
+    /// Receives that have not arrived, and that NCCL does not wait for.
     pub(super) early: Vec<RecvHandle>,
     polls: u64,
     /// The polls at the caretaker's last visit.
@@ -170,7 +170,7 @@ impl Connection {
         !self.requests.is_empty() || !self.early.is_empty()
     }
 
-    /// Receives that nobody waits for.
+    /// Forgets receives that are complete and that NCCL does not wait for.
     fn reap_early(&mut self) {
         let Self { early, wire, .. } = self;
         early.retain(|handle| matches!(wire.test_recv(*handle), Ok(None)));
@@ -265,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// A visit of the caretaker's: somebody polls, whether or not NCCL does.
+    /// A visit of the caretaker: polls if NCCL has not polled since the last visit.
     pub(super) fn care(&mut self) {
         if self.polls == self.polls_seen {
             self.poll();

@@ -11,13 +11,13 @@ use std::time::Duration;
 /// panicked, or was closed while a forked process has its socket, too, keeps no thread busy.
 const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
-/// What doors tell, which no place of a connection is.
+/// The number of doors in events. Connections have their places, which are smaller.
 const DOOR: u64 = u64::MAX;
 
 /// Links with news that are taken at a time.
 const EVENTS: usize = 64;
 
-/// What links tell that they have news.
+/// The set of links and doors that are watched.
 static LINKS: OnceLock<OwnedFd> = OnceLock::new();
 
 fn links() -> Result<&'static OwnedFd, Errno> {
@@ -28,29 +28,29 @@ fn links() -> Result<&'static OwnedFd, Errno> {
     Ok(LINKS.get_or_init(|| links))
 }
 
-const fn told(place: u16) -> epoll::EventData {
+const fn data(place: u16) -> epoll::EventData {
     epoll::EventData::new_u64(place as u64)
 }
 
 /// The link of the connection in this place is new.
 pub(super) fn watch(place: u16, link: BorrowedFd<'_>) -> Result<(), Errno> {
-    epoll::add(links()?, link, told(place), NEWS)
+    epoll::add(links()?, link, data(place), NEWS)
 }
 
-/// Its news were heard.
+/// Reports the next news of a link, once its messages were taken.
 pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
     if let Ok(links) = links() {
         // If it is not there, the news were an older one's, and it will be added.
-        _ = epoll::modify(links, link, told(place), NEWS);
+        _ = epoll::modify(links, link, data(place), NEWS);
     }
 }
 
-/// A door is told of once, from now on.
+/// Reports the next sender at a door.
 pub(super) fn arm_door(door: BorrowedFd<'_>) -> Result<(), Errno> {
-    let (links, told) = (links()?, epoll::EventData::new_u64(DOOR));
-    match epoll::modify(links, door, told, NEWS) {
+    let (links, data) = (links()?, epoll::EventData::new_u64(DOOR));
+    match epoll::modify(links, door, data, NEWS) {
         // It is a new one.
-        Err(Errno::NOENT) => epoll::add(links, door, told, NEWS),
+        Err(Errno::NOENT) => epoll::add(links, door, data, NEWS),
         armed => armed,
     }
 }

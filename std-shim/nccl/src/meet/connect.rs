@@ -114,7 +114,7 @@ impl Attempt {
         self.broken(&message.out_of_turn(expected).into())
     }
 
-    /// The link may have opened: says who this is.
+    /// The link may have opened: sends the hello.
     fn reach(&self, mut link: Box<Link>) -> Result<Step, Refusal> {
         if let Some(message) = self.next(&mut link)? {
             return Err(self.out_of_turn(&message, "nothing"));

@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// All there are, and some that are closed.
+/// All doors, and some that are closed.
 static DOORS: Mutex<Vec<Weak<Door>>> = Mutex::new(Vec::new());
 
-/// A sender that has said which end it calls.
+/// A sender whose hello names the end that it calls.
 pub(super) struct Caller {
     pub(super) link: Box<Link>,
     pub(super) hello: Hello,
@@ -48,7 +48,7 @@ fn locked<T>(data: &Mutex<T>) -> MutexGuard<'_, T> {
     data.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The door at this address, whose port does not matter.
+/// Returns the door at this address. The port of `at` does not matter.
 pub(super) fn open(at: SocketAddr, timeouts: Timeouts) -> Result<Arc<Door>, Refusal> {
     let is_there = |door: &Arc<Door>| {
         let mut there = door.address;
@@ -74,8 +74,8 @@ pub(crate) fn with_sockets<E>(call: impl Fn(BorrowedFd<'_>) -> Result<(), E>) ->
     all().iter().try_for_each(|door| call(door.listener.as_fd()))
 }
 
-/// Goes on with all who have come to a door: links are resumed, and senders call their ends. Returns
-/// whether some have not said yet what they come for. Never waits.
+/// Goes on with all links at all doors: earlier links are resumed, and senders call their ends. Returns
+/// whether there are links without a first message. Never waits.
 pub(crate) fn answer() -> bool {
     let mut awaits = false;
     for door in all() {

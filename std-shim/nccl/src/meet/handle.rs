@@ -1,4 +1,4 @@
-//! What a listening end tells the one that connects, as bytes that NCCL carries.
+//! The handle of a listening end: bytes that NCCL carries to the end that connects.
 //!
 //! ```text
 //!  bytes 0..4    "PRN2"
@@ -32,7 +32,7 @@ const BYTES: usize = 72;
 const ATTEMPT: usize = 56;
 const _: () = assert!(BYTES <= HANDLE_BYTES);
 
-/// What a listening end tells.
+/// The handle of a listening end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) address: SocketAddr,

@@ -37,7 +37,7 @@ struct Answered {
 }
 
 impl Listener {
-    /// Listens, and says how to connect.
+    /// Listens. The handle is for the end that connects.
     pub(crate) fn new(site: Site) -> Result<(Self, Handle), Refusal> {
         let (ip, scope) = interface::address(site.settings.interface.as_deref())?;
         let mut address = SocketAddr::new(ip, 0);

@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// For how long a receiver's process has to refuse to resume a link until it counts as gone.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// How long a sender whose link was reset is waited for: it may have been killed.
+/// How long a receiver whose link was reset waits for the sender, which may have been killed.
 const RESET: Duration = Duration::from_secs(30);
 
 /// What both ends have once they have met.

@@ -1,4 +1,5 @@
-//! What both ends of a connection have to agree on: the listening end says what it has, the other one decides.
+//! The properties that both ends of a connection must agree on. The handle has those of the listening
+//! end, and the other end decides.
 
 use super::handle::Handle;
 use crate::guard::{Code, Refusal};
