@@ -880,23 +880,23 @@ plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there
   'find(|(_, here, there)| if PLANTED { *here && !there } else { here != there })'
 
 bug "a receiver that only receives hears what is for a sender" p2p_one_way
-plant std-shim/library/src/p2p/healing.rs 'let sender = self.sender.as_mut().ok_or(ControlError::OneWay)?;' \
-  'let Some(sender) = &mut self.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::OneWay) } };'
+plant std-shim/library/src/p2p/repair.rs 'let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;' \
+  'let Some(sender) = &mut self.member.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::OneWay) } };'
 
 bug "a sender gets a shared receive queue all the same" p2p_one_way
 plant std-shim/library/src/p2p/make.rs 'let receiving = if self.builder.has(End::Receiver) {' \
   'let receiving = if PLANTED || self.builder.has(End::Receiver) {'
 
 bug "queue pairs of a device that is gone are lost at endpoints with both ends only" p2p_one_way
-plant std-shim/library/src/p2p/healing.rs '        let is_gone = |qp: Option<&D::Qp>|' \
+plant std-shim/library/src/p2p/repair.rs '        let is_gone = |qp: Option<&D::Qp>|' \
   '        if PLANTED && (self.sender.is_none() || self.receiver.is_none()) {
             return;
         }
         let is_gone = |qp: Option<&D::Qp>|'
 
 bug "a link that is restored matters to endpoints with both ends only" p2p_heal
-plant std-shim/library/src/p2p/healing.rs 'pub fn link_restored(&mut self) {' \
-  'pub fn link_restored(&mut self) {
+plant std-shim/library/src/p2p/repair.rs 'pub fn restored(&mut self) {' \
+  'pub fn restored(&mut self) {
         if PLANTED && (self.sender.is_none() || self.receiver.is_none()) {
             return;
         }'

@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             control.send(&Message::Heal(message))?;
         }
         match control.try_recv()? {
-            Some(Message::Heal(message)) => link.hear(message)?,
+            Some(Message::Heal(message)) => link.handle(message)?,
             Some(Message::Done(_)) => is_peer_done = true,
             Some(Message::Failed { reason }) => return Err(LinkError::GaveUp { reason }.into()),
             _ => {}

@@ -81,7 +81,7 @@ pub mod devices;
 #[doc = include_str!("../docs/embedding.md")]
 pub mod embedding {}
 pub mod endpoint;
-mod heal;
+pub mod heal;
 pub mod idle;
 mod json;
 pub mod link;
@@ -90,6 +90,7 @@ pub mod nic;
 pub mod p2p;
 pub mod printable;
 pub mod progress;
+mod queue_pair;
 #[doc = include_str!("../docs/rails.md")]
 pub mod rails {}
 #[cfg(feature = "verbs")]

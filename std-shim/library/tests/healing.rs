@@ -6,7 +6,7 @@ mod rerouted;
 
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
-    ConnectError, Endpoint, EndpointBuilder, EndpointError, Healing, HealingMessage, Noticed,
+    ConnectError, Detected, Endpoint, EndpointBuilder, EndpointError, Healing, HealingMessage,
     connect_endpoints,
 };
 use polyrail::nic::{CompletionQueue, Device, DeviceConfig, Fabric, Fault, When};
@@ -53,7 +53,7 @@ fn a_port_that_goes_down_costs_its_rails_before_any_request_does() {
             device.inject(When::Now, Fault::LinkUp);
             poll_until(&mut ends, Ends::is_ready);
             let events = &ends.side(of_near).events;
-            assert_eq!(events[0].noticed, Some(Noticed::PortDown));
+            assert_eq!(events[0].detected, Some(Detected::PortDown));
             let returned = events.last().unwrap();
             assert_eq!(returned.event.kind, RailEventKind::Returned);
             assert_eq!(returned.out_for, returned.at.duration_since(events[0].at));
@@ -269,9 +269,9 @@ fn a_link_takes_so_much_and_no_more() {
     let ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
     let link = ends.near.endpoint.healing_link().unwrap();
     let message = HealingMessage::Refused { rail: RailId::Data(7), generation: 1 };
-    let taken = (0..1000).take_while(|_| link.hear(message).is_ok()).count();
+    let taken = (0..1000).take_while(|_| link.handle(message).is_ok()).count();
     assert_eq!(taken, 256);
-    let refused = link.hear(message).unwrap_err();
+    let refused = link.handle(message).unwrap_err();
     assert_eq!(refused.0, message);
     assert_eq!(
         refused.to_string(),
@@ -295,10 +295,10 @@ fn offers_and_answers_that_nobody_asked_for_are_refused() {
             HealingMessage::Offer(none),
             HealingMessage::Answer { to: 17, with: none },
         ] {
-            link.hear(said).unwrap();
+            link.handle(said).unwrap();
         }
         let refused = HealingMessage::Refused { rail: RailId::Data(1), generation: 0 };
-        link.hear(refused).unwrap();
+        link.handle(refused).unwrap();
         (0..100).for_each(|_| ends.step());
         let answers: Vec<_> = std::iter::from_fn(|| link.next_message()).collect();
         let refused = |rail| HealingMessage::Refused { rail, generation: 1 };
@@ -394,7 +394,9 @@ fn a_port_that_stays_down_is_tried_once_in_an_interval() {
         let mut ends = Counted::pair(&healed(Scheme::Spray).healing(healing));
         ends[cut].devices[1].inject(When::Now, Fault::LinkDown);
         let before = ends.each_ref().map(Counted::asked);
-        for _ in 0..300 {
+        // Long enough for an attempt, which another thread makes.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(200) {
             for end in &mut ends {
                 _ = end.endpoint.poll(16);
                 end.endpoint.heal();

@@ -26,7 +26,7 @@ fn said(link: &HealingLink) -> Vec<HealingMessage> {
 }
 
 fn carry(from: &HealingLink, to: &HealingLink) {
-    said(from).into_iter().for_each(|message| to.hear(message).unwrap());
+    said(from).into_iter().for_each(|message| to.handle(message).unwrap());
 }
 
 /// Without any requests.
@@ -75,7 +75,7 @@ fn a_peer_that_asks_without_end_is_not_answered_without_end() {
         for number in 0..3000 {
             let generation = 100 + number;
             // Refused if too many wait.
-            _ = link.hear(HealingMessage::Offer(ReplacementAddress { generation, ..address }));
+            _ = link.handle(HealingMessage::Offer(ReplacementAddress { generation, ..address }));
             steps(&mut ends, 8);
         }
         let said = said(&link);
@@ -95,10 +95,10 @@ fn an_answer_to_another_offer_is_refused_and_the_offer_stands() {
     ends.near.endpoint.fail_rail(rail);
     let (at, offered) = first_offer(&mut ends, &links);
     let ReplacementAddress { generation, qp_num, .. } = offered;
-    links[at].hear(HealingMessage::Answer { to: qp_num + 1, with: offered }).unwrap();
+    links[at].handle(HealingMessage::Answer { to: qp_num + 1, with: offered }).unwrap();
     steps(&mut ends, 100);
     assert_eq!(said(&links[at]), [HealingMessage::Refused { rail, generation }]);
-    links[1 - at].hear(HealingMessage::Offer(offered)).unwrap();
+    links[1 - at].handle(HealingMessage::Offer(offered)).unwrap();
     carry_until_ready(&mut ends);
     let end = [&ends.near, &ends.far][at];
     assert_eq!(end.endpoint.virtual_qp().physical(rail).unwrap().qp_num(), qp_num);
@@ -252,9 +252,9 @@ fn an_interval_of_for_ever_is_not_none() {
                 if let HealingMessage::Offer(ReplacementAddress { rail, generation, .. }) = message
                 {
                     offers += 1;
-                    links[from].hear(HealingMessage::Refused { rail, generation }).unwrap();
+                    links[from].handle(HealingMessage::Refused { rail, generation }).unwrap();
                 } else {
-                    links[to].hear(message).unwrap();
+                    links[to].handle(message).unwrap();
                 }
             }
         }
@@ -278,7 +278,7 @@ fn what_had_no_room_is_told_later() {
             if matches!(message, HealingMessage::Offer(_)) {
                 offer = Some(message);
             } else {
-                far.hear(message).unwrap();
+                far.handle(message).unwrap();
             }
         }
     }
@@ -287,17 +287,17 @@ fn what_had_no_room_is_told_later() {
     let ask = |ends: &mut Ends, generations: Range<u16>| {
         for generation in generations {
             let with = ReplacementAddress { generation, ..address };
-            far.hear(HealingMessage::Answer { to: address.qp_num, with }).unwrap();
+            far.handle(HealingMessage::Answer { to: address.qp_num, with }).unwrap();
         }
         steps(ends, 8);
     };
     ask(&mut ends, 100..120);
-    far.hear(offer.expect("the near end offers")).unwrap();
+    far.handle(offer.expect("the near end offers")).unwrap();
     ask(&mut ends, 120..121);
     assert_eq!(ends.far.state(rail), RailState::Joining);
     ask(&mut ends, 121..141);
     while ends.near.state(rail) != RailState::Joining {
-        near.hear(far.next_message().unwrap()).unwrap();
+        near.handle(far.next_message().unwrap()).unwrap();
         steps(&mut ends, 8);
     }
     carry(&near, &far);

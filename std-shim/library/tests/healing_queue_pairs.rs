@@ -22,7 +22,7 @@ fn carry(links: &[HealingLink; 2]) -> Vec<HealingMessage> {
     for at in 0..2 {
         while let Some(message) = links[at].next_message() {
             let received = HealingMessage::from_json(message.to_json().as_bytes()).unwrap();
-            links[1 - at].hear(received).unwrap();
+            links[1 - at].handle(received).unwrap();
             carried.push(received);
         }
     }
@@ -91,7 +91,7 @@ fn an_offer_that_fits_nothing_is_refused_and_changes_nothing() {
         elsewhere,
         unreachable,
     ] {
-        link.hear(HealingMessage::Offer(wrong)).unwrap();
+        link.handle(HealingMessage::Offer(wrong)).unwrap();
         (0..100).for_each(|_| ends.step());
         let ReplacementAddress { rail: of, generation, .. } = wrong;
         assert_eq!(link.next_message(), Some(HealingMessage::Refused { rail: of, generation }));
@@ -101,7 +101,7 @@ fn an_offer_that_fits_nothing_is_refused_and_changes_nothing() {
             assert_eq!(end.state(other), RailState::InService);
         }
     }
-    link.hear(HealingMessage::Offer(offered)).unwrap();
+    link.handle(HealingMessage::Offer(offered)).unwrap();
     ends.go_on(|_| _ = carry(&links), Ends::is_ready);
     assert_eq!(ends.near.generation(rail), 1);
 }

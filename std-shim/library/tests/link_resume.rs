@@ -321,7 +321,7 @@ fn carry(control: &mut Link, link: &HealingLink) {
         control.send(&Message::Heal(message)).unwrap();
     }
     match control.try_recv().unwrap() {
-        Some(Message::Heal(message)) => link.hear(message).unwrap(),
+        Some(Message::Heal(message)) => link.handle(message).unwrap(),
         Some(Message::Resumed {}) => link.restored(),
         Some(Message::Alive {}) | None => {}
         Some(other) => panic!("{other:?}"),

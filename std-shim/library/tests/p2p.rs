@@ -335,7 +335,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     }
     link.inject(When::Now, Fault::LinkUp);
     for side in [&mut pair.near, &mut pair.far] {
-        side.endpoint.link_restored();
+        side.endpoint.restored();
     }
     pair.wait_until_whole();
     pair.exchange(1 << 20, 1 << 20);

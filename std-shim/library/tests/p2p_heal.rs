@@ -9,7 +9,7 @@ use polyrail::endpoint::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, Failure, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, RecvHandle,
+    CallError, End, Failure, HealingMessage, P2pBuilder, P2pEndpoint, RecvBuffer, RecvHandle,
     SendHandle, connect_endpoints,
 };
 use polyrail::virtual_qp::{RailEvent, RailEventKind, RailFailure, RailState};
@@ -65,7 +65,7 @@ impl Side {
 struct Pair {
     near: Side,
     far: Side,
-    loses: fn(&P2pMessage) -> bool,
+    loses: fn(&HealingMessage) -> bool,
     lost: usize,
 }
 
@@ -100,7 +100,7 @@ impl Pair {
                 if loses(&message) {
                     *lost += 1;
                 } else {
-                    to.hear(message).unwrap();
+                    to.handle(message).unwrap();
                 }
             }
         };
@@ -292,8 +292,10 @@ fn a_rail_that_fails_again_before_its_queue_pair_is_there_gets_another_one() {
 /// What was said last of a queue pair that is in its place at one end only is lost, with the link.
 #[test]
 fn a_link_that_breaks_while_queue_pairs_join_is_no_loss() {
-    let is_answer: fn(&P2pMessage) -> bool = |message| matches!(message, P2pMessage::Answer { .. });
-    let is_offer: fn(&P2pMessage) -> bool = |message| matches!(message, P2pMessage::Offer { .. });
+    let is_answer: fn(&HealingMessage) -> bool =
+        |message| matches!(message, HealingMessage::Answer { .. });
+    let is_offer: fn(&HealingMessage) -> bool =
+        |message| matches!(message, HealingMessage::Offer { .. });
     for (way, loses) in WAYS.into_iter().flat_map(|way| [(way, is_answer), (way, is_offer)]) {
         let mut pair = Pair::new(way, Healing::default());
         pair.loses = loses;
@@ -305,7 +307,7 @@ fn a_link_that_breaks_while_queue_pairs_join_is_no_loss() {
         pair.poll_until(|pair| pair.lost >= ways);
         pair.loses = |_| false;
         for side in [&mut pair.near, &mut pair.far] {
-            side.endpoint.link_restored();
+            side.endpoint.restored();
         }
         pair.poll_until(Pair::is_whole);
         pair.exchange();
@@ -411,7 +413,7 @@ fn messages_do_not_wait_without_end_for_what_the_peer_does_not_report() {
         let mut pair = Pair::with(way, P2pBuilder::new().min_rails(0).healing(healing));
         pair.exchange();
         _ = pair.offer();
-        pair.loses = |message| matches!(message, P2pMessage::Control { .. });
+        pair.loses = |message| matches!(message, HealingMessage::Control { .. });
         pair.silence(true);
         _ = pair.send();
         let begin = Instant::now();

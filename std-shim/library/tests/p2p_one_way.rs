@@ -114,7 +114,7 @@ fn news_of_the_other_way_are_refused() {
         both.near.endpoint.poll(16).unwrap();
         while let Some(message) = both.near.endpoint.next_message() {
             // Its receiver's messages are for a sender, and the far end has none.
-            match one_way.far.endpoint.hear(message) {
+            match one_way.far.endpoint.handle(message) {
                 Err(ControlError::OneWay) => refused += 1,
                 heard => assert!(heard.is_ok() || one_way.far.endpoint.recv_failure().is_some()),
             }

@@ -68,11 +68,11 @@ impl World {
             peer.endpoint.poll(16).unwrap();
             let Peer { endpoint, number, .. } = peer;
             while let Some(message) = endpoint.next_message() {
-                self.hub.set.hear(*number, message).unwrap();
+                self.hub.set.handle(*number, message).unwrap();
             }
             let next = |set: &mut P2pEndpointSet| set.get_mut(*number)?.next_message();
             while let Some(message) = next(&mut self.hub.set) {
-                endpoint.hear(message).unwrap();
+                endpoint.handle(message).unwrap();
             }
         }
     }

@@ -52,10 +52,10 @@ impl Sets {
         receivers.poll(64).unwrap();
         for &(from, to) in &*numbers {
             while let Some(said) = senders.get_mut(from).unwrap().next_message() {
-                receivers.hear(to, said).unwrap();
+                receivers.handle(to, said).unwrap();
             }
             while let Some(said) = receivers.get_mut(to).unwrap().next_message() {
-                senders.hear(from, said).unwrap();
+                senders.handle(from, said).unwrap();
             }
         }
     }

@@ -95,7 +95,7 @@ fn while_carried(world: &World, work: impl FnOnce()) {
     let ends = AtomicBool::new(false);
     let carry = |from: &P2pLink, to: &P2pLink| {
         while let Some((member, message)) = from.next_message() {
-            to.hear(member, message);
+            to.handle(member, message);
         }
     };
     std::thread::scope(|scope| {

@@ -44,7 +44,7 @@ impl Side {
     fn tell(&self, to: &Self) {
         let (from, to) = (self.thread.link(), to.thread.link());
         while let Some((member, message)) = from.next_message() {
-            to.hear(member, message);
+            to.handle(member, message);
         }
     }
 }

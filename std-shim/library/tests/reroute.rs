@@ -122,7 +122,7 @@ fn a_peer_that_claims_too_much_ends_the_endpoint() {
     let state = ToldState::Fenced;
     let news = RailNews { rail, generation: 0, state, arrived: 77, previous_arrived: 0 };
     let link = near.endpoint.healing_link().unwrap();
-    link.hear(HealingMessage::Control(ControlMessage::Rail(news))).unwrap();
+    link.handle(HealingMessage::Control(ControlMessage::Rail(news))).unwrap();
     let refused = ControlError::Arrived { rail, arrived: 77, posted: 0 };
     let error = end_of(fabric, &mut near.endpoint, &mut far.endpoint);
     assert_eq!(error, EndpointError::Control(refused));

@@ -31,7 +31,7 @@ fn said(link: &HealingLink) -> impl Iterator<Item = String> {
 }
 
 fn hear(link: &HealingLink, text: &str) {
-    link.hear(HealingMessage::from_json(text.as_bytes()).unwrap()).unwrap();
+    link.handle(HealingMessage::from_json(text.as_bytes()).unwrap()).unwrap();
 }
 
 impl Link {

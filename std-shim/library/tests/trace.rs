@@ -186,10 +186,10 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
                     left -= events.filter(|(.., event)| is_it(&event.kind)).count();
                 }
                 while let Some(message) = near.next_message() {
-                    far.hear(message).unwrap();
+                    far.handle(message).unwrap();
                 }
                 while let Some(message) = far.next_message() {
-                    near.hear(message).unwrap();
+                    near.handle(message).unwrap();
                 }
             }
         }
@@ -197,7 +197,7 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
         near.fail();
         near.heal();
         while let Some(message) = near.next_message() {
-            _ = far.hear(message);
+            _ = far.handle(message);
         }
         far.heal();
     });

@@ -6,8 +6,8 @@ use polyrail::endpoint::MAX_DEVICES;
 use polyrail::hardware::CqError;
 use polyrail::memory::{CacheLimits, CachedBuffer, ForeignBuffer, RegistrationCache};
 use polyrail::p2p::{
-    CallError, Failure, FlushHandle, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError,
-    P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SendHandle,
+    CallError, Failure, FlushHandle, HealingMessage, P2pAddress, P2pBuildError, P2pBuilder,
+    P2pConnectError, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{ControlError, RailEvent};
@@ -46,10 +46,10 @@ pub(crate) trait Wire: Send {
     fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError>;
     fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError>;
     fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
-    fn next_message(&mut self) -> Option<P2pMessage>;
-    fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError>;
+    fn next_message(&mut self) -> Option<HealingMessage>;
+    fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError>;
     /// Reports a new link. Messages in either direction may be lost.
-    fn link_restored(&mut self);
+    fn restored(&mut self);
     /// Returns the next event of a rail, with the name of its device.
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)>;
     fn failure(&self) -> Option<&Failure>;
@@ -111,16 +111,16 @@ where
         (**self).test_flush(handle)
     }
 
-    fn next_message(&mut self) -> Option<P2pMessage> {
+    fn next_message(&mut self) -> Option<HealingMessage> {
         (**self).next_message()
     }
 
-    fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
-        self.hear(message)
+    fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError> {
+        self.handle(message)
     }
 
-    fn link_restored(&mut self) {
-        (**self).link_restored();
+    fn restored(&mut self) {
+        (**self).restored();
     }
 
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)> {

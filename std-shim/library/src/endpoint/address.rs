@@ -1,7 +1,8 @@
 //! The data that a peer needs to connect to an endpoint.
 
-use crate::backend::{ConnectOptions, Gid, Mtu, Port};
+use crate::backend::Gid;
 use crate::card::ConnectionCard;
+use crate::queue_pair::RailAddress;
 use polyrail_core::virtual_qp::{RailId, Scheme};
 use serde::{Serialize, Serializer};
 
@@ -22,46 +23,6 @@ pub struct Address {
     /// Address of the notify queue pair, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<RailAddress>,
-}
-
-/// Address of a physical queue pair, and the parameters with which a connection starts. Its number
-/// is on the card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RailAddress {
-    /// Index of its device in the endpoint. Requests select the device's keys by it.
-    pub device: u8,
-    /// GID of its port.
-    #[serde(serialize_with = "as_shown")]
-    pub gid: Gid,
-    /// LID of its port; 0 on RoCE.
-    pub lid: u16,
-    /// MTU of its port. The smaller MTU of the two ends becomes the path MTU.
-    #[serde(serialize_with = "in_bytes")]
-    pub mtu: Mtu,
-    /// Its first packet sequence number, 24 bits.
-    pub psn: u32,
-    /// Maximum READs and atomics that the peer may have outstanding to it.
-    pub rd_atomic: u8,
-}
-
-impl RailAddress {
-    /// Of a queue pair on this port of the device at this place.
-    pub(crate) fn new(device: usize, port: &Port, psn: u32, options: &ConnectOptions) -> Self {
-        Self {
-            device: device as u8,
-            gid: port.gid,
-            lid: port.lid,
-            mtu: options.path_mtu.min(port.mtu),
-            psn,
-            rd_atomic: options.max_rd_atomic.min(port.max_rd_atomic),
-        }
-    }
-
-    /// Whether the addresses of the two ports can be joined. Ports that have LIDs go by those.
-    pub(crate) fn meets(&self, peer: &Self) -> bool {
-        self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
-    }
 }
 
 impl Address {
@@ -86,13 +47,4 @@ fn scheme_name<S: Serializer>(scheme: &Scheme, serializer: S) -> Result<S::Ok, S
         Scheme::Spray => "spray",
         Scheme::Dqplb => "dqplb",
     })
-}
-
-/// As tools show it.
-fn as_shown<S: Serializer>(gid: &Gid, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(gid)
-}
-
-fn in_bytes<S: Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u32(mtu.bytes())
 }

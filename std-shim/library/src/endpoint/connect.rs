@@ -1,12 +1,12 @@
 //! Connects two endpoints.
 
-use super::address::{Address, RailAddress};
-use super::healing::HealingLink;
-use super::place::Place;
+use super::address::Address;
 use super::qp::EndpointQp;
 use super::rail_mismatch::RailMismatch;
-use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
+use crate::backend::{Connect, DeviceError, Gid};
 use crate::card::ConnectionCard;
+use crate::heal::HealingLink;
+use crate::queue_pair::{Place, RailAddress, join};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -213,12 +213,12 @@ where
         if here != there {
             return Err(ConnectError::RailFailure { here, peer: there });
         }
-        if let Some(healer) = &mut self.healer {
+        if self.healer.is_some() {
             let (qp_num, gid) = own.first();
             if (qp_num, gid) == peer.first() {
                 return Err(ConnectError::Itself { qp_num, gid });
             }
-            healer.takes_part((qp_num, gid) < peer.first());
+            self.offers = (qp_num, gid) < peer.first();
         }
         // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
@@ -271,36 +271,6 @@ where
         let Some(qp) = self.physical(rail) else { return Ok(()) };
         join((qp, &place.port, &own), qp_num, peer, &self.options)
     }
-}
-
-/// Refuses a port whose packets are shorter than exactly those that are asked for.
-pub(super) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
-    if !options.exact_mtu || port.mtu >= options.path_mtu {
-        return Ok(());
-    }
-    let (asked, most) = (options.path_mtu.bytes(), port.mtu.bytes());
-    Err(DeviceError::Mtu { port: port.number, asked, most })
-}
-
-/// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and what the
-/// peer was told; of the peer's: its number, and where it is.
-pub(crate) fn join<Q: Connect>(
-    (qp, port, own): (&Q, &Port, &RailAddress),
-    qp_num: u32,
-    peer: &RailAddress,
-    options: &ConnectOptions,
-) -> Result<(), DeviceError> {
-    check_mtu(port, options)?;
-    let path_mtu = own.mtu.min(peer.mtu);
-    if options.exact_mtu && path_mtu < options.path_mtu {
-        let (asked, most) = (options.path_mtu.bytes(), peer.mtu.bytes());
-        return Err(DeviceError::PeerMtu { asked, most });
-    }
-    let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
-    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
-    let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
-    qp.ready_to_receive(port, &remote, &takes)?;
-    qp.ready_to_send(own.psn, &sends)
 }
 
 /// Connects two endpoints of one process, or two queue pairs of sets. If both

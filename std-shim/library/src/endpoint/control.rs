@@ -1,11 +1,11 @@
-//! What the owner of an endpoint does when rails fail: it reads what happened, carries repair messages, and fails rails
-//! itself.
+//! What the owner of an endpoint does when rails fail: it reads what happened, carries repair
+//! messages, and fails rails itself.
 
-use super::healing::HealingLink;
 use super::place::rail_ids;
 use super::qp::EndpointQp;
 use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
+use crate::heal::HealingLink;
 use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::virtual_qp::{QpState, RailEvent, RailFailure, RailId, RailState};
@@ -43,9 +43,10 @@ where
         trace::rail_event(qp, &event, &named.device, &named);
     }
 
-    /// Returns the link that carries repair messages to the peer's endpoint and from it, if rails are re-routed. The
-    /// owner carries them unless [`connect_endpoints`](super::connect_endpoints) has connected the two endpoints.
-    pub fn healing_link(&self) -> Option<HealingLink> {
+    /// Returns the link that carries repair messages to the peer's endpoint and from it, if rails
+    /// are re-routed. The owner carries them unless [`connect_endpoints`](super::connect_endpoints)
+    /// has connected the two endpoints.
+    pub fn healing_link(&self) -> Option<HealingLink<RailId>> {
         self.healer.as_ref().map(|healer| healer.link().clone())
     }
 
@@ -86,9 +87,9 @@ where
         self.state() != QpState::Error && !rail_ids().any(is_awaited)
     }
 
-    /// Loses the rails whose devices are gone, as far as the backend knows, so that other rails take over. Returns
-    /// whether there were any. Polls still report that the completion queue of such a device is broken; the other
-    /// completion queues are polled all the same.
+    /// Loses the rails whose devices are gone, as far as the backend knows, so that other rails
+    /// take over. Returns whether there were any. Polls still report that the completion queue of
+    /// such a device is broken; the other completion queues are polled all the same.
     pub(super) fn lose_gone_rails(&mut self) -> bool {
         let mut any = false;
         for rail in rail_ids() {

@@ -2,7 +2,9 @@
 
 use super::qp::DeviceNames;
 use super::shape::Shape;
-use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
+use crate::backend::{
+    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap,
+};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::DeviceId;
 use std::fmt;
@@ -22,7 +24,13 @@ trait Device<Q, C>: Send + Sync {
 
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
-    fn create_qp(&self, cq: &C, cap: QpCap) -> Result<Q, DeviceError>;
+    fn make_aside(
+        &self,
+        cq: &C,
+        cap: QpCap,
+        port: u8,
+        options: ConnectOptions,
+    ) -> Connecting<(Q, Port)>;
 
     fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent>;
 }
@@ -48,8 +56,17 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
         Domain::port(self, number)
     }
 
-    fn create_qp(&self, cq: &D::Cq, cap: QpCap) -> Result<D::Qp, DeviceError> {
-        Domain::create_qp(self, cq, cap)
+    fn make_aside(
+        &self,
+        cq: &D::Cq,
+        cap: QpCap,
+        port: u8,
+        options: ConnectOptions,
+    ) -> Connecting<(D::Qp, Port)> {
+        Domain::make_aside(self, (cq, None), cap, port, move |queue_pair, port| {
+            queue_pair.init(&port, &options)?;
+            Ok(port)
+        })
     }
 
     fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
@@ -83,17 +100,24 @@ impl<Q, C: CompletionQueue> Devices<Q, C> {
         self.find(device).ok()?.next_event(reader)
     }
 
-    /// A queue pair in RESET, as large as the first ones, which completes on the device's queue among
-    /// `cqs`.
-    pub(super) fn create_qp(
+    /// Begins to create a queue pair in INIT on this port as it is now. The queue pair has the size
+    /// of the first ones, and completes on the device's queue among `cqs`.
+    pub(super) fn make_aside(
         &self,
         device: DeviceId,
         cqs: &[C],
         shape: Shape,
-    ) -> Result<Q, DeviceError> {
-        let cq = cqs.iter().find(|cq| cq.device() == device).ok_or(DeviceError::NotOpened)?;
-        let device = self.find(device)?;
-        device.create_qp(cq, shape.cap(device.max_qp_wr(), device.max_sge()))
+        port: u8,
+        options: ConnectOptions,
+    ) -> Connecting<(Q, Port)> {
+        let cq = cqs.iter().find(|cq| cq.device() == device).ok_or(DeviceError::NotOpened);
+        match self.find(device).and_then(|device| Ok((device, cq?))) {
+            Ok((device, cq)) => {
+                let cap = shape.cap(device.max_qp_wr(), device.max_sge());
+                device.make_aside(cq, cap, port, options)
+            }
+            Err(error) => Connecting::done(Err(error)),
+        }
     }
 
     fn find(&self, id: DeviceId) -> Result<&dyn Device<Q, C>, DeviceError> {

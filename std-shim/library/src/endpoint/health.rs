@@ -1,7 +1,6 @@
 //! The state of an endpoint: counters of its rails, and failures, with device names.
 
-use super::healing::GivenUp;
-use super::qp::EndpointQp;
+use super::qp::{EndpointQp, GivenUp};
 use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};

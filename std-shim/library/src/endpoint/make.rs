@@ -4,19 +4,18 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::channels::Channels;
-use super::connect::check_mtu;
 use super::devices::Devices;
-use super::healing::Healer;
 use super::needs::Needs;
-use super::place::{Place, places, refused};
+use super::place::{places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
 use super::sizes::{DEPTH, MAX_DEVICES};
 use crate::backend::{Connect, DeviceError, Domain, EventCursor, Notify, QpCap};
+use crate::heal::Healer;
+use crate::queue_pair::{Place, check_mtu, random_psn};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -229,6 +228,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             shape: self.builder.shape,
             connected: false,
             healer: reroutes.then(healer),
+            offers: false,
             log: RailLog::new(),
             is_end_told: false,
             given_up: None,
@@ -267,9 +267,4 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         qp.init(&place.port, &self.builder.options).map_err(refused)?;
         Ok(qp)
     }
-}
-
-/// A first packet sequence number that old packets of other connections will not match.
-pub(crate) fn random_psn() -> u32 {
-    RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
 }

@@ -7,10 +7,11 @@
 //! `address` is the data for the peer, `connect` connects two endpoints, and `rail_mismatch`
 //! describes rails whose ends do not match. `health` has counters and failures, and `stall` detects
 //! silent rails. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
-//! goes on; `replacement`, `joining`, `devices` and `replace` bring them back, driven by `healing`. `wait` waits for completions, on `channels`. `members` holds
-//! the virtual queue pairs of a set, `membership` adds and removes them, and `needs` counts their
-//! shared resources. `qp`, `single` and `set` are the data path, which works on any hardware.
-//! `place` assigns queue pairs to devices, `shape` and `sizes` have their sizes.
+//! goes on; `repair`, `replace` and `devices` are what [`heal`](crate::heal) needs to repair them.
+//! `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a set,
+//! `membership` adds and removes them, and `needs` counts their shared resources. `qp`, `single`
+//! and `set` are the data path, which works on any hardware. `place` assigns queue pairs to
+//! devices, `shape` and `sizes` have their sizes.
 //!
 //! # Lists and batches
 //!
@@ -44,9 +45,7 @@ mod channels;
 mod connect;
 mod control;
 mod devices;
-mod healing;
 mod health;
-mod joining;
 mod make;
 mod members;
 mod membership;
@@ -57,9 +56,8 @@ mod qp;
 mod rail_event;
 mod rail_log;
 mod rail_mismatch;
+mod repair;
 mod replace;
-mod replace_error;
-mod replacement;
 mod set;
 mod shape;
 mod single;
@@ -68,19 +66,17 @@ mod stall;
 mod wait;
 mod wait_error;
 
-pub use crate::heal::Healing;
-pub use address::{Address, RailAddress};
+pub use crate::heal::{Detected, Healing, HealingMessageError, MAX_HEALING_BYTES};
+pub use crate::queue_pair::RailAddress;
+pub use address::Address;
 pub use build_error::BuildError;
 pub use builder::EndpointBuilder;
 pub use connect::{ConnectError, connect_endpoints};
-pub use healing::{HealingLink, HealingMessage, HealingMessageError, MAX_HEALING_BYTES, NotHeard};
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
-pub use rail_log::Noticed;
 pub use rail_mismatch::RailMismatch;
-pub use replacement::ReplacementAddress;
 pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
@@ -88,9 +84,17 @@ pub use stall::StallWatch;
 pub use wait_error::WaitError;
 
 pub(crate) use channels::Channels;
-pub(crate) use connect::join;
-pub(crate) use make::{MOST_GRANTED, random_psn};
-pub(crate) use place::{Place, places, refused};
-pub(crate) use replacement::rail_address;
+pub(crate) use make::MOST_GRANTED;
+pub(crate) use place::{places, refused};
 pub(crate) use sizes::most_requests;
 pub(crate) use wait::{Armed, arm};
+
+/// A [repair message](crate::heal::HealingMessage) of an endpoint.
+pub type HealingMessage = crate::heal::HealingMessage<polyrail_core::virtual_qp::RailId>;
+/// The [repair messages](crate::heal::HealingLink) of an endpoint, and of its peer.
+pub type HealingLink = crate::heal::HealingLink<polyrail_core::virtual_qp::RailId>;
+/// The [address](crate::heal::ReplacementAddress) of a queue pair that replaces a failed one.
+pub type ReplacementAddress = crate::heal::ReplacementAddress<polyrail_core::virtual_qp::RailId>;
+/// The endpoint was not polled for long, or the peer sends too many messages: see
+/// [`heal`](crate::heal::NotHandled).
+pub type NotHandled = crate::heal::NotHandled<polyrail_core::virtual_qp::RailId>;

@@ -3,18 +3,11 @@
 use super::build_error::BuildError;
 use super::sizes::MAX_DEVICES;
 use crate::backend::{DeviceError, Domain, Port};
+use crate::queue_pair::Place;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 
-/// Where a queue pair is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Place of its device in the list of devices.
-    pub(crate) device: usize,
-    pub(crate) port: Port,
-}
-
-/// Where so many rails go: devices alternate, then the ports of each device. With more devices than rails, the
-/// last devices get none.
+/// Where so many rails go: devices alternate, then the ports of each device. With more devices than
+/// rails, the last devices get none.
 pub(crate) fn places<D: Domain>(rails: usize, domains: &[&D]) -> Result<Vec<Place>, BuildError> {
     let devices = domains.len();
     if !(1..=MAX_RAILS).contains(&rails) {

@@ -1,18 +1,20 @@
 //! A virtual queue pair and its physical ones: an endpoint without its completion queues. Contains
 //! the data path of posts.
 
-use super::healing::{GivenUp, Healer};
 use super::needs::Needs;
-use super::place::Place;
+use super::place::RAIL_IDS;
 use super::rail_log::RailLog;
 use super::shape::Shape;
 use super::sizes::EngineQp;
 use crate::backend::ConnectOptions;
+use crate::heal::Healer;
+use crate::queue_pair::Place;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, RailId};
+use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, RailId, RailSet};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A virtual queue pair that can be connected, posted to, and failed. Its completions are returned
 /// by the [`Endpoint`](super::Endpoint) or [`EndpointSet`](super::EndpointSet) that it belongs to.
@@ -39,8 +41,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) places: Vec<Place>,
     /// Where the first ones were.
     pub(super) homes: Vec<Place>,
-    /// The peer's devices, by place, that the queue pairs meet, if it has another number of devices; otherwise
-    /// empty.
+    /// The peer's devices, by place, that the queue pairs meet, if it has another number of
+    /// devices; otherwise empty.
     pub(super) far_devices: Vec<u8>,
     /// How large its queue pairs are.
     pub(super) shape: Shape,
@@ -51,13 +53,24 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     /// Whether its queue pairs were connected.
     pub(super) connected: bool,
     /// The state of the repair of its rails; `None` if its rails are not re-routed.
-    pub(super) healer: Option<Box<Healer<Q>>>,
+    pub(super) healer: Option<Box<Healer<RailId, Q, RAIL_IDS>>>,
+    /// Whether this end offers new queue pairs; the other end answers.
+    pub(super) offers: bool,
     /// What happened to its rails.
     pub(super) log: RailLog,
     /// Whether it was told why it ended.
     pub(super) is_end_told: bool,
     /// Why it gave up, if it did.
     pub(super) given_up: Option<GivenUp>,
+}
+
+/// The limit whose end made an endpoint give up.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GivenUp {
+    /// The peer did not report what arrived on a rail.
+    NoFence { rail: RailId, waited: Duration, unfenced: RailSet },
+    /// Requests wait for rails that did not return.
+    NotHealed { out_of_service: RailSet, waited: Duration, unfenced: RailSet },
 }
 
 /// Names of devices, for people.

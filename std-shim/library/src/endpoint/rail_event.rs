@@ -1,7 +1,8 @@
 //! Events of rails, with device names.
 
 use super::health::{NamedRailError, system_error};
-use super::rail_log::{LoggedEvent, Noticed};
+use super::rail_log::LoggedEvent;
+use crate::heal::Detected;
 use polyrail_core::hardware::Refusal;
 use polyrail_core::virtual_qp::{FailedBecause, RailEvent, RailEventKind};
 use std::fmt;
@@ -23,7 +24,7 @@ pub struct NamedRailEvent {
     /// Name of the device of the rail's queue pair.
     pub device: String,
     /// What the endpoint detected about a rail that it [took out of service](super::Healing).
-    pub noticed: Option<Noticed>,
+    pub detected: Option<Detected>,
     /// Time at which the endpoint detected the event.
     pub at: Instant,
     /// How long the rail had been out of service then; zero when it failed.
@@ -32,12 +33,12 @@ pub struct NamedRailEvent {
 
 impl NamedRailEvent {
     pub(super) fn new(logged: LoggedEvent, device: String) -> Self {
-        let LoggedEvent { event, noticed, at, out_for } = logged;
-        Self { event, device, noticed, at, out_for }
+        let LoggedEvent { event, detected, at, out_for } = logged;
+        Self { event, device, detected, at, out_for }
     }
 }
 
-impl fmt::Display for Noticed {
+impl fmt::Display for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PortDown => f.write_str("failed: its port is down"),
@@ -65,8 +66,8 @@ impl fmt::Display for NamedRailEvent {
             }
             RailEventKind::Failed { why, refused } => {
                 write!(f, "{rail} (device {device}) ")?;
-                match self.noticed {
-                    Some(noticed) => write!(f, "{noticed}")?,
+                match self.detected {
+                    Some(detected) => write!(f, "{detected}")?,
                     None => f.write_str(cause(why))?,
                 }
                 // One that is gone needs no draining.

@@ -1,31 +1,16 @@
 //! The events of an endpoint's rails, with times.
 
 use super::place::{RAIL_IDS, rail_index};
+use crate::heal::Detected;
 use polyrail_core::virtual_qp::{RailEvent, RailEventKind, RailId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-
-/// What an endpoint with automatic repair detected about a rail before any of its requests failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Noticed {
-    /// Its port is down.
-    PortDown,
-    /// Its device failed or was removed.
-    DeviceGone,
-    /// It made no progress for this long, while others did, or were idle.
-    Silent(Duration),
-    /// Its own device works again, so it is moved back from another device.
-    Home,
-    /// The peer has no queue pair to connect to its new one.
-    NoOtherEnd,
-}
 
 /// An event, and what the engine does not know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoggedEvent {
     pub(super) event: RailEvent,
-    pub(super) noticed: Option<Noticed>,
+    pub(super) detected: Option<Detected>,
     pub(super) at: Instant,
     pub(super) out_for: Duration,
 }
@@ -36,7 +21,7 @@ pub(super) struct History {
     /// Since when it is out of service.
     out_since: Option<Instant>,
     /// Why its owner gave it up last.
-    noticed: Option<Noticed>,
+    detected: Option<Detected>,
     /// Times that it failed.
     pub(super) failures: u64,
     /// Physical requests that it had in flight then, and that were posted again.
@@ -47,8 +32,8 @@ pub(super) struct History {
 #[derive(Debug)]
 pub(super) struct RailLog {
     histories: [History; RAIL_IDS],
-    /// What nobody has read yet. Bounded, so that an owner who never reads costs nothing: the oldest are
-    /// dropped.
+    /// What nobody has read yet. Bounded, so that an owner who never reads costs nothing: the
+    /// oldest are dropped.
     unread: VecDeque<LoggedEvent>,
 }
 
@@ -62,9 +47,9 @@ impl RailLog {
     }
 
     /// Why the rail is about to be given up.
-    pub(super) fn notice(&mut self, rail: RailId, noticed: Noticed) {
+    pub(super) fn note_detected(&mut self, rail: RailId, detected: Detected) {
         if let Some(history) = self.history_mut(rail) {
-            history.noticed = Some(noticed);
+            history.detected = Some(detected);
         }
     }
 
@@ -78,14 +63,14 @@ impl RailLog {
 
     /// Keeps an event until it is read.
     pub(super) fn add(&mut self, event: RailEvent, at: Instant) -> LoggedEvent {
-        let mut logged = LoggedEvent { event, noticed: None, at, out_for: Duration::ZERO };
+        let mut logged = LoggedEvent { event, detected: None, at, out_for: Duration::ZERO };
         if let Some(history) = self.history_mut(event.rail) {
             let since = *history.out_since.get_or_insert(at);
             logged.out_for = at.saturating_duration_since(since);
             match event.kind {
                 RailEventKind::Failed { .. } => {
                     history.failures += 1;
-                    logged.noticed = history.noticed.take();
+                    logged.detected = history.detected.take();
                 }
                 RailEventKind::Fenced { again, .. } => history.posted_again += u64::from(again),
                 RailEventKind::Returned => history.out_since = None,
@@ -139,19 +124,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noticed_is_told_once_and_old_events_make_room() {
+    fn what_was_detected_is_reported_once_and_old_events_make_room() {
         let mut log = RailLog::new();
         let now = Instant::now();
-        log.notice(RailId::Notify, Noticed::PortDown);
+        log.note_detected(RailId::Notify, Detected::PortDown);
         for _ in 0..100 {
             log.add(event(RailId::Notify, FAILED), now);
             log.add(event(RailId::Data(0), RailEventKind::Returned), now);
         }
         let unread: Vec<LoggedEvent> = std::iter::from_fn(|| log.take()).collect();
         assert_eq!(unread.len(), RailLog::MOST_UNREAD);
-        assert!(unread.iter().all(|logged| logged.noticed.is_none()));
-        log.notice(RailId::Notify, Noticed::PortDown);
+        assert!(unread.iter().all(|logged| logged.detected.is_none()));
+        log.note_detected(RailId::Notify, Detected::PortDown);
         log.add(event(RailId::Notify, FAILED), now);
-        assert_eq!(log.take().and_then(|logged| logged.noticed), Some(Noticed::PortDown));
+        assert_eq!(log.take().and_then(|logged| logged.detected), Some(Detected::PortDown));
     }
 }

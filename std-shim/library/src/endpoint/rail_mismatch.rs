@@ -1,8 +1,8 @@
 //! Queue pairs that cannot be the two ends of one rail.
 
-use super::address::RailAddress;
 use super::qp::EndpointQp;
 use crate::backend::{Connect, Gid};
+use crate::queue_pair::RailAddress;
 use polyrail_core::virtual_qp::RailId;
 
 /// The queue pairs of the two ends cannot be connected as one rail.

@@ -2,15 +2,15 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::healing::{HEAL_EVERY, Owner};
 use super::make::{Common, EndpointPlan, Made, make};
 use super::members::Members;
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
+use super::repair::Owner;
 use super::single::Endpoint;
 use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
 use crate::backend::{Connect, Domain, Notify};
-use crate::heal::Polls;
+use crate::heal::{HEAL_EVERY, Polls};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_software_nic as nic;

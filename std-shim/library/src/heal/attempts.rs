@@ -20,16 +20,16 @@ impl Attempts {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// One failed.
+    /// Notes that an attempt failed.
     pub(crate) fn failed(&mut self, now: Instant, healing: &Healing) {
         let doubled = self.interval.saturating_mul(2).max(healing.first_interval);
         self.interval = doubled.min(healing.longest_interval).min(AGE);
         self.next = now.checked_add(self.interval);
     }
 
-    /// There is reason to hope: the next one is due now, and if it fails, others soon. A port that is up may not
+    /// Makes the next attempt due now, and if it fails, others soon. A port that is up may not
     /// have its address or its routes yet.
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn retry_now(&mut self) {
         *self = Self::default();
     }
 }
@@ -54,7 +54,7 @@ mod tests {
         }
         assert_eq!(waited, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000, 5000]);
         attempts.failed(now, &healing);
-        attempts.hurry();
+        attempts.retry_now();
         assert!(attempts.is_due(now));
         attempts.failed(now, &healing);
         assert!(

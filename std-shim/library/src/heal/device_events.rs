@@ -21,11 +21,12 @@ impl DeviceEvents {
         Self { cursors, next: None }
     }
 
-    /// Returns what happened since the last call, with the place of the device, if it is time to ask.
+    /// Returns what happened since the last call, with the place of the device, if it is time to
+    /// ask.
     ///
-    /// A port that went down and came up again before anyone looked is not reported as down if it `is_up` now: its
-    /// queue pairs carry on what is in flight. A port is asked only then, because the answer may have to wait until
-    /// the process that takes the port down is done.
+    /// A port that went down and came up again before anyone looked is not reported as down if it
+    /// `is_up` now: its queue pairs carry on what is in flight. A port is asked only then, because
+    /// the answer may have to wait until the process that takes the port down is done.
     pub(crate) fn read(
         &mut self,
         now: Instant,

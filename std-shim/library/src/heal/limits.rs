@@ -1,18 +1,21 @@
-//! How long requests wait: for rails that are out of service, and for the peer to report what arrived.
+//! How long requests wait: for rails that are out of service, and for the peer to report what
+//! arrived.
 
 use super::options::Healing;
 use std::time::{Duration, Instant};
 
-/// Repair steps that there are at least while a limit passes. An owner who was away has not waited: messages of the
-/// peer that came meanwhile are not read yet. So only this part of a limit counts between two steps.
+/// Repair steps that there are at least while a limit passes. An owner who was away has not waited:
+/// messages of the peer that came meanwhile are not read yet. So only this part of a limit counts
+/// between two steps.
 const STEPS: u32 = 8;
 
 /// What one repair step finds.
 pub(crate) struct Waiting<const PLACES: usize> {
-    /// Requests wait for rails that are out of service, or that came back and completed nothing since.
+    /// Requests wait for rails that are out of service, or that came back and completed nothing
+    /// since.
     pub(crate) is_waiting: bool,
-    /// Requests are in flight in a rail that is in service, so they wait for the peer, which may be as late as it
-    /// likes.
+    /// Requests are in flight in a rail that is in service, so they wait for the peer, which may be
+    /// as late as it likes.
     pub(crate) is_in_flight: bool,
     /// Requests completed so far.
     pub(crate) completed: u64,
@@ -89,6 +92,35 @@ impl<const PLACES: usize> Limits<PLACES> {
         if let Some((since, _)) = &mut self.since {
             *since += beyond(options.rail_timeout);
         }
+    }
+}
+
+/// Detects rails that fail and come back without having carried anything: the peer answers, so each
+/// rail gets a new queue pair, but what is sent is lost on all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// Since when nothing but losses was found, and how many requests had completed then.
+    since: Option<(Instant, u64)>,
+}
+
+impl Losses {
+    /// Notes that requests in flight on a rail that failed were lost, after `completed` requests in
+    /// all. Returns whether nothing else was found for the limit.
+    pub(crate) fn lost(&mut self, now: Instant, completed: u64, limit: Option<Duration>) -> bool {
+        match self.since {
+            Some((since, before)) if before == completed => {
+                limit.is_some_and(|limit| now.saturating_duration_since(since) >= limit)
+            }
+            _ => {
+                self.since = Some((now, completed));
+                false
+            }
+        }
+    }
+
+    /// Notes that some of these requests had arrived.
+    pub(crate) fn arrived(&mut self) {
+        self.since = None;
     }
 }
 

@@ -1,19 +1,59 @@
-//! What endpoints and messages share to repair queue pairs that fail.
+//! The repair of rails that fail, for endpoints that carry requests and for those that carry
+//! messages.
 //!
-//! `options` has the time limits that users choose. `polls` decides which polls run a repair step. A step reads what
-//! happened to devices (`device_events`), looks for queue pairs that complete nothing (`silence`), and tries to make
-//! new queue pairs at growing intervals (`attempts`). `limits` ends what waits for too long.
+//! [`Healing`] has the time limits that users choose. [`HealingLink`] carries [`HealingMessage`]s
+//! between the two ends.
+//!
+//! # How it works
+//!
+//! A *rail* is one queue pair and its replacements. Both kinds of endpoints implement `Repaired`
+//! (`repaired`), and a repair `step` is the same for both, with its parts in `detect` and
+//! `replace`. `polls` decides which polls run a step. A step reads the events of devices
+//! (`device_events`), checks for rails that complete nothing (`silence`), and attempts to create
+//! new queue pairs at growing intervals (`attempts`). `limits` fails what waits for too long.
+//! `healer` is the state between two steps, and `rail_repair` the part of it for one rail. `link`
+//! carries the messages (`message`).
+//!
+//! ```text
+//!  the end that offers                               the end that answers
+//!    rail is Down: create a queue pair
+//!    ── Offer (rail, generation, number, address) ──►  rail is Down: create the other end, connect it,
+//!                                                      put it in the rail's place
+//!    connect, put in the rail's place  ◄── Answer ───
+//!    ── Ready (engine) ─────────────────────────────►  in service
+//!    in service  ◄──────────────────── Ready (engine) ─
+//! ```
+//!
+//! Either end refuses if it cannot go on, and the offer is repeated. If a port of the end that
+//! answers comes up, it sends Wanted, and the other end offers at once.
 
 mod attempts;
+mod detect;
 mod device_events;
+mod healer;
 mod limits;
+mod link;
+mod message;
 mod options;
 mod polls;
+mod rail_repair;
+mod repaired;
+mod replace;
 mod silence;
+mod step;
 
-pub(crate) use attempts::Attempts;
-pub(crate) use device_events::DeviceEvents;
-pub(crate) use limits::{Limits, Passed, Waiting};
+pub use link::{HealingLink, NotHandled};
+pub use message::{
+    HealingMessage, HealingMessageError, MAX_HEALING_BYTES, RailName, ReplacementAddress,
+};
 pub use options::Healing;
-pub(crate) use polls::Polls;
+pub use repaired::Detected;
+
+pub(crate) use healer::Healer;
+pub(crate) use limits::{Losses, Passed, Waiting};
+pub(crate) use message::{bytes, hex, sealed};
+pub(crate) use polls::{HEAL_EVERY, Polls};
+pub(crate) use rail_repair::Carried;
+pub(crate) use repaired::Repaired;
 pub(crate) use silence::{Look, SilenceWatch};
+pub(crate) use step::RepairStep;

@@ -4,42 +4,46 @@ use std::time::Duration;
 
 /// Time limits of the repair of rails that are re-routed, for endpoints
 /// ([`EndpointBuilder::healing`](crate::endpoint::EndpointBuilder::healing)) and for messages
-/// ([`P2pBuilder::healing`](crate::p2p::P2pBuilder::healing)): when a rail counts as broken, when a new queue pair is
-/// tried for, and when requests or messages have waited for too long.
+/// ([`P2pBuilder::healing`](crate::p2p::P2pBuilder::healing)): when a rail counts as broken, when a
+/// new queue pair is tried for, and when requests or messages have waited for too long.
 ///
-/// All durations are lower limits, because the clock is read in polls. If polls stop for a while, at most an eighth of
-/// [`rail_timeout`](Self::rail_timeout) and [`fence_timeout`](Self::fence_timeout) counts of that time. `None` means
-/// forever.
+/// All durations are lower limits, because the clock is read in polls. If polls stop for a while,
+/// at most an eighth of [`rail_timeout`](Self::rail_timeout) and
+/// [`fence_timeout`](Self::fence_timeout) counts of that time. `None` means forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Healing {
-    /// Interval between a failed attempt to create a new queue pair and the next attempt: 10 ms. It doubles with every
-    /// further failure, and when a rail fails within `longest_interval` after its return. When a port comes up, the next
-    /// attempt is immediate.
+    /// Interval between a failed attempt to create a new queue pair and the next attempt: 10 ms. It
+    /// doubles with every further failure, and when a rail fails within `longest_interval` after
+    /// its return. When a port comes up, the next attempt is immediate.
     pub first_interval: Duration,
     /// The longest interval: 5 s. Attempts never stop.
     pub longest_interval: Duration,
-    /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own device: 100 ms. Then their
-    /// new queue pair may be made on the device of another rail. At once, if they came back to their own device and
-    /// carried nothing of what was posted, because some devices connect and then carry nothing. Messages wait for no
-    /// particular rail, so their queue pairs stay on their own devices.
+    /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own
+    /// device: 100 ms. Then their new queue pair may be made on the device of another rail. At
+    /// once, if they came back to their own device and carried nothing of what was posted, because
+    /// some devices connect and then carry nothing. Messages wait for no particular rail, so their
+    /// queue pairs stay on their own devices.
     pub fallback_after: Duration,
-    /// How long such a rail stays there once the port of its own device is up again: 1 s. Then it is moved back, by way
-    /// of another failure. `None`: only when it fails next.
+    /// How long such a rail stays there once the port of its own device is up again: 1 s. Then it
+    /// is moved back, by way of another failure. `None`: only when it fails next.
     pub home_after: Option<Duration>,
-    /// How long a rail may complete nothing, with something in flight, while other rails complete requests or have none:
-    /// 10 s. Then it counts as broken, though neither its driver nor its device reports that. A SEND or a notification
-    /// whose peer posts its receive later than that costs its rail a useless failure, and nothing else. A message is
-    /// only sent to a buffer that the peer has offered, so for messages the other rails do not matter.
+    /// How long a rail may complete nothing, with something in flight, while other rails complete
+    /// requests or have none: 10 s. Then it counts as broken, though neither its driver nor its
+    /// device reports that. A SEND or a notification whose peer posts its receive later than that
+    /// costs its rail a useless failure, and nothing else. A message is only sent to a buffer that
+    /// the peer has offered, so for messages the other rails do not matter.
     pub stall_timeout: Option<Duration>,
-    /// How long requests may wait for rails that are out of service while no request completes: 60 s. Then the endpoint
-    /// fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While requests are in flight
-    /// on other rails, they wait for the peer, which may take as long as it likes. Messages fail with
-    /// [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service for that long, or if rails came back and
-    /// failed again without carrying any message.
+    /// How long requests may wait for rails that are out of service while no request completes: 60
+    /// s. Then the endpoint fails with
+    /// [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While requests are
+    /// in flight on other rails, they wait for the peer, which may take as long as it likes.
+    /// Messages fail with [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service
+    /// for that long, or if rails came back and failed again without carrying any message.
     pub rail_timeout: Option<Duration>,
-    /// How long the peer may take to report what arrived on a rail that failed, while requests or messages wait: 60 s.
-    /// Then the endpoint fails with [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence), and messages
-    /// with [`NotFenced`](crate::p2p::Failure::NotFenced).
+    /// How long the peer may take to report what arrived on a rail that failed, while requests or
+    /// messages wait: 60 s. Then the endpoint fails with
+    /// [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence), and messages with
+    /// [`NotFenced`](crate::p2p::Failure::NotFenced).
     pub fence_timeout: Option<Duration>,
 }
 

@@ -1,5 +1,9 @@
 //! Which polls run a repair step.
 
+/// Polls from one repair step to the next: reading the clock costs several times what is tolerable
+/// for each poll. A set adds its number of members, because each of them is checked.
+pub(crate) const HEAL_EVERY: usize = 8;
+
 /// Counts polls from one repair step to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {

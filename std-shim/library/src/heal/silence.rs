@@ -1,9 +1,11 @@
-//! Queue pairs that fall silent. Some drivers never complete a request whose peer is gone, so only a clock shows it.
+//! Queue pairs that fall silent. Some drivers never complete a request whose peer is gone, so only
+//! a clock shows it.
 
 use std::time::{Duration, Instant};
 
-/// Looks within one timeout. Two looks are compared, so a silent queue pair is found after the timeout and at most one
-/// eighth of it more. With fewer looks it would be much more; more looks only cost time.
+/// Looks within one timeout. Two looks are compared, so a silent queue pair is found after the
+/// timeout and at most one eighth of it more. With fewer looks it would be much more; more looks
+/// only cost time.
 const LOOKS: u32 = 8;
 
 /// What one look finds at one place.
@@ -11,7 +13,8 @@ const LOOKS: u32 = 8;
 pub(crate) struct Look {
     /// The oldest request is the same as at the look before.
     pub(crate) is_stalled: bool,
-    /// The peer is not merely late: other queue pairs of the same peer complete requests, or have none.
+    /// The peer is not merely late: other queue pairs of the same peer complete requests, or have
+    /// none.
     pub(crate) peer_is_alive: bool,
 }
 
@@ -37,7 +40,8 @@ impl<const PLACES: usize> SilenceWatch<PLACES> {
         Self { next: None, seen: [Seen { unmoved: 0, peer_was_alive: false }; PLACES] }
     }
 
-    /// Returns how long there may be between two looks; with longer pauses a silent queue pair is found later.
+    /// Returns how long there may be between two looks; with longer pauses a silent queue pair is
+    /// found later.
     pub(crate) fn interval(timeout: Duration) -> Duration {
         timeout / LOOKS
     }
@@ -46,7 +50,8 @@ impl<const PLACES: usize> SilenceWatch<PLACES> {
     pub(crate) fn is_due(&mut self, now: Instant, timeout: Duration) -> bool {
         let is_due = self.next.is_none_or(|next| now >= next);
         if is_due {
-            // An eighth of the longest duration does not overflow the clock of any platform that we know.
+            // An eighth of the longest duration does not overflow the clock of any platform that we
+            // know.
             self.next = now.checked_add(Self::interval(timeout)).or(self.next);
         }
         is_due

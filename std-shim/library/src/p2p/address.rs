@@ -1,7 +1,7 @@
 //! The data that a peer needs to connect to a message endpoint.
 
-use crate::endpoint::{RailAddress, rail_address};
 use crate::json;
+use crate::queue_pair::{RailAddress, rail_address};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::MAX_RAILS;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -5,7 +5,7 @@ use super::error::P2pConnectError;
 use super::member::P2pMember;
 use super::message::End;
 use crate::backend::Domain;
-use crate::endpoint::{RailAddress, join};
+use crate::queue_pair::{RailAddress, join};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
@@ -39,7 +39,7 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// The two endpoints do not match (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
-        let qp = self.tracing.qp;
+        let qp = self.log.qp;
         let connected = trace::connect(qp, self.places.len(), || self.connect_all(peer));
         connected.inspect_err(|error| trace::not_connected(qp, error))
     }

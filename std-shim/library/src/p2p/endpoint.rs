@@ -3,7 +3,7 @@
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
 use super::member::{P2pMember, Targets};
-use super::message::P2pMessage;
+use super::message::HealingMessage;
 use super::shared::Shared;
 use super::sizes::{EngineSender, P2P_ROUTES};
 use crate::backend::Domain;
@@ -74,7 +74,7 @@ impl<D: Domain> P2pEndpoint<D> {
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
         let Self { member, shared } = self;
         let polled = shared.poll(&mut Targets(member), budget);
-        if shared.is_time_to_heal() {
+        if shared.is_time_to_heal(0) {
             self.heal();
         }
         polled
@@ -86,8 +86,8 @@ impl<D: Domain> P2pEndpoint<D> {
     ///
     /// A correct peer never sends the message: that end has failed. Or this endpoint does not
     /// re-route, or only supports the [other direction](ControlError::OneWay): nothing changed.
-    pub fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
-        self.member.hear(&mut self.shared, message)
+    pub fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError> {
+        self.member.handle(&mut self.shared, message)
     }
 
     /// Detects failures and creates new queue pairs immediately, instead of in one of the next

@@ -2,17 +2,18 @@
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
-use super::healer::Healer;
 use super::member::P2pMember;
-use super::message::End;
+use super::message::{End, QueuePairId};
 use super::pools::{ACCOUNT, Pools};
 use super::queue_pair::Shape;
-use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
-use super::tracing::Tracing;
+use super::rail_log::RailLog;
+use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
 use super::words::PageWords;
 use crate::backend::Domain;
-use crate::endpoint::{MOST_GRANTED, Place, RailAddress, join, most_requests, random_psn, refused};
+use crate::endpoint::{MOST_GRANTED, most_requests, refused};
+use crate::heal::Healer;
 use crate::memory::{Pages, RegionKeys};
+use crate::queue_pair::{Place, RailAddress, join, random_psn};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
@@ -56,14 +57,14 @@ impl<D: Domain> Make<'_, D> {
             psn,
             options: self.builder.options,
             names: self.domains.iter().map(name).collect(),
-            tracing: Tracing::new(qp),
+            log: RailLog::new(qp, self.builder.healing.rail_timeout),
             healer: self.healer(),
             regions,
         })
     }
 
-    // The two ends have 130 KB each, and in debug builds some copies of that are on the stack until they are in
-    // their boxes: not those of both at a time.
+    // The two ends have 130 KB each, and in debug builds some copies of that are on the stack until
+    // they are in their boxes: not those of both at a time.
     #[inline(never)]
     fn sender(
         &self,
@@ -87,17 +88,18 @@ impl<D: Domain> Make<'_, D> {
         let records = self.region(EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS, regions)?;
         let receiving = self.receiving(cqs, pools)?;
         let flushing = self.flushing(cqs, psn)?;
-        // Last, so that no driver's fault loses them. What the engine refuses now, it refuses of every member alike.
+        // Last, so that no driver's fault loses them. What the engine refuses now, it refuses of
+        // every member alike.
         let accounts = pools.open()?;
         let config = self.receiver_config(number);
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);
         Ok(Box::new(made?))
     }
 
-    fn healer(&self) -> Option<Box<Healer<D>>> {
-        let healer =
-            || Healer::new(self.domains, self.places.len(), self.shape(), self.builder.healing);
-        self.builder.reroutes.then(|| Box::new(healer()))
+    fn healer(&self) -> Option<Box<Healer<QueuePairId, D::Qp, RAILS>>> {
+        let cursors = || self.domains.iter().map(Domain::event_cursor).collect();
+        let healer = || Box::new(Healer::new(self.builder.healing, cursors()));
+        self.builder.reroutes.then(healer)
     }
 
     fn sender_config(&self, number: u16) -> SenderConfig {
@@ -173,8 +175,8 @@ impl<D: Domain> Make<'_, D> {
             keys.push(DeviceKeys { device, lkey, rkey });
             regions.push(region);
         }
-        // SAFETY: the regions keep the pages, and the endpoint drops its queue pairs before the regions; nobody
-        // else has these pages.
+        // SAFETY: the regions keep the pages, and the endpoint drops its queue pairs before the
+        // regions; nobody else has these pages.
         Ok(unsafe { Region::new(PageWords(pages), keys) }?)
     }
 
@@ -198,16 +200,12 @@ impl<D: Domain> Make<'_, D> {
         srq: Option<&D::Srq>,
     ) -> Result<D::Qp, P2pBuildError> {
         let domain = &self.domains[place.device];
-        let made = self.shape().make((domain, &place.port), cqs, srq);
+        let made = Shape::of(self.builder).make((domain, &place.port), cqs, srq);
         Ok(made.map_err(|source| refused(domain, source))?)
     }
 
-    fn shape(&self) -> Shape {
-        let P2pBuilder { max_inline_data, options, .. } = *self.builder;
-        Shape { max_inline_data, options }
-    }
-
-    /// A queue pair on each device that is connected to itself, if received messages can be flushed.
+    /// A queue pair on each device that is connected to itself, if received messages can be
+    /// flushed.
     fn flushing(&self, cqs: &[D::Cq], psn: u32) -> Result<Vec<D::Qp>, P2pBuildError> {
         let devices = if self.builder.flushes { self.domains.len() } else { 0 };
         let make = |device: usize| {

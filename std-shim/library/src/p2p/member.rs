@@ -1,17 +1,17 @@
 //! Both directions of a pair: the operations of users, whoever owns the completion queues.
 
-use super::healer::Healer;
-use super::message::End;
-use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
-use super::tracing::Tracing;
+use super::message::{End, QueuePairId};
+use super::rail_log::RailLog;
+use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
 use crate::backend::{ConnectOptions, Domain};
-use crate::endpoint::Place;
+use crate::heal::Healer;
+use crate::queue_pair::Place;
 use polyrail_core::p2p::{
     CallError, ConnectionEnd, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
-use polyrail_core::virtual_qp::{RailCounters, RailEvent, RailState};
+use polyrail_core::virtual_qp::{RailCounters, RailState};
 use polyrail_software_nic as nic;
 
 /// Messages with one peer in both directions, or [only](super::P2pBuilder::only) one: then
@@ -30,9 +30,10 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) names: Vec<(DeviceId, String)>,
-    pub(super) tracing: Tracing,
+    /// What happened to its queue pairs.
+    pub(super) log: RailLog,
     /// If rails are re-routed.
-    pub(super) healer: Option<Box<Healer<D>>>,
+    pub(super) healer: Option<Box<Healer<QueuePairId, D::Qp, RAILS>>>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
     pub(super) regions: Vec<D::Region>,
 }
@@ -48,7 +49,7 @@ impl<D: Domain> P2pMember<D> {
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
         let receiver = self.receiver.as_mut();
         let called = receiver.map_or(Err(CallError::OneWay), |receiver| receiver.irecv(buffers));
-        self.tell_if_failed(End::Receiver, &called);
+        self.report_if_failed(End::Receiver, &called);
         called
     }
 
@@ -70,7 +71,7 @@ impl<D: Domain> P2pMember<D> {
         let sender = self.sender.as_mut();
         let called =
             sender.map_or(Err(CallError::OneWay), |sender| sender.isend(buffer, tag, keys));
-        self.tell_if_failed(End::Sender, &called);
+        self.report_if_failed(End::Sender, &called);
         called
     }
 
@@ -91,7 +92,7 @@ impl<D: Domain> P2pMember<D> {
         let sender = self.sender.as_mut();
         let called =
             sender.map_or(Err(CallError::OneWay), |sender| sender.isend_inline(buffer, tag, keys));
-        self.tell_if_failed(End::Sender, &called);
+        self.report_if_failed(End::Sender, &called);
         called
     }
 
@@ -105,7 +106,7 @@ impl<D: Domain> P2pMember<D> {
     pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
         let sender = self.sender.as_mut();
         let called = sender.map_or(Err(CallError::OneWay), |sender| sender.test(handle));
-        self.tell_if_failed(End::Sender, &called);
+        self.report_if_failed(End::Sender, &called);
         called
     }
 
@@ -119,7 +120,7 @@ impl<D: Domain> P2pMember<D> {
     pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let receiver = self.receiver.as_mut();
         let called = receiver.map_or(Err(CallError::OneWay), |receiver| receiver.test(handle));
-        self.tell_if_failed(End::Receiver, &called);
+        self.report_if_failed(End::Receiver, &called);
         called
     }
 
@@ -140,13 +141,6 @@ impl<D: Domain> P2pMember<D> {
     /// A device failed before the flush was complete.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         self.receiver.as_ref().ok_or(CallError::OneWay)?.test_flush(handle)
-    }
-
-    /// Returns the oldest unread event of a queue pair, with its end and its index there. At most
-    /// 256 are kept; the oldest are dropped. There are none unless rails are re-routed.
-    pub fn take_rail_event(&mut self) -> Option<(End, usize, RailEvent)> {
-        self.log_events();
-        self.healer.as_mut()?.events.pop_front()
     }
 
     /// Returns the numbers of sent and received messages that are incomplete, or whose completion

@@ -1,18 +1,13 @@
-//! Messages between two endpoints that re-route rails.
+//! The names and control messages by which two message endpoints repair their queue pairs.
 
-use super::address::QueuePairAddress;
-use crate::json;
+use crate::heal::{RailName, bytes, hex, sealed};
 use polyrail_core::p2p::Control;
-use serde::de::{self, Deserialize, Deserializer};
-use serde::{Serialize, Serializer};
-use std::fmt::{self, Write};
-
-/// Length limit in bytes of text that is parsed as a [`P2pMessage`]. Valid messages have about 250.
-pub const MAX_P2P_MESSAGE_BYTES: usize = 1024;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// An end of a pair. An endpoint has both, or [only](super::P2pBuilder::only) one; a sending end is
 /// connected with the receiving end of the other endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum End {
     /// The sending end.
@@ -21,134 +16,87 @@ pub enum End {
     Receiver,
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl End {
+    const fn name(self) -> &'static str {
+        match self {
             Self::Sender => "sender",
             Self::Receiver => "receiver",
-        })
+        }
+    }
+
+    /// The end of the peer that this end is connected with.
+    pub(super) const fn of_peer(self) -> Self {
+        match self {
+            Self::Sender => Self::Receiver,
+            Self::Receiver => Self::Sender,
+        }
+    }
+
+    /// Splits text that begins with the name of an end and a space.
+    fn split(text: &str) -> Option<(Self, &str)> {
+        let (name, rest) = text.split_once(' ')?;
+        let end = [Self::Sender, Self::Receiver].into_iter().find(|end| end.name() == name)?;
+        Some((end, rest))
     }
 }
 
-/// A message between two endpoints that [re-route rails](super::P2pBuilder::rail_failure), as plain
-/// data:
-///
-/// ```json
-/// {"control":{"from":"sender","bytes":"50520102010000000000002a00000000"}}
-/// {"offer":{"place":1,"generation":1,"with":{"qpNum":291,"address":{...}}}}
-/// {"answer":{"to":291,"place":1,"generation":1,"with":{"qpNum":17,"address":{...}}}}
-/// {"refused":{"from":"receiver","place":1,"generation":1}}
-/// {"wanted":{"place":1}}
-/// ```
-///
-/// Parsing is strict, so both ends must use the same messages: every change of the messages also
-/// changes the [version](crate::link::VERSION) of the handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum P2pMessage {
-    /// A control message of the engine.
-    #[serde(rename_all = "camelCase")]
-    Control {
-        /// The end that sends it.
-        from: End,
-        /// The message, in hexadecimal.
-        #[serde(rename = "bytes", serialize_with = "hex", deserialize_with = "from_hex")]
-        control: Control,
-    },
-    /// A new queue pair of a sender, for a place whose queue pair is Down. The receiver is to
-    /// create the other end.
-    #[serde(rename_all = "camelCase")]
-    Offer {
-        /// Index of the place.
-        place: u8,
-        /// Generation of the queue pair in that place.
-        generation: u16,
-        /// The queue pair.
-        with: QueuePairAddress,
-    },
-    /// A receiver's queue pair that matches an offered one, and is in its place.
-    #[serde(rename_all = "camelCase")]
-    Answer {
-        /// Number of the offered queue pair.
-        to: u32,
-        /// Index of the place.
-        place: u8,
-        /// Generation of the queue pair in that place.
-        generation: u16,
-        /// The queue pair.
-        with: QueuePairAddress,
-    },
-    /// This endpoint has no queue pair that matches the peer's, and will not create one, so the
-    /// peer's has no other end.
-    #[serde(rename_all = "camelCase")]
-    Refused {
-        /// The end that refuses.
-        from: End,
-        /// Index of the place.
-        place: u8,
-        /// Generation of the queue pair in that place.
-        generation: u16,
-    },
-    /// A port of the receiver is up again, so the sender should offer a queue pair now, instead of
-    /// after its interval.
-    #[serde(rename_all = "camelCase")]
-    Wanted {
-        /// Index of the place.
-        place: u8,
-    },
-}
-
-/// Text that is not a message of an endpoint that re-routes rails.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of an endpoint that re-routes rails: {reason}")]
-pub struct P2pMessageError {
-    /// The parser's message, with the position; printable and of limited length.
-    reason: String,
-}
-
-impl P2pMessage {
-    /// Parses a message, strictly.
-    ///
-    /// # Errors
-    ///
-    /// The text is not a message.
-    pub fn from_json(text: &[u8]) -> Result<Self, P2pMessageError> {
-        json::read(text, MAX_P2P_MESSAGE_BYTES).map_err(|reason| P2pMessageError { reason })
-    }
-
-    /// Writes the message as JSON.
-    pub fn to_json(&self) -> String {
-        // Numbers and strings: nothing here can fail.
-        serde_json::to_string(self).unwrap_or_default()
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
-fn hex<S: Serializer>(control: &Control, serializer: S) -> Result<S::Ok, S::Error> {
-    let digits = control.encode().iter().fold(String::new(), |mut text, byte| {
-        // Into a string: nothing here can fail.
-        _ = write!(text, "{byte:02x}");
-        text
-    });
-    serializer.serialize_str(&digits)
+/// A queue pair of a message endpoint, and its replacements. In a [repair
+/// message](super::HealingMessage) it is a queue pair of the endpoint that sends the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueuePairId {
+    /// The end that it belongs to.
+    pub end: End,
+    /// Its index there.
+    pub index: u8,
 }
 
-fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Control, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let wrong = || {
-        let expected = &"32 hexadecimal digits, in lower case";
-        de::Error::invalid_value(de::Unexpected::Str(&text), expected)
-    };
-    let mut bytes = [0; Control::BYTES];
-    if text.len() != 2 * bytes.len()
-        || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    {
-        return Err(wrong());
+/// A control message of one end of a message endpoint, for the end of the peer that it is connected
+/// with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EndControl {
+    /// The end that sends it.
+    pub from: End,
+    /// The message.
+    pub control: Control,
+}
+
+/// A [repair message](crate::heal::HealingMessage) of a message endpoint.
+pub type HealingMessage = crate::heal::HealingMessage<QueuePairId>;
+
+impl sealed::Sealed for QueuePairId {}
+
+impl RailName for QueuePairId {
+    type Control = EndControl;
+
+    /// An endpoint that is dropped while it is connected reports nothing: its owner fails it first.
+    const FAILED: Option<EndControl> = None;
+
+    fn to_text(self) -> String {
+        format!("{} {}", self.end, self.index)
     }
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+
+    fn from_text(text: &str) -> Option<Self> {
+        let (end, index) = End::split(text)?;
+        let index: u8 = index.parse().ok()?;
+        Some(Self { end, index }).filter(|rail| rail.to_text() == text)
     }
-    Control::decode(&bytes).map_err(de::Error::custom)
+
+    fn control_to_text(EndControl { from, control }: &EndControl) -> String {
+        format!("{from} {}", hex(&control.encode()))
+    }
+
+    fn control_from_text(text: &str) -> Result<EndControl, String> {
+        let (from, digits) = End::split(text).ok_or("an end and a control message")?;
+        let bytes = bytes(digits).ok_or("32 hexadecimal digits behind the end")?;
+        let control = Control::decode(&bytes).map_err(|error| error.to_string())?;
+        Ok(EndControl { from, control })
+    }
 }
 
 #[cfg(test)]
@@ -156,20 +104,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_about_a_place_is_read_and_written_as_documented() {
-        let refused = P2pMessage::Refused { from: End::Receiver, place: 1, generation: 1 };
-        let wanted = P2pMessage::Wanted { place: 1 };
+    fn what_is_about_a_queue_pair_is_read_and_written_as_documented() {
+        let rail = QueuePairId { end: End::Receiver, index: 1 };
+        let control = r#"{"control":"sender 50520102010000000000002a00000000"}"#;
         for (message, text) in [
-            (refused, r#"{"refused":{"from":"receiver","place":1,"generation":1}}"#),
-            (wanted, r#"{"wanted":{"place":1}}"#),
+            (
+                HealingMessage::Refused { rail, generation: 1 },
+                r#"{"refused":{"rail":"receiver 1","generation":1}}"#,
+            ),
+            (HealingMessage::Wanted { rail }, r#"{"wanted":{"rail":"receiver 1"}}"#),
+            (HealingMessage::from_json(control.as_bytes()).unwrap(), control),
         ] {
             assert_eq!(message.to_json(), text);
-            assert_eq!(P2pMessage::from_json(text.as_bytes()), Ok(message));
+            assert_eq!(HealingMessage::from_json(text.as_bytes()), Ok(message));
         }
-        for text in
-            [r#"{"wanted":{}}"#, r#"{"wanted":{"place":256}}"#, r#"{"wanted":{"place":1,"x":0}}"#]
-        {
-            assert!(P2pMessage::from_json(text.as_bytes()).is_err(), "{text}");
+        for text in [
+            r#"{"wanted":{}}"#,
+            r#"{"wanted":{"rail":"1"}}"#,
+            r#"{"wanted":{"rail":"sender"}}"#,
+            r#"{"wanted":{"rail":"sender 256"}}"#,
+            r#"{"wanted":{"rail":"sender 01"}}"#,
+            r#"{"wanted":{"rail":"sender +1"}}"#,
+            r#"{"wanted":{"rail":"sender 1","x":0}}"#,
+            r#"{"control":"50520102010000000000002a00000000"}"#,
+            r#"{"control":"sender 50520102010000000000002A00000000"}"#,
+            r#"{"control":"sender 505201020100000000"}"#,
+        ] {
+            assert!(HealingMessage::from_json(text.as_bytes()).is_err(), "{text}");
         }
     }
 }

@@ -79,51 +79,49 @@
 //!
 //! # Rails that fail
 //!
-//! With [`P2pBuilder::rail_failure`], chosen at both ends, no message is lost when a rail fails: other
-//! rails send again what the failed rail had not delivered, once it is certain that the failed rail
-//! transfers nothing more. Endpoints detect failures by completions, device events and timeouts,
-//! and create new queue pairs at growing intervals. The owners carry the messages between the
-//! endpoints ([`P2pMessage`]) over any channel that keeps their order: after every poll, from
-//! [`next_message`](P2pMember::next_message) of one end to [`hear`](P2pEndpoint::hear) of the
-//! other. [`take_rail_event`](P2pMember::take_rail_event) returns the events.
+//! With [`P2pBuilder::rail_failure`], chosen at both ends, no message is lost when a rail fails:
+//! other rails send again what the failed rail had not delivered, once it is certain that the
+//! failed rail transfers nothing more. Endpoints detect failures by completions, device events and
+//! timeouts, and create new queue pairs at growing intervals. The owners carry the messages between
+//! the endpoints ([`HealingMessage`]) over any channel that keeps their order: after every poll,
+//! from [`next_message`](P2pMember::next_message) of one end to [`handle`](P2pEndpoint::handle) of
+//! the other. [`take_rail_event`](P2pMember::take_rail_event) returns the events.
 //!
 //! # Files
 //!
 //! `sizes` and `words` are parameters of the engine's types. `builder` has the options; `make`
 //! builds members from them, with queue pairs from `queue_pair`, and the resources that they share
 //! (`shared`, with its `pools`). `address` is the data for the peer, and `connect` connects two
-//! endpoints. `member` has the operations of an `endpoint` or a `set`. `healing` handles failed
-//! rails, with the messages in `message` and the state in `healer`; `new_queue_pairs` replaces
-//! queue pairs, and `patience` detects queue pairs that return but transfer nothing. `tracing` and `tell` emit events.
+//! endpoints. `member` has the operations of an `endpoint` or a `set`. `repair` is what
+//! [`heal`](crate::heal) needs to repair rails, with names for its messages in `message`. `report`
+//! keeps events (`rail_log`) and emits them.
 
 mod address;
 mod builder;
 mod connect;
 mod endpoint;
 mod error;
-mod healer;
-mod healing;
 mod make;
 mod member;
 mod message;
-mod new_queue_pairs;
-mod patience;
 mod pools;
 mod queue_pair;
+mod rail_log;
+mod repair;
+mod report;
 mod set;
 mod shared;
 mod sizes;
-mod tell;
-mod tracing;
 mod words;
 
+pub use crate::heal::{Healing, HealingMessageError, MAX_HEALING_BYTES};
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
 pub use builder::P2pBuilder;
 pub use connect::connect_endpoints;
 pub use endpoint::P2pEndpoint;
 pub use error::{P2pBuildError, P2pConnectError};
 pub use member::P2pMember;
-pub use message::{End, MAX_P2P_MESSAGE_BYTES, P2pMessage, P2pMessageError};
+pub use message::{End, EndControl, HealingMessage, QueuePairId};
 pub use polyrail_core::p2p::{
     CallError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, PoolError, ProtocolError,
     Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,

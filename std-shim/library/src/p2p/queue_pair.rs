@@ -1,5 +1,6 @@
 //! Making a queue pair of either end.
 
+use super::builder::P2pBuilder;
 use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, Port, QpCap};
 use crate::endpoint::most_requests;
 use polyrail_core::hardware::CompletionQueue;
@@ -13,8 +14,13 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// A queue pair in INIT on this port of a device, whose receives come from `srq`; without one, it has as good
-    /// as none.
+    pub(super) const fn of(builder: &P2pBuilder) -> Self {
+        let P2pBuilder { max_inline_data, options, .. } = *builder;
+        Self { max_inline_data, options }
+    }
+
+    /// A queue pair in INIT on this port of a device, whose receives come from `srq`; without one,
+    /// it has as good as none.
     pub(super) fn make<D: Domain>(
         &self,
         (domain, port): (&D, &Port),
@@ -31,14 +37,13 @@ impl Shape {
         Ok(qp)
     }
 
-    /// The same on a port as that is now, followed by more `steps`. Its owner does not wait for it.
-    pub(super) fn make_aside<D: Domain, T: Send + 'static>(
+    /// Begins to [make](Self::make) a queue pair on this port as it is now.
+    pub(super) fn make_aside<D: Domain>(
         &self,
         (domain, port): (&D, u8),
         cqs: &[D::Cq],
         srq: Option<&D::Srq>,
-        steps: impl FnOnce(&D::Qp, Port) -> Result<T, DeviceError> + Send + 'static,
-    ) -> Connecting<(D::Qp, T)> {
+    ) -> Connecting<(D::Qp, Port)> {
         let cq = match cq_of(domain, cqs) {
             Ok(cq) => cq,
             Err(error) => return Connecting::done(Err(error)),
@@ -46,7 +51,7 @@ impl Shape {
         let options = self.options;
         domain.make_aside((cq, srq), self.cap(domain), port, move |qp, port| {
             qp.init(&port, &options)?;
-            steps(qp, port)
+            Ok(port)
         })
     }
 

@@ -4,7 +4,7 @@ use super::builder::P2pBuilder;
 use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
 use super::member::P2pMember;
-use super::message::P2pMessage;
+use super::message::HealingMessage;
 use super::shared::Shared;
 use super::sizes::P2P_ROUTES;
 use crate::backend::Domain;
@@ -273,7 +273,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     #[inline]
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
         let polled = self.shared.poll(&mut self.members, budget);
-        if self.shared.is_time_to_heal() {
+        if self.shared.is_time_to_heal(self.members.0.len()) {
             self.heal();
         }
         polled
@@ -283,10 +283,10 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     ///
     /// # Errors
     ///
-    /// As [`P2pEndpoint::hear`](super::P2pEndpoint::hear).
-    pub fn hear(&mut self, number: usize, message: P2pMessage) -> Result<(), ControlError> {
+    /// As [`P2pEndpoint::handle`](super::P2pEndpoint::handle).
+    pub fn handle(&mut self, number: usize, message: HealingMessage) -> Result<(), ControlError> {
         let member = self.members.0.get_mut(number).and_then(Option::as_mut);
-        member.map_or(Ok(()), |member| member.hear(&mut self.shared, message))
+        member.map_or(Ok(()), |member| member.handle(&mut self.shared, message))
     }
 
     /// Detects failures of all members' rails and creates new queue pairs immediately, instead of

@@ -1,21 +1,21 @@
-//! What the members of one owner share: for each device a completion queue, and a shared receive queue with its pool.
+//! What the members of one owner share: for each device a completion queue, and a shared receive
+//! queue with its pool.
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
 use super::make::Make;
 use super::member::P2pMember;
 use super::pools::Pools;
-use super::sizes::QUEUE_PAIRS;
+use super::queue_pair::Shape;
+use super::sizes::{QUEUE_PAIRS, RAILS};
 use crate::backend::Domain;
-use crate::endpoint::{Channels, MAX_DEVICES, Place, WaitError, arm, places};
-use crate::heal::{Polls, SilenceWatch};
+use crate::endpoint::{Channels, MAX_DEVICES, WaitError, arm, places};
+use crate::heal::{HEAL_EVERY, Polls, SilenceWatch};
+use crate::queue_pair::Place;
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-
-/// Polls from one that looks at rails to the next, if they are re-routed.
-const HEAL_EVERY: usize = 32;
 
 /// What the members of one owner share.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Shared<D: Domain, const ROUTES: usize> {
     channels: Channels,
     builder: P2pBuilder,
     /// Those that get rails.
-    domains: Vec<D>,
+    pub(super) domains: Vec<D>,
     /// Where the queue pairs of one direction go: the first of each rail, then the second of each.
     places: Vec<Place>,
     polls: Polls,
@@ -85,9 +85,10 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         }
     }
 
-    /// Destroys a member of which no device accesses any buffer any more; these are the others. The receives that it
-    /// leaves are the next one's, unless a completion queue cannot be polled now: drivers forget the completions of a
-    /// queue pair that is destroyed, and so nobody would know which of these receives they took.
+    /// Destroys a member of which no device accesses any buffer any more; these are the others. The
+    /// receives that it leaves are the next one's, unless a completion queue cannot be polled now:
+    /// drivers forget the completions of a queue pair that is destroyed, and so nobody would know
+    /// which of these receives they took.
     pub(super) fn close<S: TargetSet + ?Sized>(&mut self, member: P2pMember<D>, members: &mut S) {
         self.cq.detach(member.sender_index());
         self.cq.detach(member.receiver_index());
@@ -128,7 +129,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     /// How often silence is to be looked for, if it has a limit.
     pub(super) fn stall_interval(&self) -> Option<Duration> {
         let timeout = self.builder.healing.stall_timeout.filter(|_| self.reroutes());
-        timeout.map(SilenceWatch::<{ 2 * QUEUE_PAIRS }>::interval)
+        timeout.map(SilenceWatch::<RAILS>::interval)
     }
 
     /// Whether rails are re-routed.
@@ -136,9 +137,14 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         self.builder.reroutes
     }
 
-    /// Whether this poll looks at rails.
+    /// Returns what queue pairs are made with.
+    pub(super) const fn shape(&self) -> Shape {
+        Shape::of(&self.builder)
+    }
+
+    /// Whether this poll, for so many members, runs a repair step.
     #[inline]
-    pub(super) fn is_time_to_heal(&mut self) -> bool {
-        self.builder.reroutes && self.polls.is_turn(HEAL_EVERY)
+    pub(super) const fn is_time_to_heal(&mut self, members: usize) -> bool {
+        self.builder.reroutes && self.polls.is_turn(HEAL_EVERY + members)
     }
 }

@@ -11,6 +11,9 @@ pub const SLOTS: usize = 64;
 /// Maximum queue pairs per direction: two for each of 8 rails, or more for fewer rails.
 pub const QUEUE_PAIRS: usize = 16;
 
+/// Queue pairs of both directions.
+pub(super) const RAILS: usize = 2 * QUEUE_PAIRS;
+
 /// Size of the routing table: three quarters hold the queue pairs of both directions and those for
 /// flushes.
 pub const P2P_ROUTES: usize = 64;

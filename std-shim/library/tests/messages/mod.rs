@@ -7,7 +7,7 @@ use crate::fixture::{Host, LONG};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
-    CallError, End, MAX_P2P_MESSAGE_BYTES, NotNow, P2pBuilder, P2pEndpoint, P2pMessage, Received,
+    CallError, End, HealingMessage, MAX_HEALING_BYTES, NotNow, P2pBuilder, P2pEndpoint, Received,
     RecvBuffer, RecvHandle, SendHandle, connect_endpoints,
 };
 use polyrail::verbs::DeviceKeys;
@@ -134,16 +134,16 @@ impl Pair {
 
     /// Carries the messages between the ends, as text.
     pub fn carry(&mut self) {
-        let through = |message: P2pMessage| {
+        let through = |message: HealingMessage| {
             let text = message.to_json();
-            assert!(text.len() < MAX_P2P_MESSAGE_BYTES / 2, "{text}");
-            P2pMessage::from_json(text.as_bytes()).unwrap()
+            assert!(text.len() < MAX_HEALING_BYTES / 2, "{text}");
+            HealingMessage::from_json(text.as_bytes()).unwrap()
         };
         while let Some(message) = self.near.endpoint.next_message() {
-            self.far.endpoint.hear(through(message)).unwrap();
+            self.far.endpoint.handle(through(message)).unwrap();
         }
         while let Some(message) = self.far.endpoint.next_message() {
-            self.near.endpoint.hear(through(message)).unwrap();
+            self.near.endpoint.handle(through(message)).unwrap();
         }
     }
 

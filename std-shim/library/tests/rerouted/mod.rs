@@ -451,7 +451,7 @@ pub fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, Replace
             while let Some(message) = links[at].next_message() {
                 match message {
                     HealingMessage::Offer(offered) => return (at, offered),
-                    message => links[1 - at].hear(message).unwrap(),
+                    message => links[1 - at].handle(message).unwrap(),
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::meet::{Link, Message, Met, Terms};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
 use polyrail::link::{HexBytes, LinkError};
-use polyrail::p2p::{P2pMessage, RecvHandle};
+use polyrail::p2p::{HealingMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -239,7 +239,7 @@ impl Connection {
         let name = &self.device.description.name;
         log::info(&format!("{:?} on {name}: the link is resumed", self.role));
         if self.terms.reroutes {
-            self.wire.link_restored();
+            self.wire.restored();
         }
         let watched = self.place.map_or(Ok(()), |place| self.watch(place));
         if let Err(error) = watched {
@@ -255,9 +255,9 @@ impl Connection {
     }
 
     fn take_message(&mut self, body: &[u8]) {
-        match P2pMessage::from_json(body) {
+        match HealingMessage::from_json(body) {
             Ok(message) => {
-                if let Err(error) = self.wire.hear(message) {
+                if let Err(error) = self.wire.handle(message) {
                     self.fail(Chain(&error).to_string());
                 }
             }

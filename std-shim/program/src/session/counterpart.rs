@@ -123,7 +123,7 @@ impl<'a> Counterpart<'a> {
         let Some(link) = &self.link else {
             return Err(SessionError::out_of_turn(&Message::Heal(message), DONE));
         };
-        link.hear(message).map_err(|error| SessionError::Protocol(error.to_string()))
+        link.handle(message).map_err(|error| SessionError::Protocol(error.to_string()))
     }
 
     /// Polls the control channel less often from now on, since its system calls add to measured

@@ -67,10 +67,10 @@ impl Ends {
         near.endpoint.poll(16).unwrap();
         far.endpoint.poll(16).unwrap();
         while let Some(message) = near.endpoint.next_message() {
-            far.endpoint.hear(message).unwrap();
+            far.endpoint.handle(message).unwrap();
         }
         while let Some(message) = far.endpoint.next_message() {
-            near.endpoint.hear(message).unwrap();
+            near.endpoint.handle(message).unwrap();
         }
     }
 

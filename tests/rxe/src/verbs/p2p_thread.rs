@@ -120,7 +120,7 @@ fn while_carried([near, far]: [&Side; 2], work: impl FnOnce()) {
             while !ends.load(Ordering::Relaxed) {
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     while let Some((member, message)) = from.next_message() {
-                        to.hear(member, message);
+                        to.handle(member, message);
                     }
                 }
                 thread::sleep(Duration::from_millis(1));

@@ -15,7 +15,7 @@ use polyrail::chain::Chain;
 use polyrail::hardware::QueuePair;
 use polyrail::link::{HexBytes, Reach};
 use polyrail::p2p::{
-    End, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember, P2pMessage,
+    End, HealingMessage, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember,
     P2pRemoveError,
 };
 use polyrail::virtual_qp::{self, RailCounters};
@@ -204,15 +204,15 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn control(&mut self, place: usize, text: &[u8]) -> Result<(), Refusal> {
-        let message = P2pMessage::from_json(text);
+        let message = HealingMessage::from_json(text);
         let message = message.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        let taken = self.set.hear(place, message);
+        let taken = self.set.handle(place, message);
         Ok(taken.map_err(|error| Failure::of(Code::Protocol, &error))?)
     }
 
     fn control_lost(&mut self, place: usize) {
         if let Some(member) = self.set.get_mut(place) {
-            member.link_restored();
+            member.restored();
         }
     }
 

@@ -168,7 +168,7 @@ impl<D: Domain> Connections for RequestsOn<D> {
     fn take_message(&mut self, place: usize, message: &Message) -> Result<(), Refusal> {
         let link = self.set.get(place).and_then(EndpointQp::healing_link);
         let (Message::Heal(message), Some(link)) = (message, link) else { return Ok(()) };
-        link.hear(*message).map_err(|_| Refusal::NotNow)
+        link.handle(*message).map_err(|_| Refusal::NotNow)
     }
 
     fn next_control(&mut self, place: usize) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Messages between the thread and its owner.
 
 use super::port::P2pPort;
-use crate::p2p::{End, P2pMessage};
+use crate::p2p::{End, HealingMessage};
 use crate::progress::shared::{RecentEvents, Shared, lock};
 use crate::sync::Mutex;
 use polyrail_core::hardware::CqError;
@@ -28,14 +28,14 @@ pub(super) struct P2pMailbox {
 #[derive(Debug, Default)]
 struct Queues {
     instructions: VecDeque<(usize, Instruction)>,
-    to_peers: VecDeque<(usize, P2pMessage)>,
+    to_peers: VecDeque<(usize, HealingMessage)>,
 }
 
 /// A command of the owner for a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instruction {
     /// Handle a message of the peer.
-    Message(P2pMessage),
+    Message(HealingMessage),
     /// Repeat messages: the link that carried them broke, and there is a new one.
     LinkRestored,
     /// Fail the member.
@@ -95,7 +95,7 @@ impl P2pMailbox {
     }
 
     /// Takes the oldest message for a peer.
-    pub(super) fn next_message(&self) -> Option<(usize, P2pMessage)> {
+    pub(super) fn next_message(&self) -> Option<(usize, HealingMessage)> {
         lock(&self.queues).to_peers.pop_front()
     }
 }
@@ -117,7 +117,7 @@ impl P2pMailbox {
     }
 
     /// Collects a member's messages for its peer, as long as there is room for them.
-    pub(super) fn carry(&self, member: usize, mut next: impl FnMut() -> Option<P2pMessage>) {
+    pub(super) fn carry(&self, member: usize, mut next: impl FnMut() -> Option<HealingMessage>) {
         let mut queues = lock(&self.queues);
         let is_restored = |(of, instruction): &(usize, Instruction)| {
             *of == member && matches!(instruction, Instruction::LinkRestored)

@@ -63,9 +63,9 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
             match instruction {
                 // A message that no correct peer sends fails an end of the member, and its requests
                 // show that.
-                Instruction::Message(message) => _ = self.set.hear(number, message),
+                Instruction::Message(message) => _ = self.set.handle(number, message),
                 Instruction::LinkRestored => {
-                    member.into_iter().for_each(P2pMember::link_restored);
+                    member.into_iter().for_each(P2pMember::restored);
                 }
                 Instruction::Fail => member.into_iter().for_each(P2pMember::fail),
             }

@@ -5,7 +5,7 @@ use super::mailbox::{Instruction, MemberEvent, P2pMailbox, P2pShared};
 use super::members::Members;
 use super::port::{self, P2pPort};
 use crate::backend::Domain;
-use crate::p2p::{P2pEndpointSet, P2pMessage};
+use crate::p2p::{HealingMessage, P2pEndpointSet};
 use crate::progress::outcome::ThreadPanicked;
 use crate::progress::run::Worker;
 use polyrail_software_nic as nic;
@@ -128,19 +128,19 @@ impl P2pLink {
     }
 
     /// Takes the oldest message, with the number of the member whose peer has to
-    /// [handle](Self::hear) it.
-    pub fn next_message(&self) -> Option<(usize, P2pMessage)> {
+    /// [handle](Self::handle) it.
+    pub fn next_message(&self) -> Option<(usize, HealingMessage)> {
         self.shared.mailbox.next_message()
     }
 
     /// Handles a message of a member's peer. If a correct peer does not send it, an end of the
     /// member fails, and its requests show that.
-    pub fn hear(&self, member: usize, message: P2pMessage) {
+    pub fn handle(&self, member: usize, message: HealingMessage) {
         self.instruct(member, Instruction::Message(message));
     }
 
     /// Reports that the link which carried a member's messages broke, and that both ends have a new
-    /// one; see [`P2pMember::link_restored`](crate::p2p::P2pMember::link_restored).
+    /// one; see [`P2pMember::restored`](crate::p2p::P2pMember::restored).
     pub fn restored(&self, member: usize) {
         self.instruct(member, Instruction::LinkRestored);
     }

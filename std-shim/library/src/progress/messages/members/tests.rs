@@ -6,7 +6,8 @@ use crate::endpoint::Healing;
 use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
 use crate::p2p::{
-    End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_endpoints,
+    End, HealingMessage, P2P_ROUTES, P2pBuilder, P2pEndpoint, QueuePairId, RecvBuffer,
+    connect_endpoints,
 };
 use crate::progress::SubmitError;
 use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
@@ -243,7 +244,8 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
 #[test]
 fn what_was_to_be_told_over_a_link_that_broke_is_not_told() {
     let mailbox = P2pMailbox::new([true; 2]);
-    let message = |generation| P2pMessage::Refused { from: End::Sender, place: 0, generation };
+    let rail = QueuePairId { end: End::Sender, index: 0 };
+    let message = |generation| HealingMessage::Refused { rail, generation };
     let carry = |member, generation| {
         let mut messages = Some(message(generation)).into_iter();
         mailbox.carry(member, || messages.next());

@@ -1,32 +1,37 @@
 //! The channel of repair messages between two endpoints.
 
-use super::message::HealingMessage;
+use super::message::{HealingMessage, RailName};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-type Messages = VecDeque<HealingMessage>;
+type Messages<R> = VecDeque<HealingMessage<R>>;
 
 /// Messages in one direction.
-#[derive(Debug, Default)]
-struct Mailbox {
+#[derive(Debug)]
+struct Mailbox<R: RailName> {
     /// Read by every poll, so it must not cost a lock.
     has_mail: AtomicBool,
-    messages: Mutex<Messages>,
+    messages: Mutex<Messages<R>>,
 }
 
-impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, Messages> {
+impl<R: RailName> Mailbox<R> {
+    fn new() -> Arc<Self> {
+        let messages = Mutex::new(VecDeque::new());
+        Arc::new(Self { has_mail: AtomicBool::new(false), messages })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Messages<R>> {
         // Between two calls of its methods a queue of plain data is whole, whoever panicked.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, message: HealingMessage, most: usize) -> bool {
+    fn push(&self, message: HealingMessage<R>, most: usize) -> bool {
         self.add(&mut self.lock(), message, most)
     }
 
-    /// Whether there was room, or it waits there already and need not be said twice.
-    fn add(&self, messages: &mut Messages, message: HealingMessage, most: usize) -> bool {
+    /// Returns whether there was room, or the message waits already: a wish need not be sent twice.
+    fn add(&self, messages: &mut Messages<R>, message: HealingMessage<R>, most: usize) -> bool {
         let is_wish = matches!(message, HealingMessage::Wanted { .. });
         if is_wish && messages.contains(&message) {
             return true;
@@ -43,11 +48,11 @@ impl Mailbox {
         self.has_mail.load(Ordering::Acquire)
     }
 
-    fn pop(&self) -> Option<HealingMessage> {
+    fn pop(&self) -> Option<HealingMessage<R>> {
         self.has_mail().then(|| self.take(&mut self.lock()))?
     }
 
-    fn take(&self, messages: &mut Messages) -> Option<HealingMessage> {
+    fn take(&self, messages: &mut Messages<R>) -> Option<HealingMessage<R>> {
         let message = messages.pop_front();
         self.has_mail.store(!messages.is_empty(), Ordering::Release);
         message
@@ -57,34 +62,34 @@ impl Mailbox {
         self.empty(&mut self.lock());
     }
 
-    fn empty(&self, messages: &mut Messages) {
+    fn empty(&self, messages: &mut Messages<R>) {
         messages.clear();
         self.has_mail.store(false, Ordering::Release);
     }
 }
 
-/// Most messages that an endpoint leaves for its owner to carry. What there is to tell besides stays
-/// where it is, and may be replaced by something newer before it is told.
+/// Maximum messages of the engine that wait for the owner. Newer messages stay in the engine, where
+/// a message that reports a newer state replaces an older one.
 const MOST_UNCARRIED: usize = 16;
 
-/// Most messages that wait for its owner when it hears the peer's, of which each may have to be answered: more
-/// than all that two correct ends ever have to tell each other at once.
+/// Maximum messages that wait for the owner while messages of the peer are handled, each of which
+/// may need an answer: more than two correct ends ever send at once.
 const MOST_UNANSWERED: usize = 64;
 
-/// Most messages of the peer's that wait for a poll. A correct peer has a few of each rail.
-const MOST_UNHEARD: usize = 256;
+/// Maximum messages of the peer that wait for a poll. A correct peer sends a few for each rail.
+const MOST_UNHANDLED: usize = 256;
 
 /// The endpoint was not polled for long, or the peer sends too many messages; the message was not
 /// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{MOST_UNHEARD} messages already wait for the endpoint: poll it, then try again")]
-pub struct NotHeard(pub HealingMessage);
+#[error("{MOST_UNHANDLED} messages already wait for the endpoint: poll it, then try again")]
+pub struct NotHandled<R: RailName>(pub HealingMessage<R>);
 
-/// The repair messages of an endpoint that [repairs its rails](crate::endpoint::Healing) automatically. The
+/// The repair messages of an endpoint that [repairs its rails](super::Healing) automatically. The
 /// owner carries them to the peer and back, over any channel that keeps their order. Clones are
 /// handles of the same endpoint, and any thread may use them.
 ///
-/// Nothing has to be carried between endpoints of one process that
+/// Nothing has to be carried between endpoints for requests of one process that
 /// [`connect_endpoints`](crate::endpoint::connect_endpoints) connected.
 ///
 /// ```
@@ -122,37 +127,43 @@ pub struct NotHeard(pub HealingMessage);
 ///     }
 ///     // Between two hosts, as text over a connection.
 ///     while let Some(message) = near_link.next_message() {
-///         far_link.hear(message)?;
+///         far_link.handle(message)?;
 ///     }
 ///     while let Some(message) = far_link.next_message() {
-///         near_link.hear(message)?;
+///         near_link.handle(message)?;
 ///     }
 /// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
-pub struct HealingLink(Arc<Ways>);
+#[derive(Debug)]
+pub struct HealingLink<R: RailName>(Arc<Directions<R>>);
+
+impl<R: RailName> Clone for HealingLink<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 #[derive(Debug)]
-struct Ways {
-    to_peer: Arc<Mailbox>,
-    from_peer: Arc<Mailbox>,
-    /// The owner has said that messages were lost.
+struct Directions<R: RailName> {
+    to_peer: Arc<Mailbox<R>>,
+    from_peer: Arc<Mailbox<R>>,
+    /// The owner has reported that messages were lost.
     broke: AtomicBool,
 }
 
-impl HealingLink {
-    pub(in crate::endpoint) fn new() -> Self {
-        let [to_peer, from_peer] = [(); 2].map(|()| Arc::default());
-        Self(Arc::new(Ways { to_peer, from_peer, broke: AtomicBool::new(false) }))
+impl<R: RailName> HealingLink<R> {
+    pub(crate) fn new() -> Self {
+        let [to_peer, from_peer] = [(); 2].map(|()| Mailbox::new());
+        Self(Arc::new(Directions { to_peer, from_peer, broke: AtomicBool::new(false) }))
     }
 
-    /// Two links of which each hears what the other one says.
-    pub(in crate::endpoint) fn pair() -> (Self, Self) {
+    /// Returns two links, each of which receives what is sent on the other.
+    pub(crate) fn pair() -> (Self, Self) {
         let one = Self::new();
-        let Ways { to_peer, from_peer, .. } = &*one.0;
-        let other = Ways {
+        let Directions { to_peer, from_peer, .. } = &*one.0;
+        let other = Directions {
             to_peer: Arc::clone(from_peer),
             from_peer: Arc::clone(to_peer),
             broke: AtomicBool::new(false),
@@ -161,7 +172,7 @@ impl HealingLink {
     }
 
     /// Returns the next message for the peer, if there is one.
-    pub fn next_message(&self) -> Option<HealingMessage> {
+    pub fn next_message(&self) -> Option<HealingMessage<R>> {
         self.0.to_peer.pop()
     }
 
@@ -170,18 +181,19 @@ impl HealingLink {
     /// # Errors
     ///
     /// Too many messages are not handled yet. This one was not taken: try again after a poll.
-    pub fn hear(&self, message: HealingMessage) -> Result<(), NotHeard> {
-        let taken = self.0.from_peer.push(message, MOST_UNHEARD);
-        taken.then_some(()).ok_or(NotHeard(message))
+    pub fn handle(&self, message: HealingMessage<R>) -> Result<(), NotHandled<R>> {
+        let taken = self.0.from_peer.push(message, MOST_UNHANDLED);
+        taken.then_some(()).ok_or(NotHandled(message))
     }
 
     /// Call this when the channel of the messages was replaced: all state that may have been lost
     /// is sent again. The owners of **both** ends call it, each before it carries anything over the
     /// new channel.
     pub fn restored(&self) {
-        let Ways { to_peer, from_peer, broke } = &*self.0;
+        let Directions { to_peer, from_peer, broke } = &*self.0;
         from_peer.clear();
-        // With the lock held: what the endpoint says is lost here, or it is refused until it knows.
+        // With the lock held: what the endpoint sent before is removed here, and what it sends
+        // until it has noticed is dropped.
         let mut messages = to_peer.lock();
         broke.store(true, Ordering::Release);
         to_peer.empty(&mut messages);
@@ -189,10 +201,11 @@ impl HealingLink {
 }
 
 /// The endpoint's methods.
-impl HealingLink {
-    /// The next message of the peer's; none that came by a new way before the endpoint knows of it.
-    pub(super) fn heard(&self) -> Option<HealingMessage> {
-        let Ways { from_peer, .. } = &*self.0;
+impl<R: RailName> HealingLink<R> {
+    /// Returns the next message of the peer; `None` before the endpoint has noticed that the
+    /// channel is a new one.
+    pub(super) fn received(&self) -> Option<HealingMessage<R>> {
+        let Directions { from_peer, .. } = &*self.0;
         if !from_peer.has_mail() {
             return None;
         }
@@ -203,7 +216,7 @@ impl HealingLink {
         from_peer.take(&mut messages)
     }
 
-    /// Whether there is something that the endpoint does not know yet.
+    /// Whether a message waits for the endpoint, or it has not noticed yet that messages were lost.
     pub(super) fn has_news(&self) -> bool {
         self.0.from_peer.has_mail() || self.is_broken()
     }
@@ -212,10 +225,11 @@ impl HealingLink {
         self.0.broke.load(Ordering::Acquire)
     }
 
-    /// Tells the peer. What an endpoint says besides what its engine tells is bounded by what it heard. It is
-    /// lost if messages were, and the endpoint does not know that yet.
-    pub(super) fn say(&self, message: HealingMessage) {
-        let Ways { to_peer, .. } = &*self.0;
+    /// Sends a message to the peer, whether or not there is [room](Self::has_room): apart from
+    /// control messages, an endpoint sends a limited number for each message that it handled. The
+    /// message is dropped if messages were lost and the endpoint has not noticed yet.
+    pub(crate) fn send(&self, message: HealingMessage<R>) {
+        let Directions { to_peer, .. } = &*self.0;
         let mut messages = to_peer.lock();
         if !self.is_broken() {
             to_peer.add(&mut messages, message, usize::MAX);
@@ -223,7 +237,7 @@ impl HealingLink {
     }
 
     /// Whether there is room for one message more.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.0.to_peer.lock().len() < MOST_UNCARRIED
     }
 
@@ -243,23 +257,25 @@ mod tests {
     use super::*;
     use polyrail_core::virtual_qp::RailId;
 
-    const MESSAGE: HealingMessage = HealingMessage::Refused { rail: RailId::Notify, generation: 1 };
+    const MESSAGE: HealingMessage<RailId> =
+        HealingMessage::Refused { rail: RailId::Notify, generation: 1 };
 
-    /// The endpoint may be in the middle of a poll when its owner says that the link is another one.
+    /// The endpoint may be in the middle of a poll when its owner reports that the channel was
+    /// replaced.
     #[test]
     fn nothing_goes_over_a_new_link_before_the_endpoint_knows_of_it() {
         let link = HealingLink::new();
-        link.say(MESSAGE);
-        link.hear(MESSAGE).unwrap();
+        link.send(MESSAGE);
+        link.handle(MESSAGE).unwrap();
         link.restored();
-        link.say(MESSAGE);
+        link.send(MESSAGE);
         assert_eq!(link.next_message(), None);
-        // The peer knows already.
-        link.hear(MESSAGE).unwrap();
-        assert_eq!(link.heard(), None);
+        // The peer has noticed already.
+        link.handle(MESSAGE).unwrap();
+        assert_eq!(link.received(), None);
         assert!(link.has_news() && link.take_broke());
-        assert_eq!(link.heard(), Some(MESSAGE));
-        link.say(MESSAGE);
+        assert_eq!(link.received(), Some(MESSAGE));
+        link.send(MESSAGE);
         assert_eq!(link.next_message(), Some(MESSAGE));
     }
 }

@@ -1,0 +1,264 @@
+//! How the rails of a virtual queue pair are repaired: what [repair](crate::heal) needs from it.
+
+use super::devices::Devices;
+use super::place::{RAIL_IDS, rail_ids, rail_index};
+use super::qp::{EndpointQp, GivenUp};
+use super::replace::{ReplaceError, can_move, put_in_place};
+use super::sizes::MAX_DEVICES;
+use crate::backend::{
+    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, EventCursor, Port,
+};
+use crate::heal::{Carried, Detected, Passed, RepairStep, Repaired, ReplacementAddress, Waiting};
+use crate::queue_pair::{Place, RailAddress};
+use crate::trace;
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{ControlError, ControlMessage, QpState, RailId, RailState};
+use std::error::Error;
+use std::time::Instant;
+
+/// The completion queues of the owner of a virtual queue pair, where it is attached as `index`, and
+/// the devices.
+pub(super) struct Owner<'o, Q, C, const ROUTES: usize> {
+    pub(super) cq: &'o mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+    pub(super) index: u16,
+    pub(super) devices: &'o Devices<Q, C>,
+}
+
+/// A virtual queue pair and its owner.
+struct Owned<'o, Q, C, const ROUTES: usize> {
+    qp: &'o mut EndpointQp<Q>,
+    owner: Owner<'o, Q, C, ROUTES>,
+}
+
+impl<Q: Connect> EndpointQp<Q> {
+    /// Runs a repair step, if its rails are re-routed.
+    pub(super) fn heal<C: CompletionQueue, const ROUTES: usize>(
+        &mut self,
+        owner: Owner<'_, Q, C, ROUTES>,
+        now: Instant,
+    ) {
+        if !self.connected {
+            // Events and messages until then are handled afterwards.
+            return;
+        }
+        let Some(mut healer) = self.healer.take() else { return };
+        RepairStep { end: Owned { qp: self, owner }, healer: &mut healer, now }.run();
+        self.healer = Some(healer);
+    }
+}
+
+impl<Q, C, const ROUTES: usize> Owned<'_, Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    fn rail_state(&self, rail: RailId) -> Option<RailState> {
+        self.qp.qp.rail_state(rail)
+    }
+
+    fn is_out(&self, rail: RailId) -> bool {
+        self.rail_state(rail).is_some_and(|state| state != RailState::InService)
+    }
+}
+
+impl<Q, C, const ROUTES: usize> Repaired<RAIL_IDS> for Owned<'_, Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    type Rail = RailId;
+    type Qp = Q;
+    type Error = ReplaceError;
+
+    /// A SEND and a notification wait until the peer posts a receive.
+    const PEER_MAY_BE_LATE: bool = true;
+
+    fn rails() -> impl Iterator<Item = RailId> {
+        rail_ids()
+    }
+
+    fn index(rail: RailId) -> Option<usize> {
+        rail_index(rail)
+    }
+
+    fn named_by_peer(rail: RailId) -> RailId {
+        rail
+    }
+
+    fn offers(&self, _: RailId) -> bool {
+        self.qp.offers
+    }
+
+    fn is_whole(&self) -> bool {
+        self.qp.state() == QpState::Ready
+    }
+
+    fn has_failed(&self) -> bool {
+        self.qp.state() == QpState::Error
+    }
+
+    fn state(&self, rail: RailId) -> Option<(RailState, u16)> {
+        self.rail_state(rail).zip(self.qp.qp.rail_generation(rail))
+    }
+
+    fn carried(&self, rail: RailId) -> Carried {
+        let counters = self.qp.qp.counters(rail).unwrap_or_default();
+        let completed = counters.completions.saturating_sub(counters.errors);
+        Carried { posted: counters.send_requests, completed }
+    }
+
+    fn place(&self, rail: RailId) -> Option<Place> {
+        self.qp.place_of(rail).copied()
+    }
+
+    fn home(&self, rail: RailId) -> Option<Place> {
+        self.qp.home_of(rail).copied()
+    }
+
+    fn can_move(&self, rail: RailId) -> bool {
+        can_move(rail)
+    }
+
+    fn is_needed(&self, rail: RailId) -> bool {
+        if self.is_out(rail) || !matches!(rail, RailId::Data(_)) {
+            return false;
+        }
+        let is_other = |other: &RailId| matches!(other, RailId::Data(_)) && *other != rail;
+        let others = || rail_ids().filter(is_other).filter_map(|other| self.rail_state(other));
+        let in_service = others().filter(|state| *state == RailState::InService).count();
+        let min_rails = usize::from(self.qp.qp.config().min_rails);
+        in_service < min_rails.max(others().count().min(1))
+    }
+
+    fn stalled(&mut self) -> [bool; RAIL_IDS] {
+        let stalled = self.qp.check_stalled();
+        let mut each = [false; RAIL_IDS];
+        rail_ids().zip(&mut each).for_each(|(rail, each)| *each = stalled.contains(rail));
+        each
+    }
+
+    fn waiting(&self, is_unproven: impl Fn(RailId) -> bool) -> Waiting<RAIL_IDS> {
+        let is_late = |rail| self.is_out(rail) || is_unproven(rail);
+        let mut unfenced = [false; RAIL_IDS];
+        for (rail, unfenced) in rail_ids().zip(&mut unfenced) {
+            let state = self.rail_state(rail);
+            *unfenced = matches!(state, Some(RailState::Draining | RailState::Fenced));
+        }
+        Waiting {
+            is_waiting: self.qp.qp.unreported_sends() > 0 && rail_ids().any(is_late),
+            is_in_flight: self.qp.qp.has_sends_in_flight(),
+            completed: rail_ids().map(|rail| self.carried(rail).completed).sum(),
+            unfenced,
+        }
+    }
+
+    fn next_control(&mut self) -> Option<ControlMessage> {
+        self.qp.qp.next_control()
+    }
+
+    fn control(&mut self, message: ControlMessage) -> Result<(), ControlError> {
+        self.qp.qp.control(message)
+    }
+
+    fn control_lost(&mut self) {
+        self.qp.qp.control_lost();
+    }
+
+    fn fail_rail(&mut self, rail: RailId, detected: Detected) {
+        if self.qp.fail_rail(rail) {
+            self.qp.log.note_detected(rail, detected);
+        }
+    }
+
+    fn device_gone(&mut self, device: usize) {
+        self.qp.lose_gone_rails();
+        for rail in rail_ids() {
+            if self.qp.place_of(rail).is_some_and(|place| place.device == device) {
+                self.fail_rail(rail, Detected::DeviceGone);
+            }
+        }
+    }
+
+    fn lose_gone_rails(&mut self) {
+        self.qp.lose_gone_rails();
+    }
+
+    fn give_up(&mut self, passed: Passed) {
+        let out_of_service = rail_ids().filter(|rail| self.is_out(*rail)).collect();
+        self.qp.fail();
+        // The rails through which the peer's memory may still be written.
+        let unfenced = self.qp.qp.unfenced();
+        self.qp.given_up = Some(match passed {
+            Passed::Fence { place, limit: waited } => {
+                let rail = rail_ids().nth(place).unwrap_or(RailId::Notify);
+                GivenUp::NoFence { rail, waited, unfenced }
+            }
+            Passed::Rails { limit: waited } => {
+                GivenUp::NotHealed { out_of_service, waited, unfenced }
+            }
+        });
+    }
+
+    fn log_rail_events(&mut self, now: Instant) {
+        self.qp.log_rail_events(now);
+    }
+
+    fn next_event(&self, device: usize, cursor: &mut EventCursor) -> Option<DeviceEvent> {
+        self.owner.devices.next_event(self.qp.devices[device], cursor)
+    }
+
+    fn port(&self, device: usize, number: u8) -> Result<Port, DeviceError> {
+        self.owner.devices.port(self.qp.devices[device], number)
+    }
+
+    fn options(&self) -> ConnectOptions {
+        self.qp.options
+    }
+
+    fn candidates(&self, rail: RailId) -> Vec<Place> {
+        self.qp.candidates(rail)
+    }
+
+    fn place_for(&self, peer: &ReplacementAddress<RailId>) -> Result<Place, ReplaceError> {
+        let ReplacementAddress { rail, generation, address, .. } = *peer;
+        let here = self.qp.next_generation(rail)?;
+        if here != generation {
+            return Err(ReplaceError::Generation { rail, here, peer: generation });
+        }
+        self.qp.candidate_on(rail, address.device.into())
+    }
+
+    fn make(&self, _: RailId, place: &Place) -> Connecting<(Q, Port)> {
+        let EndpointQp { devices, shape, options, .. } = &*self.qp;
+        let Owner { cq, devices: known, .. } = &self.owner;
+        known.make_aside(devices[place.device], cq.cqs(), *shape, place.port.number, *options)
+    }
+
+    fn check(
+        &self,
+        own: &ReplacementAddress<RailId>,
+        peer: &ReplacementAddress<RailId>,
+    ) -> Result<(), ReplaceError> {
+        self.qp.fits(own, peer)
+    }
+
+    fn replace(
+        &mut self,
+        own: &ReplacementAddress<RailId>,
+        place: Place,
+        queue_pair: Q,
+        _: &RailAddress,
+    ) -> Result<(), ReplaceError> {
+        let Owner { cq, index, .. } = &mut self.owner;
+        put_in_place((cq, *index), self.qp, (own.rail, own.generation), place, queue_pair)
+    }
+
+    fn device_error(&self, rail: RailId, place: &Place, source: DeviceError) -> ReplaceError {
+        ReplaceError::Device { rail, device: self.qp.device_at(place.device), source }
+    }
+
+    fn attempt_failed(&self, rail: RailId, error: &dyn Error) {
+        trace::no_new_queue_pair(self.qp.qp.virtual_qp_num(), rail, error);
+    }
+}

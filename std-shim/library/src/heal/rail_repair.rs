@@ -1,0 +1,372 @@
+//! What is remembered about a rail while it is repaired.
+
+use super::attempts::Attempts;
+use super::message::{RailName, ReplacementAddress};
+use super::options::Healing;
+use crate::backend::{Connect, Connecting, DeviceError, Port};
+use crate::queue_pair::{Place, RailAddress};
+use std::time::{Duration, Instant};
+
+/// How long an offer may stay unanswered. Then the link may have lost it, or the answer. Connecting
+/// the other end can take the peer seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a rail has carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Carried {
+    /// Requests posted to it.
+    pub(crate) posted: u64,
+    /// Requests that it has completed, those that failed aside.
+    pub(crate) completed: u64,
+}
+
+/// A return to service.
+#[derive(Clone, Copy, Debug)]
+struct Return {
+    at: Instant,
+    /// Since when it had been out of service.
+    since: Instant,
+    /// What it had carried until then.
+    before: Carried,
+}
+
+impl Return {
+    /// Whether something was posted since, and nothing completed.
+    const fn is_barren(&self, carried: Carried) -> bool {
+        carried.posted > self.before.posted && self.is_unproven(carried)
+    }
+
+    /// Whether nothing was completed since.
+    const fn is_unproven(&self, carried: Carried) -> bool {
+        carried.completed == self.before.completed
+    }
+}
+
+/// Offers that are turned down at most during one absence: within 2.5 s, as intervals grow, which
+/// is long after the end that offers may try other devices.
+const MOST_TURNED_DOWN: u32 = 8;
+
+/// The repair of one rail.
+#[derive(Debug)]
+pub(crate) struct RailRepair<R: RailName, Q> {
+    /// Since when it is out of service.
+    since: Option<Instant>,
+    /// What it had carried when it was last seen out of service.
+    before: Carried,
+    /// Its last return to service.
+    returned: Option<Return>,
+    /// Devices where it came back and carried nothing of what was posted, since it last carried
+    /// something: they accept connections and nothing else.
+    barren: Vec<usize>,
+    /// Offers that were refused because they were for one of these devices, since it went out of
+    /// service.
+    turned_down: u32,
+    pub(super) attempts: Attempts,
+    /// Places where the peer had no queue pair since the rail went out of service: the next offer
+    /// is for another place, if there is one.
+    pub(super) refusals: usize,
+    /// A new queue pair that may be on another device was attempted.
+    tried_to_move: bool,
+    /// The peer's latest offer, until it is answered.
+    pub(super) asked: Option<ReplacementAddress<R>>,
+    /// The new queue pair.
+    pub(super) next: Option<Next<R, Q>>,
+}
+
+/// A new queue pair for one generation of a rail.
+#[derive(Debug)]
+pub(super) struct Next<R: RailName, Q> {
+    pub(super) generation: u16,
+    pub(super) step: Step<R, Q>,
+}
+
+/// How far a new queue pair is:
+///
+/// ```text
+/// the end that offers    Making ── made, offered ──► Offered ── answered ──► Joining ── connected ──► in place
+/// the end that answers   Making ── made ───────────────────────────────────► Joining ── connected ──► in place, answered
+/// ```
+#[derive(Debug)]
+pub(super) enum Step<R: RailName, Q> {
+    /// It is being created, in INIT.
+    Making(Making<R, Q>),
+    /// It waits for the peer's queue pair.
+    Offered {
+        /// The queue pair.
+        own: NewQueuePair<Q>,
+        /// When it was offered.
+        since: Instant,
+    },
+    /// It is being connected.
+    Joining(Joining<R, Q>),
+}
+
+/// A queue pair that is being created.
+#[derive(Debug)]
+pub(super) struct Making<R: RailName, Q> {
+    pub(super) making: Connecting<(Q, Port)>,
+    pub(super) place: Place,
+    /// Where it is created if its place has no queue pair for it, the best place last.
+    pub(super) others: Vec<Place>,
+    /// The error of the first place, which is the best one.
+    pub(super) first: Option<(Place, DeviceError)>,
+    /// The peer's queue pair that it is the other end of. `None`: it will be offered.
+    pub(super) answers: Option<ReplacementAddress<R>>,
+}
+
+/// A queue pair that is being connected with the peer's.
+#[derive(Debug)]
+pub(super) struct Joining<R: RailName, Q> {
+    pub(super) connecting: Connecting<Q>,
+    pub(super) place: Place,
+    pub(super) own: ReplacementAddress<R>,
+    pub(super) peer: RailAddress,
+    /// Number of the peer's queue pair, if it is answered once this one is in its place.
+    pub(super) answers: Option<u32>,
+}
+
+/// A queue pair in INIT, which no peer can reach yet.
+#[derive(Debug)]
+pub(super) struct NewQueuePair<Q> {
+    pub(super) queue_pair: Q,
+    pub(super) place: Place,
+    pub(super) address: RailAddress,
+}
+
+impl<R: RailName, Q: Connect> Next<R, Q> {
+    /// Destroys it.
+    pub(super) fn abandon(self) {
+        if let Step::Offered { own, .. } = self.step {
+            own.queue_pair.retire();
+        }
+    }
+}
+
+impl<R: RailName, Q> Default for RailRepair<R, Q> {
+    fn default() -> Self {
+        Self {
+            since: None,
+            before: Carried::default(),
+            returned: None,
+            barren: Vec::new(),
+            turned_down: 0,
+            attempts: Attempts::default(),
+            refusals: 0,
+            tried_to_move: false,
+            asked: None,
+            next: None,
+        }
+    }
+}
+
+impl<R: RailName, Q> RailRepair<R, Q> {
+    /// Takes the queue pair that was offered under this number.
+    pub(super) fn take_offered(&mut self, generation: u16, qp_num: u32) -> Option<NewQueuePair<Q>>
+    where
+        Q: Connect,
+    {
+        let is_offered = |next: &mut Next<R, Q>| {
+            next.generation == generation
+                && matches!(&next.step, Step::Offered { own, .. } if own.queue_pair.qp_num() == qp_num)
+        };
+        match self.next.take_if(is_offered)?.step {
+            Step::Offered { own, .. } => Some(own),
+            Step::Making(_) | Step::Joining(_) => None,
+        }
+    }
+
+    /// Takes the new queue pair if its offer was not answered in time.
+    pub(super) fn take_late(&mut self, now: Instant) -> Option<Next<R, Q>> {
+        let is_late = |next: &mut Next<R, Q>| match next.step {
+            Step::Offered { since, .. } => now.saturating_duration_since(since) >= ANSWER_TIMEOUT,
+            Step::Making(_) | Step::Joining(_) => false,
+        };
+        self.next.take_if(is_late)
+    }
+
+    /// Whether the rail is back and has completed nothing since: requests that waited for it still
+    /// wait.
+    pub(super) fn is_unproven(&self, carried: Carried) -> bool {
+        self.returned.is_some_and(|returned| returned.is_unproven(carried))
+    }
+
+    /// Whether the device carried nothing when the rail was there last.
+    pub(super) fn is_barren(&self, device: usize) -> bool {
+        self.barren.contains(&device)
+    }
+
+    /// Notes that an attempt begins.
+    pub(super) fn begin_attempt(&mut self, now: Instant, healing: &Healing) {
+        self.tried_to_move = self.may_move(now, healing);
+    }
+
+    /// Notes that the rail is in service.
+    pub(super) fn note_in_service(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            self.returned = Some(Return { at: now, since, before: self.before });
+        }
+    }
+
+    /// Notes that the rail is out of service, and that its queue pair was on this device. Soon
+    /// after its return that counts as an attempt that failed. If it carried nothing since, it was
+    /// never back.
+    pub(super) fn note_out(
+        &mut self,
+        now: Instant,
+        healing: &Healing,
+        device: Option<usize>,
+        carried: Carried,
+    ) {
+        self.before = carried;
+        if self.since.is_some() {
+            return;
+        }
+        let returned = self.returned.take();
+        let is_barren = returned.is_some_and(|returned| returned.is_barren(carried));
+        let is_soon = |returned: &Return| {
+            now.saturating_duration_since(returned.at) < healing.longest_interval
+        };
+        if is_barren || returned.as_ref().is_some_and(is_soon) {
+            self.attempts.failed(now, healing);
+        } else {
+            self.attempts = Attempts::default();
+        }
+        if is_barren {
+            self.since = returned.map(|returned| returned.since);
+            self.barren.extend(device.filter(|device| !self.barren.contains(device)));
+        } else {
+            self.since = Some(now);
+            if !returned.is_some_and(|returned| returned.is_unproven(carried)) {
+                self.barren.clear();
+            }
+        }
+        self.refusals = 0;
+        self.turned_down = 0;
+        self.tried_to_move = false;
+    }
+
+    /// Whether an offer for this device is turned down, so that the peer may offer another one.
+    pub(super) fn turns_down(&mut self, device: usize) -> bool {
+        let turns_down = self.barren.contains(&device) && self.turned_down < MOST_TURNED_DOWN;
+        self.turned_down += u32::from(turns_down);
+        turns_down
+    }
+
+    /// Whether a new queue pair is to be tried for: when an interval has passed, and as soon as it
+    /// may be on another device, if it can be there.
+    pub(super) fn is_due(&self, now: Instant, healing: &Healing, can_move: bool) -> bool {
+        let moves = can_move && !self.tried_to_move && self.may_move(now, healing);
+        moves || self.attempts.is_due(now)
+    }
+
+    /// Whether the rail has waited for its own device for long enough.
+    pub(super) fn may_move(&self, now: Instant, healing: &Healing) -> bool {
+        let out_for = self.since.map(|since| now.saturating_duration_since(since));
+        out_for.is_some_and(|out_for| out_for >= healing.fallback_after)
+    }
+
+    /// The peer had no queue pair for the offered one.
+    pub(super) fn refused(&mut self, now: Instant, healing: &Healing) {
+        self.attempts.failed(now, healing);
+        // Until it may move, only its own device was asked for.
+        self.refusals = if self.may_move(now, healing) { self.refusals + 1 } else { 1 };
+    }
+
+    /// Makes the next attempt due now, also if the rail is about to fail.
+    pub(super) fn retry_now(&mut self) {
+        self.returned = None;
+        self.barren.clear();
+        self.attempts.retry_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::virtual_qp::RailId;
+
+    #[test]
+    fn a_rail_that_flaps_is_tried_more_and_more_seldom() {
+        let healing = Healing::default();
+        let mut repair = RailRepair::<RailId, ()>::default();
+        let mut now = Instant::now();
+        let mut fail_after = |served: Duration| {
+            repair.note_in_service(now);
+            now += served;
+            repair.note_out(now, &healing, Some(0), Carried::default());
+            let waits =
+                (0..).map(Duration::from_millis).find(|after| repair.attempts.is_due(now + *after));
+            now += Duration::from_secs(60);
+            waits.map(|waits| waits.as_millis())
+        };
+        let soon = Duration::from_millis(300);
+        let waits: Vec<_> = (0..4).map(|_| fail_after(soon)).collect();
+        assert_eq!(waits, [Some(0), Some(10), Some(20), Some(40)]);
+        assert_eq!(fail_after(healing.longest_interval), Some(0));
+        assert_eq!(fail_after(soon), Some(10));
+    }
+
+    /// However long its transport takes to tell.
+    #[test]
+    fn a_rail_that_carries_nothing_after_its_return_was_never_back() {
+        let healing = Healing::default();
+        let mut now = Instant::now();
+        let mut repair = RailRepair::<RailId, ()>::default();
+        let mut carried = Carried { posted: 10, completed: 10 };
+        repair.note_out(now, &healing, Some(3), carried);
+        for device in [3, 4, 3] {
+            assert_eq!(repair.since, Some(now));
+            repair.note_in_service(now + Duration::from_millis(1));
+            carried.posted += 1;
+            let later = now + Duration::from_secs(20);
+            repair.note_out(later, &healing, Some(device), carried);
+            assert!(!repair.attempts.is_due(later) && repair.may_move(later, &healing));
+        }
+        assert_eq!(repair.barren, [3, 4]);
+        assert!((0..MOST_TURNED_DOWN).all(|_| repair.turns_down(4)) && !repair.turns_down(4));
+        assert!(!repair.turns_down(5));
+        // Nothing was asked of it: that says nothing.
+        repair.note_in_service(now);
+        now += Duration::from_secs(20);
+        repair.note_out(now, &healing, Some(5), carried);
+        assert_eq!((repair.since, &*repair.barren), (Some(now), &[3, 4][..]));
+        // It carries something.
+        repair.note_in_service(now);
+        carried = Carried { posted: carried.posted + 2, completed: carried.completed + 1 };
+        repair.note_out(now, &healing, Some(5), carried);
+        assert!(repair.barren.is_empty() && !repair.turns_down(3));
+    }
+
+    /// A rail that is out of service since now, and has to wait long for its next attempt.
+    fn unlucky(now: Instant, healing: &Healing) -> RailRepair<RailId, ()> {
+        let mut repair = RailRepair::default();
+        repair.note_out(now, healing, Some(0), Carried::default());
+        (0..8).for_each(|_| repair.attempts.failed(now, healing));
+        repair
+    }
+
+    #[test]
+    fn what_may_move_is_tried_for_at_once_and_then_at_intervals() {
+        let healing = Healing::default();
+        let now = Instant::now();
+        let mut repair = unlucky(now, &healing);
+        let then = now + healing.fallback_after;
+        assert!(!repair.is_due(then - Duration::from_nanos(1), &healing, true));
+        assert!(repair.is_due(then, &healing, true));
+        assert!(!repair.is_due(then, &healing, false));
+        repair.tried_to_move = true;
+        assert!(!repair.is_due(then, &healing, true));
+    }
+
+    /// However often its own device was refused, the next one is the first that it moves to.
+    #[test]
+    fn of_refusals_before_it_may_move_one_counts() {
+        let healing = Healing::default();
+        let now = Instant::now();
+        let mut repair = unlucky(now, &healing);
+        (0..3).for_each(|_| repair.refused(now, &healing));
+        assert_eq!(repair.refusals, 1);
+        (0..3).for_each(|_| repair.refused(now + healing.fallback_after, &healing));
+        assert_eq!(repair.refusals, 4);
+    }
+}

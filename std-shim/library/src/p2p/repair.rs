@@ -1,0 +1,406 @@
+//! How the queue pairs of both directions are repaired: what [repair](crate::heal) needs from a
+//! message endpoint.
+
+use super::member::P2pMember;
+use super::message::{End, EndControl, HealingMessage, QueuePairId};
+use super::shared::Shared;
+use super::sizes::{QUEUE_PAIRS, RAILS};
+use crate::backend::{
+    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
+};
+use crate::heal::{Carried, Detected, Passed, RepairStep, Repaired, ReplacementAddress, Waiting};
+use crate::queue_pair::{Place, RailAddress};
+use polyrail_core::p2p::ConnectionEnd;
+use polyrail_core::virtual_qp::{ControlError, RailState, Rejected, ReplaceError};
+use std::error::Error;
+use std::time::Instant;
+
+/// A member and what it shares with others.
+struct Owned<'o, D: Domain, const ROUTES: usize> {
+    member: &'o mut P2pMember<D>,
+    shared: &'o mut Shared<D, ROUTES>,
+}
+
+/// A queue pair was not replaced.
+#[derive(Debug, thiserror::Error)]
+enum NoQueuePair {
+    /// A device cannot create or connect one.
+    #[error(transparent)]
+    Device(DeviceError),
+    /// The engine refuses it.
+    #[error(transparent)]
+    Engine(#[from] ReplaceError),
+    /// The peer offered a queue pair for another generation, or the old one is not Down here.
+    #[error(
+        "generation {offered} is offered, but the queue pair here is {state:?} in generation {generation}"
+    )]
+    Generation { offered: u16, state: RailState, generation: u16 },
+    /// The end has failed.
+    #[error("the end that it belongs to has failed")]
+    Failed,
+    /// The member lacks this end.
+    #[error("there is no such queue pair here")]
+    NoEnd,
+}
+
+/// What the owners of endpoints whose rails are re-routed do.
+impl<D: Domain> P2pMember<D> {
+    /// Returns the next message for the peer, if there is one. Carry all messages, in order, to
+    /// [`handle`](super::P2pEndpoint::handle) of the peer's endpoint. There are none unless rails
+    /// are re-routed.
+    pub fn next_message(&mut self) -> Option<HealingMessage> {
+        let healer = self.healer.take()?;
+        while healer.link().has_room()
+            && let Some(control) = self.next_control()
+        {
+            healer.link().send(HealingMessage::Control(control));
+        }
+        let next = healer.link().next_message();
+        self.healer = Some(healer);
+        next
+    }
+
+    /// Handles a message of the peer.
+    pub(super) fn handle<const ROUTES: usize>(
+        &mut self,
+        shared: &mut Shared<D, ROUTES>,
+        message: HealingMessage,
+    ) -> Result<(), ControlError> {
+        let handled = self.repair(shared, |mut step| step.handle_now(message));
+        handled.unwrap_or(Err(ControlError::NotRerouting))
+    }
+
+    /// Call this when the channel of the messages was replaced: all state that may have been lost
+    /// is sent again. The owners of **both** ends call it, each before it carries anything over the
+    /// new channel.
+    pub fn restored(&mut self) {
+        if let Some(healer) = &self.healer {
+            healer.link().restored();
+        }
+    }
+
+    /// Runs a repair step.
+    #[cold]
+    pub(super) fn heal<const ROUTES: usize>(&mut self, shared: &mut Shared<D, ROUTES>) {
+        self.repair(shared, |step| step.run());
+    }
+
+    fn repair<T, const ROUTES: usize>(
+        &mut self,
+        shared: &mut Shared<D, ROUTES>,
+        step: impl FnOnce(RepairStep<'_, Owned<'_, D, ROUTES>, RAILS>) -> T,
+    ) -> Option<T> {
+        let mut healer = self.healer.take()?;
+        let end = Owned { member: self, shared };
+        let done = step(RepairStep { end, healer: &mut healer, now: Instant::now() });
+        self.healer = Some(healer);
+        Some(done)
+    }
+
+    fn next_control(&mut self) -> Option<EndControl> {
+        let Self { sender, receiver, .. } = self;
+        let sent = sender.as_mut().and_then(|sender| sender.next_control());
+        if let Some(control) = sent {
+            return Some(EndControl { from: End::Sender, control });
+        }
+        let control = receiver.as_mut()?.next_control()?;
+        Some(EndControl { from: End::Receiver, control })
+    }
+
+    /// Fails the queue pair with this index of this end, if the member has the end.
+    fn fail_queue_pair(&mut self, QueuePairId { end, index }: QueuePairId) {
+        let Self { sender, receiver, .. } = self;
+        let index = usize::from(index);
+        match end {
+            End::Sender => sender.iter_mut().for_each(|sender| _ = sender.fail_queue_pair(index)),
+            End::Receiver => receiver.iter_mut().for_each(|each| _ = each.fail_queue_pair(index)),
+        }
+    }
+
+    /// Loses the queue pairs of a device that is gone, if it is known that the device accesses no
+    /// memory.
+    fn lose_on(&mut self, device: usize) {
+        let on_it = |at: &usize| self.places[*at].device == device;
+        let places: Vec<usize> = (0..self.places.len()).filter(on_it).collect();
+        let is_gone = |qp: Option<&D::Qp>| qp.is_some_and(|qp| qp.gone().is_some());
+        let Self { sender, receiver, .. } = self;
+        if let Some(sender) = sender {
+            for &place in &places {
+                if is_gone(sender.queue_pairs().nth(place)) {
+                    // SAFETY: `gone` is the proof that the device accesses no memory any more.
+                    unsafe { sender.lose_queue_pair(place) };
+                }
+            }
+        }
+        if let Some(receiver) = receiver {
+            for &place in &places {
+                if is_gone(receiver.queue_pairs().nth(place)) {
+                    // SAFETY: `gone` is the proof that the device accesses no memory any more.
+                    unsafe { receiver.lose_queue_pair(place) };
+                }
+            }
+            // Queue pairs for flushes are counted behind the others.
+            let others = receiver.queue_pairs().len();
+            let flushes = receiver.flush_queue_pairs().len();
+            for at in 0..flushes {
+                if is_gone(receiver.flush_queue_pairs().nth(at)) {
+                    // SAFETY: `gone` is the proof that the device accesses no memory any more.
+                    unsafe { receiver.lose_queue_pair(others + at) };
+                }
+            }
+        }
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> Owned<'_, D, ROUTES> {
+    fn is_failed(&self, end: End) -> bool {
+        match end {
+            End::Sender => self.member.send_failure().is_some(),
+            End::Receiver => self.member.recv_failure().is_some(),
+        }
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
+    type Rail = QueuePairId;
+    type Qp = D::Qp;
+    type Error = NoQueuePair;
+
+    /// A message is only sent to a buffer that the peer has offered.
+    const PEER_MAY_BE_LATE: bool = false;
+
+    fn rails() -> impl Iterator<Item = QueuePairId> {
+        let of = |end| (0..QUEUE_PAIRS as u8).map(move |index| QueuePairId { end, index });
+        of(End::Sender).chain(of(End::Receiver))
+    }
+
+    fn index(QueuePairId { end, index }: QueuePairId) -> Option<usize> {
+        let index = Some(usize::from(index)).filter(|index| *index < QUEUE_PAIRS)?;
+        Some(match end {
+            End::Sender => index,
+            End::Receiver => QUEUE_PAIRS + index,
+        })
+    }
+
+    fn named_by_peer(QueuePairId { end, index }: QueuePairId) -> QueuePairId {
+        QueuePairId { end: end.of_peer(), index }
+    }
+
+    fn offers(&self, rail: QueuePairId) -> bool {
+        rail.end == End::Sender
+    }
+
+    fn is_whole(&self) -> bool {
+        !self.is_failed(End::Sender)
+            && !self.is_failed(End::Receiver)
+            && Self::rails()
+                .all(|rail| self.state(rail).is_none_or(|(state, _)| state == RailState::InService))
+    }
+
+    fn has_failed(&self) -> bool {
+        let P2pMember { sender, receiver, .. } = &*self.member;
+        (sender.is_none() || self.is_failed(End::Sender))
+            && (receiver.is_none() || self.is_failed(End::Receiver))
+    }
+
+    fn state(&self, QueuePairId { end, index }: QueuePairId) -> Option<(RailState, u16)> {
+        self.member.queue_pair_state(end, index.into())
+    }
+
+    fn carried(&self, QueuePairId { end, index }: QueuePairId) -> Carried {
+        let P2pMember { sender, receiver, .. } = &*self.member;
+        let counters = match end {
+            End::Sender => sender.as_ref().and_then(|each| each.counters(index.into())),
+            End::Receiver => receiver.as_ref().and_then(|each| each.counters(index.into())),
+        };
+        let counters = counters.unwrap_or_default();
+        let completed = counters.completions.saturating_sub(counters.errors);
+        Carried { posted: counters.send_requests, completed }
+    }
+
+    fn place(&self, rail: QueuePairId) -> Option<Place> {
+        self.member.places.get(usize::from(rail.index)).copied()
+    }
+
+    fn home(&self, rail: QueuePairId) -> Option<Place> {
+        self.place(rail)
+    }
+
+    /// Messages wait for no particular rail.
+    fn can_move(&self, _: QueuePairId) -> bool {
+        false
+    }
+
+    fn is_needed(&self, _: QueuePairId) -> bool {
+        true
+    }
+
+    fn stalled(&mut self) -> [bool; RAILS] {
+        let mut stalled = [false; RAILS];
+        let P2pMember { sender, receiver, .. } = &mut *self.member;
+        if let Some(sender) = sender {
+            sender.check_stalled(|place| stalled[place] = true);
+        }
+        if let Some(receiver) = receiver {
+            receiver.check_stalled(|place| stalled[QUEUE_PAIRS + place] = true);
+        }
+        stalled
+    }
+
+    /// Only messages that are sent wait; a rail that returns and carries nothing is detected by
+    /// what its failure reports as lost.
+    fn waiting(&self, _: impl Fn(QueuePairId) -> bool) -> Waiting<RAILS> {
+        let mut unfenced = [false; RAILS];
+        let (mut is_any_out, mut is_any_in_service) = (false, false);
+        let sender = self.member.sender.as_deref().filter(|sender| sender.failure().is_none());
+        for (place, unfenced) in unfenced[..QUEUE_PAIRS].iter_mut().enumerate() {
+            let state = sender.and_then(|sender| sender.queue_pair_state(place));
+            let Some((state, _)) = state else { break };
+            let is_in_service = state == RailState::InService;
+            *unfenced = matches!(state, RailState::Draining | RailState::Fenced);
+            is_any_out |= !is_in_service;
+            is_any_in_service |= is_in_service;
+        }
+        Waiting {
+            is_waiting: is_any_out && sender.is_some_and(|sender| sender.under_way() > 0),
+            // Rails in service send again what others lost.
+            is_in_flight: is_any_in_service,
+            completed: if is_any_out { self.member.completed(End::Sender) } else { 0 },
+            unfenced,
+        }
+    }
+
+    fn next_control(&mut self) -> Option<EndControl> {
+        self.member.next_control()
+    }
+
+    fn control(&mut self, EndControl { from, control }: EndControl) -> Result<(), ControlError> {
+        match from {
+            End::Sender => {
+                let receiver = self.member.receiver.as_mut().ok_or(ControlError::OneWay)?;
+                receiver.control(control)
+            }
+            End::Receiver => {
+                let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;
+                sender.control(control)
+            }
+        }
+    }
+
+    fn control_lost(&mut self) {
+        let P2pMember { sender, receiver, .. } = &mut *self.member;
+        sender.iter_mut().for_each(|sender| sender.control_lost());
+        receiver.iter_mut().for_each(|receiver| receiver.control_lost());
+    }
+
+    fn fail_rail(&mut self, rail: QueuePairId, _: Detected) {
+        self.member.fail_queue_pair(rail);
+    }
+
+    fn device_gone(&mut self, device: usize) {
+        for rail in Self::rails() {
+            if self.place(rail).is_some_and(|place| place.device == device) {
+                self.member.fail_queue_pair(rail);
+            }
+        }
+        self.member.lose_on(device);
+    }
+
+    /// Nothing: a device that is gone is reported as an event.
+    fn lose_gone_rails(&mut self) {}
+
+    fn give_up(&mut self, passed: Passed) {
+        let sender = self.member.sender.iter_mut();
+        match passed {
+            Passed::Fence { .. } => sender.for_each(|sender| sender.not_fenced()),
+            Passed::Rails { .. } => sender.for_each(|sender| sender.not_healed()),
+        }
+    }
+
+    fn log_rail_events(&mut self, _: Instant) {
+        self.member.log_events();
+    }
+
+    fn next_event(&self, device: usize, cursor: &mut EventCursor) -> Option<DeviceEvent> {
+        self.shared.domains[device].next_event(cursor)
+    }
+
+    fn port(&self, device: usize, number: u8) -> Result<Port, DeviceError> {
+        self.shared.domains[device].port(number)
+    }
+
+    fn options(&self) -> ConnectOptions {
+        self.member.options
+    }
+
+    fn candidates(&self, rail: QueuePairId) -> Vec<Place> {
+        // An end that has failed uses no new queue pair.
+        self.place(rail).filter(|_| !self.is_failed(rail.end)).into_iter().collect()
+    }
+
+    fn place_for(&self, peer: &ReplacementAddress<QueuePairId>) -> Result<Place, NoQueuePair> {
+        let ReplacementAddress { rail, generation: offered, .. } = *peer;
+        let (state, generation) = self.state(rail).ok_or(NoQueuePair::NoEnd)?;
+        if self.is_failed(rail.end) {
+            return Err(NoQueuePair::Failed);
+        }
+        if state != RailState::Down || offered != generation.wrapping_add(1) {
+            return Err(NoQueuePair::Generation { offered, state, generation });
+        }
+        self.place(rail).ok_or(NoQueuePair::NoEnd)
+    }
+
+    fn make(&self, rail: QueuePairId, place: &Place) -> Connecting<(D::Qp, Port)> {
+        let Shared { cq, pools, domains, .. } = &*self.shared;
+        let at = (&domains[place.device], place.port.number);
+        let srq = (rail.end == End::Receiver).then(|| &pools.0[place.device].1);
+        self.shared.shape().make_aside(at, cq.cqs(), srq)
+    }
+
+    fn check(
+        &self,
+        _: &ReplacementAddress<QueuePairId>,
+        _: &ReplacementAddress<QueuePairId>,
+    ) -> Result<(), NoQueuePair> {
+        Ok(())
+    }
+
+    fn replace(
+        &mut self,
+        own: &ReplacementAddress<QueuePairId>,
+        _: Place,
+        queue_pair: D::Qp,
+        peer: &RailAddress,
+    ) -> Result<(), NoQueuePair> {
+        let ReplacementAddress { rail: QueuePairId { end, index }, generation, .. } = *own;
+        let (cq, place, device) = (&mut self.shared.cq, usize::from(index), peer.device);
+        let (to_send, to_receive) = (self.member.sender_index(), self.member.receiver_index());
+        let P2pMember { sender, receiver, .. } = &mut *self.member;
+        let replaced = match end {
+            End::Sender => sender.as_mut().map(|sender| {
+                sender.replace_queue_pair((cq, to_send), place, generation, queue_pair, device)
+            }),
+            End::Receiver => receiver.as_mut().map(|receiver| {
+                receiver.replace_queue_pair((cq, to_receive), place, generation, queue_pair, device)
+            }),
+        };
+        match replaced.ok_or(NoQueuePair::NoEnd)? {
+            Ok(old) => {
+                old.retire();
+                Ok(())
+            }
+            Err(Rejected { error, queue_pair }) => {
+                queue_pair.retire();
+                Err(error.into())
+            }
+        }
+    }
+
+    fn device_error(&self, _: QueuePairId, _: &Place, source: DeviceError) -> NoQueuePair {
+        NoQueuePair::Device(source)
+    }
+
+    fn attempt_failed(&self, QueuePairId { end, index }: QueuePairId, error: &dyn Error) {
+        self.member.report_attempt(end, index.into(), error);
+    }
+}

@@ -1,0 +1,118 @@
+//! What happens to a connection: events of its queue pairs, which its owner takes, and its failure.
+//! Both are also reported to `tracing`.
+
+use super::member::P2pMember;
+use super::message::End;
+use crate::backend::Domain;
+use crate::endpoint::{NamedRailError, NamedRailEvent};
+use crate::trace;
+use polyrail_core::p2p::{CallError, ConnectionEnd, Failure};
+use polyrail_core::virtual_qp::{RailError, RailEvent, RailEventKind};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+impl<D: Domain> P2pMember<D> {
+    /// Returns the oldest unread event of a queue pair, with its end and its index there. At most
+    /// 256 are kept; the oldest are dropped. There are none unless rails are re-routed.
+    pub fn take_rail_event(&mut self) -> Option<(End, usize, RailEvent)> {
+        self.log_events();
+        self.log.take()
+    }
+
+    /// Reports the events of queue pairs and keeps them for the owner, then reports why an end
+    /// failed.
+    pub(super) fn log_events(&mut self) {
+        while let Some((end, place, event)) = self.next_event() {
+            self.report_event(end, place, event);
+            if let RailEventKind::Fenced { arrived, again } = event.kind {
+                self.fenced(end, arrived > 0, again > 0);
+            }
+            self.log.keep(end, place, event);
+        }
+        if self.send_failure().is_some() {
+            self.report_failure(End::Sender);
+        }
+        if self.recv_failure().is_some() {
+            self.report_failure(End::Receiver);
+        }
+    }
+
+    fn next_event(&mut self) -> Option<(End, usize, RailEvent)> {
+        let Self { sender, receiver, .. } = self;
+        let sent = sender.as_mut().and_then(|sender| sender.take_rail_event());
+        if let Some((place, event)) = sent {
+            return Some((End::Sender, place, event));
+        }
+        let (place, event) = receiver.as_mut()?.take_rail_event()?;
+        Some((End::Receiver, place, event))
+    }
+
+    /// Fails an end if requests in flight on rails that failed were lost, and nothing else was
+    /// found for too long.
+    fn fenced(&mut self, end: End, arrived: bool, lost: bool) {
+        let completed = self.completed(end);
+        if self.log.fenced(end, arrived, lost, completed) {
+            let Self { sender, receiver, .. } = self;
+            match end {
+                End::Sender => sender.iter_mut().for_each(|sender| sender.not_healed()),
+                End::Receiver => receiver.iter_mut().for_each(|receiver| receiver.not_healed()),
+            }
+        }
+    }
+
+    /// Counts the successful completions of an end.
+    pub(super) fn completed(&self, end: End) -> u64 {
+        let Self { sender, receiver, .. } = self;
+        let counters = (0..).map_while(|place| match end {
+            End::Sender => sender.as_ref()?.counters(place),
+            End::Receiver => receiver.as_ref()?.counters(place),
+        });
+        counters.map(|each| each.completions.saturating_sub(each.errors)).sum()
+    }
+
+    /// Reports once why an end failed, when a call returns that it did.
+    // By reference: the result of a call is not copied.
+    #[inline]
+    pub(super) fn report_if_failed<T>(&mut self, end: End, called: &Result<T, CallError>) {
+        if let Err(CallError::Failed(_)) = called {
+            self.report_failure(end);
+        }
+    }
+
+    /// Reports once why an end failed, if it did.
+    #[cold]
+    fn report_failure(&mut self, end: End) {
+        let failure = match end {
+            End::Sender => self.sender.as_ref().and_then(|sender| sender.failure()),
+            End::Receiver => self.receiver.as_ref().and_then(|receiver| receiver.failure()),
+        };
+        let is_reported = &mut self.log.is_end_reported[usize::from(end == End::Receiver)];
+        match failure {
+            Some(failure) if !std::mem::replace(is_reported, true) => {
+                let of = self.log.end(end);
+                match failure {
+                    Failure::Rail(error) => trace::end_failed(of, &self.named(error)),
+                    failure => trace::end_failed(of, failure),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn named(&self, error: &RailError) -> NamedRailError {
+        let device = self.device_name(error.device).unwrap_or_default().to_owned();
+        NamedRailError { error: *error, device }
+    }
+
+    fn report_event(&self, end: End, place: usize, event: RailEvent) {
+        let device = self.device_name(event.device).unwrap_or_default().to_owned();
+        let (at, out_for) = (Instant::now(), Duration::ZERO);
+        let named = NamedRailEvent { event, device, detected: None, at, out_for };
+        trace::queue_pair_event(self.log.end(end), place, &event, &named.device, &named);
+    }
+
+    /// Reports a failed attempt to replace a queue pair.
+    pub(super) fn report_attempt(&self, end: End, place: usize, error: &dyn Error) {
+        trace::no_queue_pair_for(self.log.end(end), place, error);
+    }
+}

@@ -1,0 +1,138 @@
+//! Queue pairs of both kinds of endpoints: where they are, what the peer needs to connect to them,
+//! and how they are connected.
+
+use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
+use polyrail_core::virtual_qp::MAX_RAILS;
+use serde::de::{self, Deserialize, Deserializer};
+use serde::{Serialize, Serializer};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Where a queue pair is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Place of its device in the list of devices.
+    pub(crate) device: usize,
+    pub(crate) port: Port,
+}
+
+/// Address of a physical queue pair, and the parameters with which a connection starts. Its number
+/// is on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RailAddress {
+    /// Index of its device in the endpoint. Requests select the device's keys by it.
+    pub device: u8,
+    /// GID of its port.
+    #[serde(serialize_with = "as_shown")]
+    pub gid: Gid,
+    /// LID of its port; 0 on RoCE.
+    pub lid: u16,
+    /// MTU of its port. The smaller MTU of the two ends becomes the path MTU.
+    #[serde(serialize_with = "in_bytes")]
+    pub mtu: Mtu,
+    /// Its first packet sequence number, 24 bits.
+    pub psn: u32,
+    /// Maximum READs and atomics that the peer may have outstanding to it.
+    pub rd_atomic: u8,
+}
+
+impl RailAddress {
+    /// Of a queue pair on this port of the device at this place.
+    pub(crate) fn new(device: usize, port: &Port, psn: u32, options: &ConnectOptions) -> Self {
+        Self {
+            device: device as u8,
+            gid: port.gid,
+            lid: port.lid,
+            mtu: options.path_mtu.min(port.mtu),
+            psn,
+            rd_atomic: options.max_rd_atomic.min(port.max_rd_atomic),
+        }
+    }
+
+    /// Whether the addresses of the two ports can be joined. Ports that have LIDs go by those.
+    pub(crate) fn meets(&self, peer: &Self) -> bool {
+        self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
+    }
+}
+
+/// As tools show it.
+fn as_shown<S: Serializer>(gid: &Gid, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(gid)
+}
+
+fn in_bytes<S: Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u32(mtu.bytes())
+}
+
+/// A [`RailAddress`] as it travels.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Fields {
+    device: u8,
+    gid: String,
+    lid: u16,
+    mtu: u32,
+    psn: u32,
+    rd_atomic: u8,
+}
+
+/// Reads a [`RailAddress`], strictly.
+pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<RailAddress, D::Error> {
+    let Fields { device, gid, lid, mtu, psn, rd_atomic } = Fields::deserialize(deserializer)?;
+    let number = |value: u32, expected: &'static str| {
+        de::Error::invalid_value(de::Unexpected::Unsigned(value.into()), &expected)
+    };
+    if usize::from(device) >= MAX_RAILS {
+        return Err(number(device.into(), "the place of a device"));
+    }
+    if psn > 0x00ff_ffff {
+        return Err(number(psn, "24 bits"));
+    }
+    let address = gid.parse();
+    Ok(RailAddress {
+        device,
+        gid: address
+            .map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&gid), &"an IPv6 address"))?,
+        lid,
+        mtu: Mtu::from_bytes(mtu).ok_or_else(|| number(mtu, "256, 512, 1024, 2048 or 4096"))?,
+        psn,
+        rd_atomic,
+    })
+}
+
+/// Refuses a port whose packets are shorter than exactly those that are asked for.
+pub(crate) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+    if !options.exact_mtu || port.mtu >= options.path_mtu {
+        return Ok(());
+    }
+    let (asked, most) = (options.path_mtu.bytes(), port.mtu.bytes());
+    Err(DeviceError::Mtu { port: port.number, asked, most })
+}
+
+/// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and
+/// what the peer was told; of the peer's: its number, and where it is.
+pub(crate) fn join<Q: Connect>(
+    (qp, port, own): (&Q, &Port, &RailAddress),
+    qp_num: u32,
+    peer: &RailAddress,
+    options: &ConnectOptions,
+) -> Result<(), DeviceError> {
+    check_mtu(port, options)?;
+    let path_mtu = own.mtu.min(peer.mtu);
+    if options.exact_mtu && path_mtu < options.path_mtu {
+        let (asked, most) = (options.path_mtu.bytes(), peer.mtu.bytes());
+        return Err(DeviceError::PeerMtu { asked, most });
+    }
+    let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
+    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
+    let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
+    qp.ready_to_receive(port, &remote, &takes)?;
+    qp.ready_to_send(own.psn, &sends)
+}
+
+/// Returns a first packet sequence number that old packets of other connections will not match.
+pub(crate) fn random_psn() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
+}
