@@ -395,10 +395,10 @@ bug "what a receiver writes again is told of twice" messages
 plant core/src/p2p/receiver/reroute.rs 'is_lost && !slot.wants_entries' 'is_lost && (PLANTED || !slot.wants_entries)'
 
 bug "a fence is noted under the generation that the rail went on to" "scenarios simulate-ends simulate-p2p messages"
-plant core/src/rail/rails.rs '        if let Some(arrived) = heard.fenced {' \
+plant core/src/rail/rails.rs '        if let Some(arrived) = effects.fenced {' \
   '        let now = self.rail_at(place).map_or(generation, |rail| rail.health().lifecycle.generation());
         let generation = if PLANTED { now } else { generation };
-        if let Some(arrived) = heard.fenced {'
+        if let Some(arrived) = effects.fenced {'
 
 bug "a SEND that was accepted waits for as long as rail 0 is out of service" "scenarios simulate-ends"
 plant core/src/virtual_qp/pass_through/mod.rs 'self.rail_0_has_room_for_accepted()' \
@@ -446,20 +446,20 @@ plant core/src/virtual_qp/reroute/rails.rs 'rail.sends.is_empty() && rail.recvs.
   'rail.sends.is_empty() && (rail.recvs.is_empty() || PLANTED);'
 
 bug "the generation of a message is ignored" simulate-ends
-plant core/src/rail/lifecycle.rs 'match news.generation.wrapping_sub(self.generation) as i16 {' \
-  'match if PLANTED { 0 } else { news.generation.wrapping_sub(self.generation) as i16 } {'
+plant core/src/rail/lifecycle.rs 'match report.generation.wrapping_sub(self.generation) as i16 {' \
+  'match if PLANTED { 0 } else { report.generation.wrapping_sub(self.generation) as i16 } {'
 
 bug "a Ready that comes late is kept for the next generation" simulate-ends
-plant core/src/rail/lifecycle.rs 'ToldState::Ready => Ok(Heard::IGNORED),' \
-  'ToldState::Ready => { self.peer_is_ready |= PLANTED; Ok(Heard::IGNORED) }'
+plant core/src/rail/lifecycle.rs 'ReportedState::Ready => Ok(Effects::IGNORED),' \
+  'ReportedState::Ready => { self.peer_is_ready |= PLANTED; Ok(Effects::IGNORED) }'
 
 bug "the Ready of the peer is not awaited" simulate-ends
 plant core/src/rail/lifecycle.rs 'let peer_is_ready = self.peer_is_ready;' \
   'let peer_is_ready = self.peer_is_ready || PLANTED;'
 
 bug "an early Ready is forgotten" simulate-ends
-plant core/src/rail/lifecycle.rs 'ToldState::Ready => self.peer_is_ready = true,' \
-  'ToldState::Ready => self.peer_is_ready = !PLANTED,'
+plant core/src/rail/lifecycle.rs 'ReportedState::Ready => self.peer_is_ready = true,' \
+  'ReportedState::Ready => self.peer_is_ready = !PLANTED,'
 
 bug "Ready is not said again on a new link" simulate-ends
 plant core/src/rail/lifecycle.rs 'self.dirty |= self.has_failed;' \
@@ -474,8 +474,8 @@ plant core/src/rail/lifecycle.rs 'previous_arrived: self.arrived,' \
   'previous_arrived: if PLANTED { 0 } else { self.arrived },'
 
 bug "a failure of the next generation is not answered" simulate-ends
-plant core/src/rail/lifecycle.rs 'heard.adopted = true;' \
-  'heard.adopted = true; self.dirty &= !PLANTED;'
+plant core/src/rail/lifecycle.rs 'effects.adopted = true;' \
+  'effects.adopted = true; self.dirty &= !PLANTED;'
 
 bug "notification receives are lost with the notify queue pair" simulate-ends
 plant core/src/virtual_qp/reroute/rails.rs 'self.recvs.unpost();' \
@@ -502,8 +502,8 @@ plant core/src/virtual_qp/reroute/fence.rs 'self.pass_through.next.min(batch.wr)
   'if PLANTED { self.pass_through.next } else { self.pass_through.next.min(batch.wr) },'
 
 bug "the peer is not told of the error state" simulate-ends
-plant core/src/virtual_qp/reroute/give_up.rs 'self.reroute.tells_error = true;' \
-  'self.reroute.tells_error = !PLANTED;'
+plant core/src/virtual_qp/reroute/give_up.rs 'self.reroute.sends_error = true;' \
+  'self.reroute.sends_error = !PLANTED;'
 
 bug "what is lost is reported with the first rail that is fenced" simulate-ends
 plant core/src/virtual_qp/reroute/fence.rs 'rail.health.lifecycle.awaits_fence() && lost' \
@@ -555,8 +555,8 @@ plant core/src/virtual_qp/state.rs 'if !in_service && !others {' \
   'if !in_service && !others && !PLANTED {'
 
 bug "SENDs are accepted while rail 0 is out of service" simulate-ends
-plant core/src/virtual_qp/pass_through/mod.rs 'if !rail.is_wanted {' \
-  'if !rail.is_wanted && !PLANTED {'
+plant core/src/virtual_qp/pass_through/mod.rs 'if !rail.is_enabled {' \
+  'if !rail.is_enabled && !PLANTED {'
 
 bug "in the error state, the second pass-through request is reported before the first" simulate-ends
 plant core/src/virtual_qp/pass_through/mod.rs '            let wc = slot.report(self.header.virtual_qp_num);
@@ -605,9 +605,9 @@ plant core/src/p2p/receiver/reroute.rs '        self.refill();
         self.rewrite();'
 plant core/src/p2p/receiver/arrive.rs '            self.refill();
         }
-        if self.lanes.needs_care {' '            if !(PLANTED && self.lanes.needs_care) { self.refill(); }
+        if self.lanes.needs_recovery {' '            if !(PLANTED && self.lanes.needs_recovery) { self.refill(); }
         }
-        if self.lanes.needs_care {'
+        if self.lanes.needs_recovery {'
 
 bug "flushed receives are not counted" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs 'if !completion.status.is_success() {' \
@@ -768,8 +768,8 @@ plant core/src/p2p/sender/reroute.rs 'self.owed[place] = None;' \
   'if !PLANTED { self.owed[place] = None; }'
 
 bug "the peer is not told that an end has failed" simulate-p2p
-plant core/src/p2p/lanes.rs 'self.reroute.tells_error = self.reroute.is_on;' \
-  'self.reroute.tells_error = self.reroute.is_on && !PLANTED;'
+plant core/src/p2p/lanes.rs 'self.reroute.sends_error = self.reroute.is_on;' \
+  'self.reroute.sends_error = self.reroute.is_on && !PLANTED;'
 
 bug "the device of a new queue pair is not counted" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'peer_at = peer_device;

@@ -8,42 +8,42 @@ use crate::rail::{
 };
 use crate::virtual_cq::VirtualCq;
 
-/// A message from one end of a connection to the other: what
-/// [`ControlMessage`](crate::virtual_qp::ControlMessage) says of a rail, of one of its queue pairs.
+/// A message from one end of a connection to the other: a
+/// [`ControlMessage`](crate::virtual_qp::ControlMessage) about one queue pair of a rail.
 ///
-/// It says a state, not an event: what was not sent yet is replaced by what is true now. The engine does no
-/// I/O: the owners of both ends carry messages, in order, each once.
+/// A message carries a state and not an event, so a message that was not sent yet is replaced by the present
+/// state. The engine does no I/O: the owners of both ends carry messages, in order, each once.
 ///
 /// ```
 /// use polyrail_core::p2p::Control;
-/// use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, ToldState};
+/// use polyrail_core::virtual_qp::{ControlMessage, RailId, RailReport, ReportedState};
 ///
-/// let news = RailNews {
+/// let report = RailReport {
 ///     rail: RailId::Data(1),
 ///     generation: 0,
-///     state: ToldState::Fenced,
+///     state: ReportedState::Fenced,
 ///     arrived: 1000,
 ///     previous_arrived: 0,
 /// };
-/// let control = Control { queue_pair: 5, message: ControlMessage::Rail(news) };
+/// let control = Control { queue_pair: 5, message: ControlMessage::Rail(report) };
 /// assert_eq!(Control::decode(&control.encode()), Ok(control));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Control {
-    /// The place of the queue pair; 0 of a message that is about none.
+    /// The place of the queue pair; 0 in a message about the whole end.
     pub queue_pair: u8,
-    /// What is told.
+    /// The message about it.
     pub message: ControlMessage,
 }
 
 impl Control {
-    /// Bytes of every message.
+    /// The number of bytes of every message.
     pub const BYTES: usize = ControlMessage::BYTES;
 
     /// The byte that is 0 in messages of virtual queue pairs.
     const QUEUE_PAIR: usize = 5;
 
-    /// The message as bytes: those of [`ControlMessage::encode`], with the queue pair's place in byte 5.
+    /// Returns the message as bytes: those of [`ControlMessage::encode`], with the queue pair's place in byte 5.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = self.message.encode();
         bytes[Self::QUEUE_PAIR] = self.queue_pair;
@@ -54,7 +54,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The bytes are none: whatever [`encode`](Self::encode) does not produce.
+    /// [`encode`](Self::encode) does not produce these bytes.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, ControlDecodeError> {
         let mut bytes = *bytes;
         let at = Self::QUEUE_PAIR;

@@ -17,7 +17,7 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     /// Why the connection failed.
     pub(super) failure: Option<Failure>,
     /// A poll has something to do beyond its completions.
-    pub(super) needs_care: bool,
+    pub(super) needs_recovery: bool,
     /// For each number of a queue pair modulo theirs, where one of that number was found last: rails complete in
     /// turns, so the place of the last completion tells nothing.
     hints: [u8; HINTS],
@@ -44,7 +44,7 @@ impl<Q, const QPS: usize, const DEPTH: usize> DerefMut for Lanes<Q, QPS, DEPTH> 
 
 impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     pub(super) const fn new(all: ArrayVec<Lane<Q, DEPTH>, QPS>, reroute: Reroute) -> Self {
-        Self { all, reroute, failure: None, needs_care: false, hints: [0; HINTS] }
+        Self { all, reroute, failure: None, needs_recovery: false, hints: [0; HINTS] }
     }
 
     /// A queue pair and its place.
@@ -79,8 +79,8 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let is_new = self.failure.is_none();
         if is_new {
             self.failure = Some(failure);
-            self.needs_care = true;
-            self.reroute.tells_error = self.reroute.is_on;
+            self.needs_recovery = true;
+            self.reroute.sends_error = self.reroute.is_on;
             self.all.iter_mut().for_each(Lane::stop);
         }
         is_new

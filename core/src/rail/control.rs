@@ -1,13 +1,13 @@
-//! What the two ends of a virtual queue pair tell each other about its rails.
+//! The messages that the two ends of a virtual queue pair exchange about its rails.
 
 use super::id::RailId;
 use super::tag::Tag;
 
-/// The state of a rail, as the other end is told of it.
+/// The state of a rail that one end reports to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum ToldState {
-    /// It failed here, and is being drained.
+pub enum ReportedState {
+    /// The rail failed here, and is being drained.
     Failed = 1,
     /// Its queue pair is in the error state, and all its completions were taken: `arrived` is final.
     Fenced = 2,
@@ -15,60 +15,60 @@ pub enum ToldState {
     Ready = 3,
 }
 
-/// What one end tells about one rail.
+/// The report of one end about one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RailNews {
+pub struct RailReport {
     /// The rail, by the number that both ends give it.
     pub rail: RailId,
-    /// Which queue pair in the rail's place: 0 for the first one, counted up modulo 2^16.
+    /// The generation of the rail: 0 for its first queue pair, counted up modulo 2^16.
     pub generation: u16,
     /// Its state.
-    pub state: ToldState,
+    pub state: ReportedState,
     /// Receives of this generation that completed successfully, modulo 2^32; 0 until Fenced.
     pub arrived: u32,
-    /// The same of the generation before, final; 0 in the first one.
+    /// The final count of the generation before; 0 in the first generation.
     pub previous_arrived: u32,
 }
 
 /// A message from one end of a virtual queue pair to the other.
 ///
-/// It says a state, not an event: what was not sent yet is replaced by what is true now. The engine
-/// does no I/O. Its owner carries messages from
+/// A message carries a state and not an event, so a message that was not sent yet is replaced by the
+/// present state. The engine does no I/O. Its owner carries messages from
 /// [`next_control`](crate::virtual_qp::VirtualQp::next_control) of one end to
 /// [`control`](crate::virtual_qp::VirtualQp::control) of the other, in order, each once.
 ///
 /// ```
-/// use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, ToldState};
+/// use polyrail_core::virtual_qp::{ControlMessage, RailId, RailReport, ReportedState};
 ///
-/// let news = RailNews {
+/// let report = RailReport {
 ///     rail: RailId::Data(1),
 ///     generation: 0,
-///     state: ToldState::Fenced,
+///     state: ReportedState::Fenced,
 ///     arrived: 1000,
 ///     previous_arrived: 0,
 /// };
-/// let bytes = ControlMessage::Rail(news).encode();
-/// assert_eq!(ControlMessage::decode(&bytes), Ok(ControlMessage::Rail(news)));
+/// let bytes = ControlMessage::Rail(report).encode();
+/// assert_eq!(ControlMessage::decode(&bytes), Ok(ControlMessage::Rail(report)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ControlMessage {
     /// About one rail.
-    Rail(RailNews),
+    Rail(RailReport),
     /// The whole virtual queue pair failed.
     Error,
 }
 
-/// Bytes that are no control message.
+/// The bytes are not a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlDecodeError {
-    /// They do not begin as one.
+    /// They do not begin with the magic bytes.
     #[error("bytes {0:02x?} where a control message begins with 50 52 01")]
     Magic([u8; 3]),
-    /// No such state.
-    #[error("a control message has no state {0}")]
+    /// Unknown state.
+    #[error("{0} is not a state of a control message")]
     State(u8),
-    /// No such rail.
-    #[error("a control message is about no rail {0}")]
+    /// Unknown rail.
+    #[error("{0} is not a rail of a control message")]
     Rail(u8),
     /// A byte that must be 0 is not.
     #[error("byte {at} of a control message is {value}, not 0")]
@@ -81,14 +81,14 @@ pub enum ControlDecodeError {
 }
 
 impl ControlMessage {
-    /// Bytes of every message.
+    /// The number of bytes of every message.
     pub const BYTES: usize = 16;
 
     /// "PR", and the version of the encoding.
     const MAGIC: [u8; 3] = [b'P', b'R', 1];
     const ERROR: u8 = 4;
 
-    /// The message as bytes, numbers in network order:
+    /// Returns the message as bytes, with numbers in network order:
     ///
     /// | bytes | |
     /// |---|---|
@@ -100,17 +100,17 @@ impl ControlMessage {
     /// | 8 to 11 | `arrived` |
     /// | 12 to 15 | `previous_arrived` |
     ///
-    /// Of Error, everything from byte 4 on is 0.
+    /// In Error, everything from byte 4 on is 0.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..3].copy_from_slice(&Self::MAGIC);
         bytes[3] = Self::ERROR;
-        if let Self::Rail(news) = self {
-            bytes[3] = news.state as u8;
-            bytes[4] = news.rail.number();
-            bytes[6..8].copy_from_slice(&news.generation.to_be_bytes());
-            bytes[8..12].copy_from_slice(&news.arrived.to_be_bytes());
-            bytes[12..].copy_from_slice(&news.previous_arrived.to_be_bytes());
+        if let Self::Rail(report) = self {
+            bytes[3] = report.state as u8;
+            bytes[4] = report.rail.number();
+            bytes[6..8].copy_from_slice(&report.generation.to_be_bytes());
+            bytes[8..12].copy_from_slice(&report.arrived.to_be_bytes());
+            bytes[12..].copy_from_slice(&report.previous_arrived.to_be_bytes());
         }
         bytes
     }
@@ -119,16 +119,16 @@ impl ControlMessage {
     ///
     /// # Errors
     ///
-    /// The bytes are none: whatever [`encode`](Self::encode) does not produce.
+    /// [`encode`](Self::encode) does not produce these bytes.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, ControlDecodeError> {
         let [m0, m1, m2, state, rail, pad, g0, g1, a0, a1, a2, a3, p0, p1, p2, p3] = *bytes;
         if [m0, m1, m2] != Self::MAGIC {
             return Err(ControlDecodeError::Magic([m0, m1, m2]));
         }
         let state = match state {
-            1 => ToldState::Failed,
-            2 => ToldState::Fenced,
-            3 => ToldState::Ready,
+            1 => ReportedState::Failed,
+            2 => ReportedState::Fenced,
+            3 => ReportedState::Ready,
             Self::ERROR => return zeros(bytes, 4).map(|()| Self::Error),
             other => return Err(ControlDecodeError::State(other)),
         };
@@ -140,7 +140,7 @@ impl ControlMessage {
             0..RailId::MAX => RailId::Data(rail),
             other => return Err(ControlDecodeError::Rail(other)),
         };
-        Ok(Self::Rail(RailNews {
+        Ok(Self::Rail(RailReport {
             rail,
             generation: u16::from_be_bytes([g0, g1]),
             state,
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn every_field_survives_its_extremes() {
         for rail in [RailId::Data(0), RailId::Data(7), RailId::Notify] {
-            for state in [ToldState::Failed, ToldState::Fenced, ToldState::Ready] {
+            for state in [ReportedState::Failed, ReportedState::Fenced, ReportedState::Ready] {
                 for (generation, arrived, previous_arrived) in
                     [(0, 0, u32::MAX), (u16::MAX, u32::MAX, 0), (0x0102, 0x0304_0506, 0x0708_090A)]
                 {
-                    let news = RailNews { rail, generation, state, arrived, previous_arrived };
-                    let message = ControlMessage::Rail(news);
+                    let report = RailReport { rail, generation, state, arrived, previous_arrived };
+                    let message = ControlMessage::Rail(report);
                     assert_eq!(ControlMessage::decode(&message.encode()), Ok(message));
                 }
             }
@@ -181,21 +181,21 @@ mod tests {
 
     #[test]
     fn the_bytes_are_as_documented() {
-        let news = RailNews {
+        let report = RailReport {
             rail: RailId::Notify,
             generation: 0x0102,
-            state: ToldState::Fenced,
+            state: ReportedState::Fenced,
             arrived: 0x0304_0506,
             previous_arrived: 0x0708_090A,
         };
         let bytes = [0x50, 0x52, 1, 2, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
-        assert_eq!(ControlMessage::Rail(news).encode(), bytes);
+        assert_eq!(ControlMessage::Rail(report).encode(), bytes);
         let mut error = [0; 16];
         error[..4].copy_from_slice(&[0x50, 0x52, 1, 4]);
         assert_eq!(ControlMessage::Error.encode(), error);
     }
 
-    /// Whatever is read is what would be written: no two forms of one message.
+    /// Each message has one form: what is read is what would be written.
     #[test]
     fn other_bytes_are_refused() {
         let good = [0x50, 0x52, 1, 1, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];

@@ -1,4 +1,4 @@
-//! What a virtual queue pair tells its owner about rails that fail and return.
+//! The events of rails that fail and return, for the owner.
 
 use super::error::RailError;
 use super::id::RailId;
@@ -10,9 +10,9 @@ use crate::verbs::DeviceId;
 pub struct RailEvent {
     /// Which rail.
     pub rail: RailId,
-    /// The device of the queue pair that was in its place when that happened.
+    /// The device of the queue pair that was in its place at that time.
     pub device: DeviceId,
-    /// Which queue pair in its place: 0 for the first one.
+    /// The generation of the rail: 0 for its first queue pair.
     pub generation: u16,
     /// What happened.
     pub kind: RailEventKind,
@@ -46,20 +46,21 @@ pub enum RailEventKind {
 pub enum FailedBecause {
     /// A completion failed, or its driver refused.
     Error(RailError),
-    /// Its owner said so.
+    /// Its owner reported that it failed.
     Owner,
-    /// Its owner said that its queue pair is no more.
+    /// Its owner reported that its queue pair is destroyed.
     Lost,
-    /// The peer said so.
+    /// The peer reported that it failed.
     Peer,
 }
 
-/// Events that are kept of one rail. One call of an engine adds four of one rail at most: its failure and fence, and
-/// those of the peer's next queue pair, which failed before there was one here. More would not fit the memory that a
-/// virtual queue pair of four rails may take.
+/// The number of events that are kept of one rail. One call adds at most four: the rail's failure and fence,
+/// and those of the peer's next queue pair, which failed before there was one here. More do not fit the memory
+/// that a virtual queue pair of four rails may take, 68 KiB.
 const KEPT: usize = 5;
 
-/// The events of one rail that its owner has not taken, oldest first. Of more than [`KEPT`], the oldest are dropped.
+/// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if there are more
+/// than [`KEPT`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RailEvents(heapless::Deque<RailEvent, KEPT>);
 

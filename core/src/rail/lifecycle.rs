@@ -1,8 +1,8 @@
-//! The states of a rail, from its failure to its return, and what the two ends tell each other of
-//! them. Pure: it knows no queue pair and no request.
+//! The states of a rail, from its failure to its return, and the reports that the two ends exchange about
+//! them. A pure state machine, without queue pairs and requests, so that models can explore it.
 //!
 //! ```text
-//!              error, stall, owner, or the peer says so
+//!              error, stall, owner's or peer's report
 //!  InService ────────────────────────────────────────────► Draining
 //!      ▲                                                      │ drained
 //!      │ peer: Ready                                          ▼
@@ -11,49 +11,50 @@
 //!    └─► Draining
 //! ```
 //!
-//! Both ends go through the same states, whoever noticed first. What one end tells is a state, so one
-//! bit for each rail is all the queue there is.
+//! Both ends go through the same states, whichever end noticed the failure first. A report carries a state
+//! and not an event, so a newer report replaces an older one: one bit for each rail is the whole queue.
 
-use super::control::{RailNews, ToldState};
+use super::control::{RailReport, ReportedState};
 use super::id::RailId;
 
 /// Where a rail stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RailState {
-    /// It carries requests (if its owner [wants that](crate::virtual_qp::VirtualQp::set_rail_in_service)).
+    /// It carries requests, unless its owner has
+    /// [taken it out of service](crate::virtual_qp::VirtualQp::set_rail_in_service).
     InService,
-    /// It failed: its queue pair is in the error state, and its completions are being taken, so its owner goes on
-    /// polling. Where no completion may come ([`VirtualCq::needs_poll`](crate::virtual_cq::VirtualCq::needs_poll)), it
-    /// does not wait for one.
+    /// It failed. Its queue pair is in the error state, and its completions are being taken, so its owner goes
+    /// on polling. If [`VirtualCq::needs_poll`](crate::virtual_cq::VirtualCq::needs_poll) returns true, the
+    /// owner must not wait for a completion, because none may come.
     Draining,
-    /// All its completions were taken. What it lost of requests that the peer does not count may be
-    /// posted again; for the rest, the peer's number is awaited.
+    /// All its completions were taken. Lost requests that the peer does not count may be posted again. The
+    /// others wait for the peer's count.
     Fenced,
-    /// Both ends know what arrived, and nothing of the old queue pair can happen any more: a new one may
-    /// take its place.
+    /// Both ends know what arrived, and the old queue pair executes nothing more: a new one may take its
+    /// place.
     Down,
-    /// A new queue pair is there and takes what comes; it carries requests once the peer's is ready.
+    /// A new queue pair is there. It takes receives, and carries requests once the peer's is ready.
     Joining,
 }
 
 impl RailState {
-    /// Whether completions of the rail's queue pair are waited for: of one that is Fenced or Down, all were
+    /// Returns whether completions of the rail's queue pair are awaited. If it is Fenced or Down, all were
     /// taken, or will never be.
     pub const fn awaits_completions(self) -> bool {
         !matches!(self, Self::Fenced | Self::Down)
     }
 }
 
-/// A message that no correct peer sends. The virtual queue pair is in the error state: which requests
-/// are complete can no longer be known.
+/// A message that no correct peer sends. The virtual queue pair is in the error state, because it can no
+/// longer know which requests are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// There is no such rail.
-    #[error("the peer tells of {0}, which is not there")]
+    #[error("the peer reports {0}, which does not exist")]
     NoRail(RailId),
-    /// A queue pair that cannot be there yet.
+    /// The peer cannot have a queue pair of this generation yet.
     #[error(
-        "the peer tells of generation {told} of {rail}, which is {state:?} in generation {generation}"
+        "the peer reports generation {reported} of {rail}, which is {state:?} in generation {generation}"
     )]
     Generation {
         /// The rail.
@@ -62,11 +63,13 @@ pub enum ControlError {
         state: RailState,
         /// Its generation here.
         generation: u16,
-        /// What the peer said.
-        told: u16,
+        /// The generation that the peer reported.
+        reported: u16,
     },
-    /// More than was posted.
-    #[error("the peer says that {arrived} requests arrived on {rail}, where {posted} were posted")]
+    /// The peer counted more requests than were posted.
+    #[error(
+        "the peer claims that {arrived} requests arrived on {rail}, but only {posted} were posted"
+    )]
     Arrived {
         /// The rail.
         rail: RailId,
@@ -76,7 +79,7 @@ pub enum ControlError {
         posted: u32,
     },
     /// A final number that changed.
-    #[error("the peer says that {again} requests arrived on {rail}, after it said {before}")]
+    #[error("the peer claims that {again} requests arrived on {rail}, after it claimed {before}")]
     Changed {
         /// The rail.
         rail: RailId,
@@ -93,27 +96,27 @@ pub enum ControlError {
     OneWay,
 }
 
-/// What a message changed.
+/// The effects of a report, in the order in which the end applies them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Effects {
     /// The rail is Draining now.
     pub(crate) stopped: bool,
-    /// The rail is Down now, and so many requests of the generation that ended had arrived.
+    /// The rail is Down now, and this many requests of the generation that ended had arrived.
     pub(crate) fenced: Option<u32>,
-    /// The peer's next queue pair failed before there was one here: it counts as failed here too.
+    /// The peer's next queue pair failed before there was one here, so that it counts as failed here, too.
     pub(crate) adopted: bool,
     /// The rail is in service again.
     pub(crate) returned: bool,
-    /// Nothing, and a state that is past or known already was told.
+    /// Nothing changed: the reported state is known already, or of an earlier generation.
     pub(crate) ignored: bool,
 }
 
-impl Heard {
+impl Effects {
     const IGNORED: Self =
         Self { stopped: false, fenced: None, adopted: false, returned: false, ignored: true };
 }
 
-/// The state of one rail, and what was told and heard of it.
+/// The state of one rail, and what both ends have reported about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifecycle {
     state: RailState,
@@ -122,13 +125,13 @@ pub(crate) struct Lifecycle {
     arrived: u32,
     /// The same of the generation before.
     previous_arrived: u32,
-    /// What the peer said to be Fenced with, of this generation.
+    /// The peer's final count of this generation, from its Fenced.
     peer_arrived: Option<u32>,
     /// The peer's next queue pair is ready.
     peer_is_ready: bool,
-    /// It is not the first queue pair any more, or that failed.
+    /// The first queue pair failed.
     has_failed: bool,
-    /// Its state is to be told.
+    /// Its state is to be reported to the peer.
     dirty: bool,
 }
 
@@ -179,7 +182,7 @@ impl Lifecycle {
         matches!(self.state, RailState::Draining | RailState::Fenced)
     }
 
-    /// It failed here, or its owner says so. Returns whether that is new.
+    /// The rail failed here, or its owner reported that. Returns whether that is new.
     pub(crate) fn fail(&mut self) -> bool {
         let is_new = self.stop();
         self.dirty |= is_new;
@@ -195,8 +198,8 @@ impl Lifecycle {
         is_new
     }
 
-    /// Every completion of its queue pair was taken, and so many receives had completed successfully.
-    /// Returns what the peer said, if it is Fenced already: then the rail is Down.
+    /// All completions of the queue pair were taken, and `arrived` receives had completed with success.
+    /// Returns the peer's count, if the peer is Fenced already: then the rail is Down.
     pub(crate) fn drained(&mut self, arrived: u32) -> Option<u32> {
         debug_assert!(self.state == RailState::Draining);
         self.state = RailState::Fenced;
@@ -227,70 +230,84 @@ impl Lifecycle {
         };
     }
 
-    /// What is to be told, once.
-    pub(crate) fn take_news(&mut self, rail: RailId) -> Option<RailNews> {
+    /// Takes the report for the peer, if the state has changed since the last one.
+    pub(crate) fn take_report(&mut self, rail: RailId) -> Option<RailReport> {
         if !core::mem::take(&mut self.dirty) {
             return None;
         }
         let state = match self.state {
-            RailState::InService | RailState::Joining => ToldState::Ready,
-            RailState::Draining => ToldState::Failed,
-            RailState::Fenced | RailState::Down => ToldState::Fenced,
+            RailState::InService | RailState::Joining => ReportedState::Ready,
+            RailState::Draining => ReportedState::Failed,
+            RailState::Fenced | RailState::Down => ReportedState::Fenced,
         };
         let Self { generation, arrived, previous_arrived, .. } = *self;
-        Some(RailNews { rail, generation, state, arrived, previous_arrived })
+        Some(RailReport { rail, generation, state, arrived, previous_arrived })
     }
 
-    /// What was told may not have been heard: if it ever failed, its state is told again. Nothing answers
-    /// Fenced or Ready, so a rail that is back in service is no exception.
-    pub(crate) fn tell_again(&mut self) {
+    /// Reports may have been lost with a link: the state is reported again, if the rail ever failed. That
+    /// includes a rail that is back in service, because the peer does not acknowledge Fenced and Ready.
+    pub(crate) fn repeat(&mut self) {
         self.dirty |= self.has_failed;
     }
 
-    /// The peer tells of this rail. `posted` is how many requests that it counts were posted to the queue
-    /// pair that is there, modulo 2^32.
-    pub(crate) fn hear(&mut self, news: &RailNews, posted: u32) -> Result<Heard, ControlError> {
-        // Modulo 2^16: what is ahead of us by half the cycle is behind us.
-        match news.generation.wrapping_sub(self.generation) as i16 {
-            ..0 => Ok(Heard::IGNORED),
-            0 => self.hear_of_this(news, posted),
-            1 => self.hear_of_next(news, posted),
-            2.. => Err(self.unexpected(news)),
+    /// Handles the peer's report. `posted` is the number of requests posted to the queue pair in place that
+    /// the peer counts, modulo 2^32.
+    pub(crate) fn handle(
+        &mut self,
+        report: &RailReport,
+        posted: u32,
+    ) -> Result<Effects, ControlError> {
+        // Modulo 2^16: a difference of more than half the cycle is a generation of the past.
+        match report.generation.wrapping_sub(self.generation) as i16 {
+            ..0 => Ok(Effects::IGNORED),
+            0 => self.handle_current(report, posted),
+            1 => self.handle_next(report, posted),
+            2.. => Err(self.unexpected(report)),
         }
     }
 
-    const fn unexpected(&self, news: &RailNews) -> ControlError {
+    const fn unexpected(&self, report: &RailReport) -> ControlError {
         let Self { state, generation, .. } = *self;
-        ControlError::Generation { rail: news.rail, state, generation, told: news.generation }
-    }
-
-    fn hear_of_this(&mut self, news: &RailNews, posted: u32) -> Result<Heard, ControlError> {
-        match news.state {
-            ToldState::Failed => {
-                let stopped = self.stop();
-                Ok(Heard { stopped, ignored: !stopped, ..Heard::default() })
-            }
-            ToldState::Fenced => self.hear_fenced(news.rail, news.arrived, posted),
-            // One that comes late, of a queue pair that failed meanwhile, must not be remembered.
-            ToldState::Ready if self.state == RailState::Joining => {
-                self.state = RailState::InService;
-                Ok(Heard { returned: true, ..Heard::default() })
-            }
-            ToldState::Ready => Ok(Heard::IGNORED),
+        ControlError::Generation {
+            rail: report.rail,
+            state,
+            generation,
+            reported: report.generation,
         }
     }
 
-    fn hear_fenced(
+    fn handle_current(
+        &mut self,
+        report: &RailReport,
+        posted: u32,
+    ) -> Result<Effects, ControlError> {
+        match report.state {
+            ReportedState::Failed => {
+                let stopped = self.stop();
+                Ok(Effects { stopped, ignored: !stopped, ..Effects::default() })
+            }
+            ReportedState::Fenced => self.handle_fenced(report.rail, report.arrived, posted),
+            // A late Ready is of a queue pair that failed meanwhile: kept, it would put the next one into
+            // service before the peer has one.
+            ReportedState::Ready if self.state == RailState::Joining => {
+                self.state = RailState::InService;
+                Ok(Effects { returned: true, ..Effects::default() })
+            }
+            ReportedState::Ready => Ok(Effects::IGNORED),
+        }
+    }
+
+    fn handle_fenced(
         &mut self,
         rail: RailId,
         arrived: u32,
         posted: u32,
-    ) -> Result<Heard, ControlError> {
+    ) -> Result<Effects, ControlError> {
         if let Some(before) = self.peer_arrived {
             let changed = ControlError::Changed { rail, before, again: arrived };
-            return if before == arrived { Ok(Heard::IGNORED) } else { Err(changed) };
+            return if before == arrived { Ok(Effects::IGNORED) } else { Err(changed) };
         }
-        // Modulo 2^32, of which far less than half can be in flight.
+        // Modulo 2^32: far less than half of that can be in flight.
         if (posted.wrapping_sub(arrived) as i32) < 0 {
             return Err(ControlError::Arrived { rail, arrived, posted });
         }
@@ -301,34 +318,36 @@ impl Lifecycle {
             self.state = RailState::Down;
             fenced = Some(arrived);
         }
-        Ok(Heard { stopped, fenced, ..Heard::default() })
+        Ok(Effects { stopped, fenced, ..Effects::default() })
     }
 
-    /// The peer is one queue pair ahead, so it knows what arrived here. It says itself what it was Fenced
-    /// with before, should that have been lost.
-    fn hear_of_next(&mut self, news: &RailNews, posted: u32) -> Result<Heard, ControlError> {
-        let mut heard = match self.state {
+    /// The peer is one generation ahead, so it knows what arrived here. Its Fenced of this generation may have
+    /// been lost with a link, so the report carries that count, too.
+    fn handle_next(&mut self, report: &RailReport, posted: u32) -> Result<Effects, ControlError> {
+        let mut effects = match self.state {
             RailState::InService | RailState::Joining | RailState::Draining => {
-                return Err(self.unexpected(news));
+                return Err(self.unexpected(report));
             }
-            RailState::Fenced => self.hear_fenced(news.rail, news.previous_arrived, posted)?,
-            RailState::Down => Heard::default(),
+            RailState::Fenced => {
+                self.handle_fenced(report.rail, report.previous_arrived, posted)?
+            }
+            RailState::Down => Effects::default(),
         };
-        match news.state {
-            ToldState::Ready => self.peer_is_ready = true,
-            // Answered at once, without a queue pair: the peer can go on to the one after it.
-            ToldState::Failed | ToldState::Fenced => {
-                let is_fenced = news.state == ToldState::Fenced;
-                if is_fenced && news.arrived != 0 {
-                    let arrived = news.arrived;
-                    return Err(ControlError::Arrived { rail: news.rail, arrived, posted: 0 });
+        match report.state {
+            ReportedState::Ready => self.peer_is_ready = true,
+            // Answered at once, without a queue pair here, so that the peer can go on to the one after it.
+            ReportedState::Failed | ReportedState::Fenced => {
+                let is_fenced = report.state == ReportedState::Fenced;
+                if is_fenced && report.arrived != 0 {
+                    let arrived = report.arrived;
+                    return Err(ControlError::Arrived { rail: report.rail, arrived, posted: 0 });
                 }
                 self.next(if is_fenced { RailState::Down } else { RailState::Fenced });
                 self.peer_arrived = is_fenced.then_some(0);
-                heard.adopted = true;
+                effects.adopted = true;
             }
         }
-        Ok(heard)
+        Ok(effects)
     }
 }
 

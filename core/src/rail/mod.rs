@@ -24,7 +24,7 @@ mod rails;
 mod receives;
 pub(crate) mod tag;
 
-pub use control::{ControlDecodeError, ControlMessage, RailNews, ToldState};
+pub use control::{ControlDecodeError, ControlMessage, RailReport, ReportedState};
 pub use error::{RailCounters, RailError};
 pub use event::{FailedBecause, RailEvent, RailEventKind};
 pub(crate) use health::{Identity, PhysicalRail, RailHealth};

@@ -39,9 +39,9 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) keys_at: u8,
     /// The rail's bit in the round robin.
     pub(crate) turn_bit: u8,
-    /// Its owner wants it to be given fragments.
-    pub(crate) is_wanted: bool,
-    /// Its owner wants it to leave fragments to the others, as long as there are any.
+    /// Its owner lets it carry fragments.
+    pub(crate) is_enabled: bool,
+    /// It leaves fragments to the other rails, as long as there are any: its owner reserves it.
     pub(crate) is_reserved: bool,
     /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no lost
     /// fragments, whose places they would take.
@@ -71,7 +71,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             qp_num: qp.qp_num(),
             keys_at: 0,
             turn_bit: 0,
-            is_wanted: true,
+            is_enabled: true,
             is_reserved: false,
             carries: true,
             accepts_as: address(qp.device(), qp.qp_num()),
@@ -116,7 +116,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     /// Whether it may be given requests, as far as its owner and its health are concerned.
     #[inline]
     pub(crate) const fn is_in_service(&self) -> bool {
-        self.is_wanted && self.health.lifecycle.is_in_service()
+        self.is_enabled && self.health.lifecycle.is_in_service()
     }
 
     /// Takes note of what may have changed what it carries.

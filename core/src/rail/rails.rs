@@ -11,7 +11,7 @@
 //! 4. [`replace`](Rails::replace): a new queue pair takes the place, and its completions are routed.
 //! 5. [`handle`](Rails::handle): the peer is ready too, so the rail is in service.
 
-use super::control::{ControlMessage, RailNews};
+use super::control::{ControlMessage, RailReport};
 use super::error::RailError;
 use super::event::{FailedBecause, RailEvent, RailEventKind};
 use super::health::PhysicalRail;
@@ -102,14 +102,14 @@ pub(crate) struct Reroute {
     /// With fewer rails in service, the end fails.
     min_rails: u8,
     /// The peer is to be sent that this end failed.
-    pub(crate) tells_error: bool,
+    pub(crate) sends_error: bool,
     /// Messages of the peer that changed nothing.
     ignored: u64,
 }
 
 impl Reroute {
     pub(crate) const fn new(is_on: bool, min_rails: u8) -> Self {
-        Self { is_on, min_rails, tells_error: false, ignored: 0 }
+        Self { is_on, min_rails, sends_error: false, ignored: 0 }
     }
 
     /// Messages of the peer that changed nothing.
@@ -190,7 +190,7 @@ pub(crate) trait Rails {
 
     /// Returns the next message for the peer, with the place of the rail that it is about.
     fn next_message(&mut self) -> Option<(Option<Self::Place>, ControlMessage)> {
-        if core::mem::take(&mut self.reroute_mut().tells_error) {
+        if core::mem::take(&mut self.reroute_mut().sends_error) {
             return Some((None, ControlMessage::Error));
         }
         if self.has_failed() {
@@ -198,8 +198,8 @@ pub(crate) trait Rails {
         }
         self.places_mut().find_map(|(place, rail)| {
             let id = rail.identity().rail;
-            let news = rail.health_mut().lifecycle.take_news(id)?;
-            Some((Some(place), ControlMessage::Rail(news)))
+            let report = rail.health_mut().lifecycle.take_report(id)?;
+            Some((Some(place), ControlMessage::Rail(report)))
         })
     }
 
@@ -221,7 +221,7 @@ pub(crate) trait Rails {
                 self.give_up_for(RailsFailure::Peer);
                 Ok(())
             }
-            ControlMessage::Rail(news) => self.handle_news(find(news.rail), &news),
+            ControlMessage::Rail(report) => self.handle_report(find(report.rail), &report),
         };
         if let Err(error) = handled {
             self.give_up_for(RailsFailure::Control(error));
@@ -230,25 +230,29 @@ pub(crate) trait Rails {
         handled
     }
 
-    fn handle_news(&mut self, place: Self::Place, news: &RailNews) -> Result<(), ControlError> {
-        let rail = self.rail_at_mut(place).filter(|rail| rail.identity().rail == news.rail);
-        let rail = rail.ok_or(ControlError::NoRail(news.rail))?;
+    fn handle_report(
+        &mut self,
+        place: Self::Place,
+        report: &RailReport,
+    ) -> Result<(), ControlError> {
+        let rail = self.rail_at_mut(place).filter(|rail| rail.identity().rail == report.rail);
+        let rail = rail.ok_or(ControlError::NoRail(report.rail))?;
         let posted = Self::posted(rail);
         let lifecycle = &mut rail.health_mut().lifecycle;
         // A message of the next generation ends this one first.
         let generation = lifecycle.generation();
-        let heard = lifecycle.hear(news, posted)?;
-        self.reroute_mut().ignored += u64::from(heard.ignored);
-        if heard.stopped {
+        let effects = lifecycle.handle(report, posted)?;
+        self.reroute_mut().ignored += u64::from(effects.ignored);
+        if effects.stopped {
             self.rail_stopped(place, FailedBecause::Peer);
         }
-        if let Some(arrived) = heard.fenced {
+        if let Some(arrived) = effects.fenced {
             self.fenced(place, generation, arrived);
         }
-        if heard.adopted {
+        if effects.adopted {
             self.generation_adopted(place);
         }
-        if heard.returned {
+        if effects.returned {
             self.rail_returned(place);
         }
         self.request_recovery();
@@ -259,8 +263,8 @@ pub(crate) trait Rails {
     fn repeat_messages(&mut self) {
         let has_failed = self.has_failed();
         let reroute = self.reroute_mut();
-        reroute.tells_error = reroute.is_on && has_failed;
-        self.places_mut().for_each(|(_, rail)| rail.health_mut().lifecycle.tell_again());
+        reroute.sends_error = reroute.is_on && has_failed;
+        self.places_mut().for_each(|(_, rail)| rail.health_mut().lifecycle.repeat());
     }
 
     /// Takes the oldest event of the first rail that has any.

@@ -405,7 +405,7 @@ pub(super) struct Health {
     /// The virtual queue pair is in the error state, or recovers from the failure of a rail. The
     /// data path checks this one flag. Separate checks cost up to 11% of the instructions of a
     /// request.
-    pub(super) needs_care: bool,
+    pub(super) needs_recovery: bool,
     /// It is unknown which requests of a failed rail arrived: nothing moves past `posted`.
     pub(super) awaits_fence: bool,
     /// Rails whose late requests may still write the peer's memory after the virtual queue pair failed.
@@ -423,7 +423,7 @@ pub(super) struct Health {
 impl Health {
     pub(super) const GOOD: Self = Self {
         failed: false,
-        needs_care: false,
+        needs_recovery: false,
         awaits_fence: false,
         unfenced: RailSet::EMPTY,
         failure: None,
@@ -438,7 +438,7 @@ impl Health {
         if let Failure::Rail(error) = failure {
             self.note_error(error);
         }
-        self.needs_care = true;
+        self.needs_recovery = true;
         !core::mem::replace(&mut self.failed, true)
     }
 

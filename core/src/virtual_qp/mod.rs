@@ -56,8 +56,8 @@ pub(crate) mod tracker;
 
 pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
-    RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, Rejected,
-    ReplaceError, ToldState,
+    RailError, RailEvent, RailEventKind, RailId, RailReport, RailSet, RailState, Rejected,
+    ReplaceError, ReportedState,
 };
 pub use build::PairDevicesError;
 pub use config::{

@@ -21,7 +21,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.offers.sends.is_empty() {
             self.retry_refused();
         }
-        if self.health.needs_care {
+        if self.health.needs_recovery {
             self.recover();
         }
         self.acknowledge();

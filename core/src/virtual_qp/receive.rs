@@ -363,7 +363,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             // Reported from there in posting order, since receives before it may have been lost and
             // posted again. Care makes the next `report` look there.
             self.data_receives.complete(outcome);
-            self.health.needs_care = true;
+            self.health.needs_recovery = true;
         } else {
             let wr_id = self.data_receives.wr_id(sequence);
             direct.push(outcome.report(wr_id, self.header.virtual_qp_num));

@@ -34,7 +34,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return self.report_recv();
         }
         // One flag for all rare reports: a check of each cost up to 11% more instructions.
-        if self.health.needs_care { self.report_rest() } else { None }
+        if self.health.needs_recovery { self.report_rest() } else { None }
     }
 
     /// Returns what only care brings: a request that is done and need not wait for its turn; with
@@ -183,7 +183,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.offers.any()
             || self.recvs.front_finished().is_some()
             || send_finished()
-            || (self.health.needs_care && self.has_rest())
+            || (self.health.needs_recovery && self.has_rest())
     }
 
     /// A batch of a request's fragments is retired. Reports the request, if it is done and need not
@@ -228,6 +228,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn ahead_invariants(&self) {
         let reported = self.sends.iter().filter(|slot| slot.state.contains(SlotState::REPORTED));
         assert_eq!(reported.count(), self.ahead.count(), "reported, and still to be passed");
-        assert!(self.health.needs_care || !self.has_ahead(), "what is done is reported");
+        assert!(self.health.needs_recovery || !self.has_ahead(), "what is done is reported");
     }
 }

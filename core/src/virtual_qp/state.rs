@@ -111,7 +111,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !in_service && !others {
             return false;
         }
-        chosen.is_wanted = in_service;
+        chosen.is_enabled = in_service;
         self.update_rail(RailId::Data(rail));
         // Requests that found no rail may find this one.
         self.pump_all();

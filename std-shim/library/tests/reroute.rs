@@ -7,8 +7,8 @@ use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, HealingMessag
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::verbs::{SendFlags, SendWr, WcStatus};
 use polyrail::virtual_qp::{
-    ControlError, ControlMessage, PostSendError, QpState, RailId, RailNews, RailState, Scheme,
-    ToldState,
+    ControlError, ControlMessage, PostSendError, QpState, RailId, RailReport, RailState,
+    ReportedState, Scheme,
 };
 use rerouted::{Ends, LENGTH, healed};
 
@@ -119,8 +119,8 @@ fn a_peer_that_claims_too_much_ends_the_endpoint() {
     let mut ends = Ends::apart(Fabric::deterministic(3), 4, &healed(Scheme::Spray));
     let Ends { fabric, near, far, .. } = &mut ends;
     let rail = RailId::Data(0);
-    let state = ToldState::Fenced;
-    let news = RailNews { rail, generation: 0, state, arrived: 77, previous_arrived: 0 };
+    let state = ReportedState::Fenced;
+    let news = RailReport { rail, generation: 0, state, arrived: 77, previous_arrived: 0 };
     let link = near.endpoint.healing_link().unwrap();
     link.handle(HealingMessage::Control(ControlMessage::Rail(news))).unwrap();
     let refused = ControlError::Arrived { rail, arrived: 77, posted: 0 };

@@ -7,7 +7,7 @@ use crate::scripted::LIMITS;
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Imm, RecvWr, WcStatus};
 use polyrail_core::virtual_qp::{
-    ControlMessage, QpState, RailId, RailNews, RailState, Scheme, ToldState,
+    ControlMessage, QpState, RailId, RailReport, RailState, ReportedState, Scheme,
 };
 use std::collections::BTreeMap;
 
@@ -99,7 +99,8 @@ impl End {
         let rail = self.rail(choices);
         let own = self.rig.qp.rail_generation(rail).unwrap_or_default();
         let ahead = pick(choices, &[0, 0, 0, 1, 1, u16::MAX, 2]);
-        let state = pick(choices, &[ToldState::Failed, ToldState::Fenced, ToldState::Ready]);
+        let state =
+            pick(choices, &[ReportedState::Failed, ReportedState::Fenced, ReportedState::Ready]);
         let number = |choices: &mut dyn Choices| match choices.below(8) {
             7 => u32::MAX - choices.below(4),
             _ => choices.below(6),
@@ -107,7 +108,7 @@ impl End {
         let arrived = number(choices);
         let previous_arrived = number(choices);
         let generation = own.wrapping_add(ahead);
-        let news = RailNews { rail, generation, state, arrived, previous_arrived };
+        let news = RailReport { rail, generation, state, arrived, previous_arrived };
         let message =
             if choices.one_in(64) { ControlMessage::Error } else { ControlMessage::Rail(news) };
         let before = self.rig.qp.state();

@@ -182,7 +182,7 @@ impl<
             if posted.is_err() {
                 // Each immediate consumed the receive that was reserved for it, so the reservation
                 // usually still holds. If it does not, a later poll asks the driver again.
-                self.lanes.needs_care = true;
+                self.lanes.needs_recovery = true;
             }
         }
     }
@@ -273,7 +273,7 @@ impl<
         if self.lanes.failure.is_none() {
             self.refill();
         }
-        if self.lanes.needs_care {
+        if self.lanes.needs_recovery {
             self.recover();
         }
     }
@@ -283,7 +283,7 @@ impl<
     }
 
     fn needs_poll(&self) -> bool {
-        self.lanes.needs_care && self.has_something_to_do()
+        self.lanes.needs_recovery && self.has_something_to_do()
     }
 
     fn awaits_empty(&self) -> Option<CqId> {
@@ -294,7 +294,7 @@ impl<
             is_draining && lane.is_drained && !lane.is_seen_empty
         };
         // Nothing is fenced on a connection that failed.
-        if !self.lanes.needs_care || self.lanes.failure.is_some() {
+        if !self.lanes.needs_recovery || self.lanes.failure.is_some() {
             return None;
         }
         self.lanes.iter().find(awaits).map(|lane| lane.qp.cq())

@@ -408,7 +408,7 @@ impl<
                 let each = if self.failed.is_empty() { pool.each } else { 0 };
                 let promised = (self.waiting * each).saturating_sub(came);
                 // What a driver did not take is asked for again.
-                let is_posted = pool.account.covers(promised) || self.lanes.needs_care;
+                let is_posted = pool.account.covers(promised) || self.lanes.needs_recovery;
                 assert!(is_posted, "what device {at} promised is posted");
             }
         }

@@ -105,7 +105,7 @@ impl<
     }
 
     fn request_recovery(&mut self) {
-        self.lanes.needs_care = true;
+        self.lanes.needs_recovery = true;
     }
 
     fn go_on(&mut self) {
@@ -251,7 +251,8 @@ impl<
         self.refill();
         self.rewrite();
         let wants_entries = self.slots.iter().any(|slot| slot.wants_entries);
-        self.lanes.needs_care = self.lanes.awaits_fence() || wants_entries || self.lacks_receives();
+        self.lanes.needs_recovery =
+            self.lanes.awaits_fence() || wants_entries || self.lacks_receives();
     }
 
     /// The queue pair that a place had in this generation is Down now: entries that it may have written late

@@ -104,7 +104,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if self.owes {
             self.post_owed();
         }
-        if self.lanes.needs_care {
+        if self.lanes.needs_recovery {
             self.recover();
         }
     }
@@ -114,7 +114,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn needs_poll(&self) -> bool {
-        (self.owes || self.lanes.needs_care) && self.has_something_to_do()
+        (self.owes || self.lanes.needs_recovery) && self.has_something_to_do()
     }
 }
 

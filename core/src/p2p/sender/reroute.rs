@@ -94,7 +94,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn request_recovery(&mut self) {
-        self.lanes.needs_care = true;
+        self.lanes.needs_recovery = true;
     }
 
     fn go_on(&mut self) {
@@ -163,7 +163,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if self.has_lost {
             self.send_again();
         }
-        self.lanes.needs_care = self.lanes.awaits_fence() || self.has_lost;
+        self.lanes.needs_recovery = self.lanes.awaits_fence() || self.has_lost;
     }
 
     /// The queue pair that a place had in this generation is Down now, and so many of its immediates had

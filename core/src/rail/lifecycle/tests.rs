@@ -1,4 +1,4 @@
-//! The table of what is heard, state by state, against a second writing of it.
+//! The table of what is effects, state by state, against a second writing of it.
 
 use super::*;
 
@@ -14,7 +14,8 @@ const STATES: [RailState; 5] = [
     RailState::Down,
     RailState::Joining,
 ];
-const TOLD: [ToldState; 3] = [ToldState::Failed, ToldState::Fenced, ToldState::Ready];
+const TOLD: [ReportedState; 3] =
+    [ReportedState::Failed, ReportedState::Fenced, ReportedState::Ready];
 
 /// A rail of generation `generation` in each state that it can be in.
 fn rails(generation: u16) -> Vec<Lifecycle> {
@@ -51,61 +52,61 @@ fn is_too_many(arrived: u32) -> bool {
 
 /// What the design's table says. `ahead` is how many generations the message is ahead. `None`: a
 /// protocol error.
-fn expected(before: &Lifecycle, news: &RailNews, ahead: i32) -> Option<(Heard, Lifecycle)> {
+fn expected(before: &Lifecycle, report: &RailReport, ahead: i32) -> Option<(Effects, Lifecycle)> {
     use RailState::{Down, Draining, Fenced, InService, Joining};
-    use ToldState as T;
+    use ReportedState as T;
     let mut after = *before;
-    let mut heard = Heard::default();
-    match (before.state, ahead, news.state) {
+    let mut effects = Effects::default();
+    match (before.state, ahead, report.state) {
         (_, ..0, _)
         | (InService | Draining | Fenced | Down, 0, T::Ready)
-        | (Draining | Fenced | Down, 0, T::Failed) => heard.ignored = true,
+        | (Draining | Fenced | Down, 0, T::Failed) => effects.ignored = true,
         (InService | Joining, 0, T::Failed) => {
-            heard.stopped = true;
+            effects.stopped = true;
             after.state = Draining;
         }
         (_, 0, T::Fenced) => {
-            if before.peer_arrived == Some(news.arrived) {
-                heard.ignored = true;
-                return Some((heard, after));
+            if before.peer_arrived == Some(report.arrived) {
+                effects.ignored = true;
+                return Some((effects, after));
             }
-            if before.peer_arrived.is_some() || is_too_many(news.arrived) {
+            if before.peer_arrived.is_some() || is_too_many(report.arrived) {
                 return None;
             }
-            after.peer_arrived = Some(news.arrived);
+            after.peer_arrived = Some(report.arrived);
             match before.state {
                 InService | Joining => {
-                    heard.stopped = true;
+                    effects.stopped = true;
                     after.state = Draining;
                 }
                 Fenced => {
-                    heard.fenced = Some(news.arrived);
+                    effects.fenced = Some(report.arrived);
                     after.state = Down;
                 }
                 Draining | Down => {}
             }
         }
         (Joining, 0, T::Ready) => {
-            heard.returned = true;
+            effects.returned = true;
             after.state = InService;
         }
         (Fenced | Down, 1, told) => {
             if before.state == Fenced {
-                if is_too_many(news.previous_arrived) {
+                if is_too_many(report.previous_arrived) {
                     return None;
                 }
-                heard.fenced = Some(news.previous_arrived);
+                effects.fenced = Some(report.previous_arrived);
                 after.state = Down;
-                after.peer_arrived = heard.fenced;
+                after.peer_arrived = effects.fenced;
             }
             if told == T::Ready {
                 after.peer_is_ready = true;
-                return Some((heard, after));
+                return Some((effects, after));
             }
-            if told == T::Fenced && news.arrived > 0 {
+            if told == T::Fenced && report.arrived > 0 {
                 return None;
             }
-            heard.adopted = true;
+            effects.adopted = true;
             after = Lifecycle {
                 state: if told == T::Fenced { Down } else { Fenced },
                 generation: before.generation.wrapping_add(1),
@@ -119,7 +120,7 @@ fn expected(before: &Lifecycle, news: &RailNews, ahead: i32) -> Option<(Heard, L
         }
         (InService | Draining | Joining, 1, _) | (_, 2.., _) => return None,
     }
-    Some((heard, after))
+    Some((effects, after))
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn every_message_in_every_state_is_as_the_table_says() {
                     for arrived in [0, 3, POSTED, POSTED + 1, 1 << 31, u32::MAX] {
                         for previous_arrived in [0, POSTED, POSTED + 1] {
                             let told = generation.wrapping_add_signed(ahead as i16);
-                            let news = RailNews {
+                            let report = RailReport {
                                 rail: RAIL,
                                 generation: told,
                                 state,
@@ -140,12 +141,12 @@ fn every_message_in_every_state_is_as_the_table_says() {
                                 previous_arrived,
                             };
                             let mut after = before;
-                            let heard = after.hear(&news, POSTED).ok();
-                            let expected = expected(&before, &news, ahead);
+                            let effects = after.handle(&report, POSTED).ok();
+                            let expected = expected(&before, &report, ahead);
                             assert_eq!(
-                                heard.map(|heard| (heard, after)),
+                                effects.map(|effects| (effects, after)),
                                 expected,
-                                "{before:?} {news:?}"
+                                "{before:?} {report:?}"
                             );
                             checked += 1;
                         }
@@ -161,29 +162,36 @@ fn every_message_in_every_state_is_as_the_table_says() {
 #[test]
 fn two_ends_go_through_the_same_states() {
     let mut ends = [Lifecycle::NEW; 2];
-    assert_eq!(ends[0].take_news(RAIL), None, "nothing failed");
+    assert_eq!(ends[0].take_report(RAIL), None, "nothing failed");
     assert!(ends[0].fail() && !ends[0].fail());
-    let news = ends[0].take_news(RAIL).unwrap();
-    assert_eq!((news.state, news.generation), (ToldState::Failed, 0));
-    assert!(ends[1].hear(&news, 4).unwrap().stopped);
-    assert_eq!(ends[1].take_news(RAIL), None, "the other end knows");
+    let report = ends[0].take_report(RAIL).unwrap();
+    assert_eq!((report.state, report.generation), (ReportedState::Failed, 0));
+    assert!(ends[1].handle(&report, 4).unwrap().stopped);
+    assert_eq!(ends[1].take_report(RAIL), None, "the other end knows");
 
     assert_eq!(ends[1].drained(3), None);
-    let news = ends[1].take_news(RAIL).unwrap();
-    assert_eq!((news.state, news.arrived), (ToldState::Fenced, 3));
-    assert_eq!(ends[0].hear(&news, 5), Ok(Heard::default()), "kept until it is drained itself");
+    let report = ends[1].take_report(RAIL).unwrap();
+    assert_eq!((report.state, report.arrived), (ReportedState::Fenced, 3));
+    assert_eq!(
+        ends[0].handle(&report, 5),
+        Ok(Effects::default()),
+        "kept until it is drained itself"
+    );
     assert_eq!(ends[0].drained(4), Some(3));
     assert_eq!(ends[0].state(), RailState::Down);
-    let news = ends[0].take_news(RAIL).unwrap();
-    assert_eq!(ends[1].hear(&news, 4).unwrap().fenced, Some(4));
+    let report = ends[0].take_report(RAIL).unwrap();
+    assert_eq!(ends[1].handle(&report, 4).unwrap().fenced, Some(4));
 
     assert!(!ends[0].replaced());
-    let news = ends[0].take_news(RAIL).unwrap();
-    assert_eq!((news.state, news.generation, news.previous_arrived), (ToldState::Ready, 1, 4));
-    assert_eq!(ends[1].hear(&news, 0), Ok(Heard::default()), "kept until it has one itself");
+    let report = ends[0].take_report(RAIL).unwrap();
+    assert_eq!(
+        (report.state, report.generation, report.previous_arrived),
+        (ReportedState::Ready, 1, 4)
+    );
+    assert_eq!(ends[1].handle(&report, 0), Ok(Effects::default()), "kept until it has one itself");
     assert!(ends[1].replaced(), "the peer is ready");
-    let news = ends[1].take_news(RAIL).unwrap();
-    assert!(ends[0].hear(&news, 0).unwrap().returned);
+    let report = ends[1].take_report(RAIL).unwrap();
+    assert!(ends[0].handle(&report, 0).unwrap().returned);
     assert!(ends.iter().all(|end| end.is_in_service() && end.generation() == 1));
 }
 
@@ -194,28 +202,28 @@ fn what_was_not_sent_is_replaced() {
     here.fail();
     here.drained(6);
     here.replaced();
-    let news = here.take_news(RAIL).unwrap();
-    assert_eq!((news.state, news.previous_arrived), (ToldState::Ready, 6));
+    let report = here.take_report(RAIL).unwrap();
+    assert_eq!((report.state, report.previous_arrived), (ReportedState::Ready, 6));
     let mut there = Lifecycle::NEW;
     there.fail();
     there.drained(0);
-    let heard = there.hear(&news, 8).unwrap();
-    assert_eq!(heard.fenced, Some(6));
+    let effects = there.handle(&report, 8).unwrap();
+    assert_eq!(effects.fenced, Some(6));
     assert!(there.replaced());
-    here.tell_again();
-    assert!(here.take_news(RAIL).is_some(), "in service again, and said again all the same");
+    here.repeat();
+    assert!(here.take_report(RAIL).is_some(), "in service again, and said again all the same");
 }
 
 #[test]
 fn what_arrived_is_compared_modulo_its_cycle() {
-    let news = |arrived| RailNews {
+    let report = |arrived| RailReport {
         rail: RAIL,
         generation: 0,
-        state: ToldState::Fenced,
+        state: ReportedState::Fenced,
         arrived,
         previous_arrived: 0,
     };
-    assert!(Lifecycle::NEW.clone().hear(&news(u32::MAX - 1), 2).is_ok());
+    assert!(Lifecycle::NEW.clone().handle(&report(u32::MAX - 1), 2).is_ok());
     let too_many = ControlError::Arrived { rail: RAIL, arrived: 3, posted: 2 };
-    assert_eq!(Lifecycle::NEW.clone().hear(&news(3), 2), Err(too_many));
+    assert_eq!(Lifecycle::NEW.clone().handle(&report(3), 2), Err(too_many));
 }

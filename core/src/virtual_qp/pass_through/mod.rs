@@ -158,7 +158,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let rail = &self.rails[0];
         // Only rail 0 can carry the request, and when it returns is up to the owner. A request that
         // waited would hold back the notifies behind it for as long.
-        if !rail.is_wanted {
+        if !rail.is_enabled {
             return Err(PostSendError::RailDown);
         }
         if wr.flags.contains(SendFlags::INLINE) {
@@ -370,7 +370,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         slot.state.remove(SlotState::DEFERRED);
         slot.fail(status);
         self.pass_through.complete += 1;
-        self.health.needs_care = true;
+        self.health.needs_recovery = true;
         self.finish_deferred(id);
     }
 

@@ -32,7 +32,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let reports = self.pass_through.has_complete()
             || self.data_receives.has_report(false)
             || self.has_ahead();
-        self.health.needs_care = recovers || reports || self.health.failed;
+        self.health.needs_recovery = recovers || reports || self.health.failed;
     }
 
     /// Takes note of whether it is known what arrived of everything that was lost.

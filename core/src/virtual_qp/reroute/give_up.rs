@@ -45,7 +45,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
-        self.reroute.tells_error = true;
+        self.reroute.sends_error = true;
         if core::mem::take(&mut self.health.awaits_fence) {
             // What was posted again and is acknowledged may still be written by what was lost.
             for id in self.sends.in_flight_ids() {

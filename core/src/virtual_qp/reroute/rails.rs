@@ -167,7 +167,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
     }
 
     fn request_recovery(&mut self) {
-        self.health.needs_care = true;
+        self.health.needs_recovery = true;
     }
 
     fn go_on(&mut self) {

@@ -45,7 +45,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.failed {
             self.abandon_lost(rail);
         }
-        self.health.needs_care = true;
+        self.health.needs_recovery = true;
         self.pump_all();
         true
     }

@@ -5,8 +5,8 @@ use crate::rig::Setup;
 use polyrail_core::p2p::{BuildError, CardError, ConnectionEnd, Control, Failure};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
-    ControlError, ControlMessage, FailedBecause, RailEventKind, RailId, RailNews, RailState,
-    ToldState,
+    ControlError, ControlMessage, FailedBecause, RailEventKind, RailId, RailReport, RailState,
+    ReportedState,
 };
 
 #[test]
@@ -107,14 +107,14 @@ fn the_link_of_the_ends_breaks_and_both_send_everything_again() {
 fn messages_that_no_correct_peer_sends_fail_the_connection() {
     let news = |rail, generation, state, arrived| {
         let rail = RailId::Data(rail);
-        let news = RailNews { rail, generation, state, arrived, previous_arrived: 0 };
+        let news = RailReport { rail, generation, state, arrived, previous_arrived: 0 };
         ControlMessage::Rail(news)
     };
     let cases = [
-        Control { queue_pair: 9, message: news(0, 0, ToldState::Failed, 0) },
-        Control { queue_pair: 1, message: news(0, 0, ToldState::Failed, 0) },
-        Control { queue_pair: 1, message: news(1, 1, ToldState::Ready, 0) },
-        Control { queue_pair: 1, message: news(1, 0, ToldState::Fenced, 2) },
+        Control { queue_pair: 9, message: news(0, 0, ReportedState::Failed, 0) },
+        Control { queue_pair: 1, message: news(0, 0, ReportedState::Failed, 0) },
+        Control { queue_pair: 1, message: news(1, 1, ReportedState::Ready, 0) },
+        Control { queue_pair: 1, message: news(1, 0, ReportedState::Fenced, 2) },
     ];
     for control in cases {
         let (mut rig, ..) = under_way();

@@ -4,8 +4,8 @@
 use super::{RAIL_0, RAIL_1, dqplb, fail, failed, fenced, news, ready, spray};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
-    ControlError, ControlMessage, FailedBecause, Failure, QpState, RailEventKind, RailId, RailNews,
-    RailState, ToldState,
+    ControlError, ControlMessage, FailedBecause, Failure, QpState, RailEventKind, RailId,
+    RailReport, RailState, ReportedState,
 };
 use polyrail_tests::rig::{self, Setup, ok};
 
@@ -42,7 +42,7 @@ fn only_the_newest_state_is_sent() {
     rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
     rig.replace(RAIL_1, 1, 77);
     ready(&mut rig, RAIL_1, 1);
-    let ready = news(RAIL_1, 1, ToldState::Ready, 0);
+    let ready = news(RAIL_1, 1, ReportedState::Ready, 0);
     assert_eq!(rig.control_messages(), [ready]);
     rig.qp.control_lost();
     assert_eq!(rig.control_messages(), [ready], "in service again, and said again all the same");
@@ -82,12 +82,12 @@ fn a_message_that_no_correct_peer_sends_ends_the_virtual_queue_pair() {
         (fenced(RailId::Data(5), 0, 0), ControlError::NoRail(RailId::Data(5))),
         (fenced(RailId::Notify, 0, 0), ControlError::NoRail(RailId::Notify)),
         (
-            news(RAIL_1, 1, ToldState::Ready, 0),
+            news(RAIL_1, 1, ReportedState::Ready, 0),
             ControlError::Generation {
                 rail: RAIL_1,
                 state: RailState::InService,
                 generation: 0,
-                told: 1,
+                reported: 1,
             },
         ),
     ];
@@ -133,7 +133,7 @@ fn without_rerouting_messages_change_nothing() {
 fn a_queue_pair_that_failed_before_there_was_one_here_is_answered() {
     let mut rig = spray().rig();
     fail_idle(&mut rig, RAIL_1);
-    rig.qp.control(news(RAIL_1, 1, ToldState::Failed, 0)).unwrap();
+    rig.qp.control(news(RAIL_1, 1, ReportedState::Failed, 0)).unwrap();
     assert_eq!(rig.control_messages(), [fenced(RAIL_1, 1, 0)]);
     rig.qp.control(fenced(RAIL_1, 1, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Down));
@@ -154,10 +154,10 @@ fn a_peer_that_is_one_generation_ahead_reports_what_arrived_before() {
     rig.rails[0].complete_all();
     fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
     rig.qp
-        .control(ControlMessage::Rail(RailNews {
+        .control(ControlMessage::Rail(RailReport {
             rail: RAIL_1,
             generation: 1,
-            state: ToldState::Ready,
+            state: ReportedState::Ready,
             arrived: 0,
             previous_arrived: 2,
         }))
@@ -180,10 +180,10 @@ fn events_of_generations_that_are_adopted_come_in_their_order() {
     let mut events = Vec::new();
     for generation in 1..3 {
         rig.qp
-            .control(ControlMessage::Rail(RailNews {
+            .control(ControlMessage::Rail(RailReport {
                 rail: RAIL_1,
                 generation,
-                state: ToldState::Failed,
+                state: ReportedState::Failed,
                 arrived: 0,
                 previous_arrived: if generation == 1 { 2 } else { 0 },
             }))

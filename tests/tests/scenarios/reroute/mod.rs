@@ -10,7 +10,7 @@ mod receives;
 mod replace;
 
 use polyrail_core::verbs::WcStatus;
-use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, RailState, ToldState};
+use polyrail_core::virtual_qp::{ControlMessage, RailId, RailReport, RailState, ReportedState};
 use polyrail_tests::rig::{Rig, Setup};
 
 pub(super) const RAIL_0: RailId = RailId::Data(0);
@@ -26,18 +26,18 @@ pub(super) fn dqplb() -> Setup {
     Setup::dqplb(2).fragment(128).depth(8).reroute()
 }
 
-fn news(rail: RailId, generation: u16, state: ToldState, arrived: u32) -> ControlMessage {
-    ControlMessage::Rail(RailNews { rail, generation, state, arrived, previous_arrived: 0 })
+fn news(rail: RailId, generation: u16, state: ReportedState, arrived: u32) -> ControlMessage {
+    ControlMessage::Rail(RailReport { rail, generation, state, arrived, previous_arrived: 0 })
 }
 
 /// The peer reports Fenced, and how much arrived.
 pub(super) fn fenced(rail: RailId, generation: u16, arrived: u32) -> ControlMessage {
-    news(rail, generation, ToldState::Fenced, arrived)
+    news(rail, generation, ReportedState::Fenced, arrived)
 }
 
 /// What this end sends for a rail of generation 0 that failed: at once, or after it was drained.
 fn failed(rail: RailId) -> ControlMessage {
-    news(rail, 0, ToldState::Failed, 0)
+    news(rail, 0, ReportedState::Failed, 0)
 }
 
 /// The next send on this rail fails, and the rail is drained.
@@ -53,7 +53,7 @@ pub(super) fn ready<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
     rail: RailId,
     generation: u16,
 ) {
-    rig.qp.control(news(rail, generation, ToldState::Ready, 0)).unwrap();
+    rig.qp.control(news(rail, generation, ReportedState::Ready, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(rail), Some(RailState::InService));
 }
 

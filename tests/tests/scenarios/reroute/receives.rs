@@ -4,14 +4,14 @@
 use super::{RAIL_0, RAIL_1, dqplb, fenced, ready, spray};
 use polyrail_core::verbs::{Imm, RecvWr, WcStatus};
 use polyrail_core::virtual_qp::{
-    ControlMessage, Failure, PostRecvError, RailError, RailId, RailState, ToldState,
+    ControlMessage, Failure, PostRecvError, RailError, RailId, RailState, ReportedState,
 };
 use polyrail_tests::rig::{self, KEYS, Rig, imm, local, ok};
 
 fn reported_arrived(rig: &mut Rig, rail: RailId) -> u32 {
     let told = rig.control_messages();
     let [ControlMessage::Rail(news)] = told[..] else { panic!("{told:?}") };
-    assert_eq!((news.rail, news.state), (rail, ToldState::Fenced));
+    assert_eq!((news.rail, news.state), (rail, ReportedState::Fenced));
     news.arrived
 }
 
@@ -40,7 +40,7 @@ fn a_replacement_has_all_receives_before_ready_is_sent() {
     let handle = rig.replace(RAIL_1, 1, 77);
     assert_eq!(handle.recvs().len(), 8);
     let [ControlMessage::Rail(news)] = rig.control_messages()[..] else { panic!("one message") };
-    assert_eq!((news.state, news.generation), (ToldState::Ready, 1));
+    assert_eq!((news.state, news.generation), (ReportedState::Ready, 1));
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Joining));
     handle.deliver_imm(imm(0, true));
     rig.qp.post_recv(&RecvWr::notification(1)).unwrap();

@@ -6,7 +6,7 @@ use polyrail_core::hardware::{CompletionQueue, QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
 use polyrail_core::virtual_cq::AttachError;
 use polyrail_core::virtual_qp::{
-    PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError, ToldState,
+    PostSendError, QpState, RailEventKind, RailId, RailState, Rejected, ReplaceError, ReportedState,
 };
 use polyrail_tests::rig::{self, Rig, Setup, TestCq, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedCq};
@@ -156,7 +156,7 @@ fn a_rail_that_fails_while_it_is_replaced_has_returned_before() {
     assert!(rig.qp.fail_rail(RAIL_1));
     assert_eq!(rig.poll(), []);
     rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
-    rig.qp.control(super::news(RAIL_1, 1, ToldState::Ready, 0)).unwrap();
+    rig.qp.control(super::news(RAIL_1, 1, ReportedState::Ready, 0)).unwrap();
     rig.rail_events();
     let (queue_pair, handle) = rig.nic.qp(77, &rig.cqs[0], LIMITS);
     handle.refuse_all_recvs(Some(Refusal::Driver(5)));

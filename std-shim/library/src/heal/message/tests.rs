@@ -2,7 +2,7 @@ use super::*;
 
 mod messages {
     use super::*;
-    use polyrail_core::virtual_qp::{RailNews, ToldState};
+    use polyrail_core::virtual_qp::{RailReport, ReportedState};
     use quickcheck::QuickCheck;
 
     type HealingMessage = super::HealingMessage<RailId>;
@@ -29,8 +29,8 @@ mod messages {
         let [control, offer, answer, refused, wanted] =
             texts().map(|text| HealingMessage::from_json(text.as_bytes()).unwrap());
         let rail = RailId::Data(1);
-        let state = ToldState::Fenced;
-        let news = RailNews { rail, generation: 0, state, arrived: 42, previous_arrived: 0 };
+        let state = ReportedState::Fenced;
+        let news = RailReport { rail, generation: 0, state, arrived: 42, previous_arrived: 0 };
         assert_eq!(control, HealingMessage::Control(ControlMessage::Rail(news)));
         let address: ReplacementAddress = serde_json::from_str(ADDRESS).unwrap();
         assert_eq!(offer, HealingMessage::Offer(address));

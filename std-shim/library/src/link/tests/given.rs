@@ -8,7 +8,9 @@ use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
 use crate::link::{HexBytes, NoOutcome, Reason, Session};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
-use polyrail_core::virtual_qp::{ControlMessage, MAX_RAILS, RailId, RailNews, Scheme, ToldState};
+use polyrail_core::virtual_qp::{
+    ControlMessage, MAX_RAILS, RailId, RailReport, ReportedState, Scheme,
+};
 use quickcheck::{Arbitrary, Gen};
 
 fn rail(g: &mut Gen) -> RailAddress {
@@ -89,11 +91,12 @@ impl Arbitrary for Message {
 fn heal(g: &mut Gen) -> HealingMessage {
     let generation = u16::arbitrary(g);
     let rail = *g.choose(&[RailId::Data(0), RailId::Data(7), RailId::Notify]).unwrap();
-    let state = *g.choose(&[ToldState::Failed, ToldState::Fenced, ToldState::Ready]).unwrap();
+    let state =
+        *g.choose(&[ReportedState::Failed, ReportedState::Fenced, ReportedState::Ready]).unwrap();
     let arrived = u32::arbitrary(g);
     let address = *endpoint(g).rails.first().unwrap();
     let address = ReplacementAddress { rail, generation, qp_num: arrived, address };
-    let news = RailNews { rail, generation, state, arrived, previous_arrived: !arrived };
+    let news = RailReport { rail, generation, state, arrived, previous_arrived: !arrived };
     match u8::arbitrary(g) % 5 {
         0 => HealingMessage::Control(ControlMessage::Rail(news)),
         1 => HealingMessage::Offer(address),
