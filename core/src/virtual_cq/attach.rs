@@ -76,9 +76,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             return Err(AttachError::Index { index, limit: ROUTES });
         }
         let virtual_qp_num = qp.virtual_qp_num();
+        // Callers tell completions apart by this number, and `resolve` checks indices by it.
         if let Some(index) = self.registry.index_of(virtual_qp_num) {
             return Err(AttachError::Number { virtual_qp_num, index });
         }
+        // A copy, which is kept only if every physical queue pair found room.
         let mut reserved = self.reserved;
         let mut multi = false;
         let mut result = Ok(());
@@ -145,6 +147,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qp: &dyn PhysicalQp,
         entries: u32,
     ) -> Result<ReservedIn, AttachError> {
+        // The owner feeds completions and bounds its own queues.
         if self.cqs.is_empty() {
             return Ok(ReservedIn::NOWHERE);
         }

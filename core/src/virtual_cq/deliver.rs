@@ -1,6 +1,6 @@
-//! Completions of one batch go to their targets. They come in runs of one virtual queue pair, which
-//! takes a run at a time; what passes straight through is handed over at once, as far as the
-//! caller's budget allows.
+//! Delivers the completions of one batch to their targets. Completions come in runs of one virtual
+//! queue pair, which takes a run at a time. Completions that pass through are handed over at once,
+//! as far as the caller's budget allows.
 
 use super::cq::{Backlog, Saved, VirtualCq};
 use super::routing::Route;
@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 /// The virtual queue pairs to be drained: at most one for each completion of a batch.
 pub(super) type Touched = ArrayVec<u16, POLL_BATCH>;
 
-/// A caller's sink and what it may still be given.
+/// A caller's sink, and the number of events that it may still get.
 pub(super) struct Budget<F> {
     pub(super) left: usize,
     pub(super) sink: F,
@@ -72,6 +72,8 @@ impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
                     }
                 }
                 Some(Route { index, role, virtual_qp_num, .. }) => {
+                    // Completions come in runs. A repetition in `touched` is harmless, and bounded
+                    // by the batch.
                     if touched.last() != Some(index) {
                         touched.push(*index);
                     }
@@ -89,6 +91,7 @@ impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
                 None => {}
             }
             unrouted.rest = &rest[1..];
+            // No virtual queue pair knows it: it may be of a queue pair that the caller has made.
             budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
         }
     }
@@ -108,10 +111,11 @@ fn resolve<S: TargetSet + ?Sized>(
     index: u16,
     virtual_qp_num: u32,
 ) -> Option<&mut S::Target> {
+    // The owner of the set may have put another one at this index since.
     qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
 }
 
-/// Completions that have not been looked at. Should a sink panic, they are saved for the next poll.
+/// Completions that are not routed yet. If a sink panics, they are saved for the next poll.
 struct Unrouted<'a> {
     rest: &'a [Completion],
     device: DeviceId,
@@ -134,8 +138,8 @@ fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
     *saved = Some((device, rest.iter().copied().collect()));
 }
 
-/// Hands over what passed through several rails. Should the sink panic, the rest waits in the
-/// backlog.
+/// Hands over completions that targets with several rails return at once. If the sink panics, the
+/// rest waits in the backlog.
 #[inline(never)]
 fn hand_over(
     direct: &mut DirectCompletions,
@@ -168,8 +172,8 @@ fn hand_over(
     }
 }
 
-/// A run of completions of the only rail of a virtual queue pair on its way to the sink. Whatever
-/// the sink does, those that it was given are counted, and the others are not routed.
+/// A run of completions of the only rail of a virtual queue pair, on its way to the sink. Also if
+/// the sink panics, the completions that it got are counted, and the others stay unrouted.
 struct Handing<'a, 'c, T: CompletionTarget + ?Sized> {
     qp: &'a mut T,
     unrouted: &'a mut Unrouted<'c>,
@@ -212,6 +216,7 @@ fn pass_through<T: CompletionTarget + ?Sized>(
     {
         // Taken off first: should the sink panic, only this one is lost.
         handing.rest.next();
+        // Success is 0, so a sum of bits finds a failure in the run without a branch for each.
         handing.failed |= completion.status.0;
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         (budget.sink)(Event::Completion(wc));
@@ -219,7 +224,7 @@ fn pass_through<T: CompletionTarget + ?Sized>(
     budget.left -= offered - handing.rest.as_slice().len();
 }
 
-/// There is no budget for what passes straight through: it waits in the backlog.
+/// Puts a run of completions that pass through into the backlog, because there is no budget.
 #[cold]
 #[inline(never)]
 fn keep_passed<T: CompletionTarget + ?Sized>(

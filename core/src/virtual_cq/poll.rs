@@ -1,6 +1,6 @@
-//! Polling: what waits from before is handed over first, then completion queues are polled in turn,
-//! and the rings of the virtual queue pairs that completions came for are drained, all within the
-//! caller's budget.
+//! Polling. Events that wait from earlier polls are handed over first. Then the completion queues
+//! are polled in turn, and the virtual queue pairs that took completions report what they have
+//! finished, all within the caller's budget.
 
 use super::cq::VirtualCq;
 use super::deliver::{Budget, Touched};
@@ -9,26 +9,30 @@ use crate::hardware::CompletionQueue;
 use crate::verbs::{Completion, DeviceId};
 use core::mem::MaybeUninit;
 
-/// Virtual queue pairs that one poll looks at for something to report without a completion. With
-/// more attached, polls take turns.
+/// Limit of the virtual queue pairs that one poll checks for something to do without a completion.
+/// If more are attached, successive polls check them in turn.
 const LOOKS: usize = 16;
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
-    /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue
-    /// if that is more, so the work of a poll is bounded: by that, by the virtual queue pairs that
-    /// wait for budget, and by 16 others that it looks at. (For a receiver of messages whose queue
-    /// pair has failed, it takes all that the completion queue of that holds.) What is complete
-    /// beyond the budget waits and comes out first next time, of the virtual queue pair that has
-    /// waited longest: requests of several rails in their rings, what passes straight through in a
-    /// backlog of [`POLL_BATCH`] events; the two take turns. The completion queues are polled in
-    /// any case, unless the backlog is full or the budget 0. `qps` holds the attached virtual queue
-    /// pairs at their indices; completions of one that is missing there are foreign.
+    /// The work of a poll is bounded. It takes at most `budget` physical completions, or one batch
+    /// of [`POLL_BATCH`] from each queue if that is more. It visits the virtual queue pairs that
+    /// wait for budget, and 16 others. (If a queue pair of a receiver of messages has failed, the
+    /// poll takes everything that its completion queue holds.)
+    ///
+    /// Completed requests beyond the budget come first in the next poll, beginning with the virtual
+    /// queue pair that has waited longest. Requests over several rails wait in their rings, and
+    /// completions that pass through wait in a backlog of [`POLL_BATCH`] events; the two take
+    /// turns. The completion queues are polled in any case, unless the backlog is full or the
+    /// budget is 0.
+    ///
+    /// `qps` holds the attached virtual queue pairs at their indices. Completions of a virtual
+    /// queue pair that is missing there are foreign.
     ///
     /// # Panics
     ///
-    /// If `sink` does; nothing is lost, the next poll goes on with what comes next.
+    /// If `sink` panics. Nothing is lost: the next poll goes on with the next event.
     #[inline]
     pub fn poll<S: TargetSet + ?Sized>(
         &mut self,
@@ -62,11 +66,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
-    /// Whether a poll has something to do without a completion: to hand over what found no budget,
-    /// to offer a driver what it refused, or to look after a queue pair that is
-    /// [Draining](crate::virtual_qp::RailState::Draining) and completes nothing more. An owner that
-    /// would wait for a completion queue polls again instead, after a pause if it likes: no
-    /// completion may come. It is known of all virtual queue pairs after
+    /// Returns whether a poll has something to do without a completion: to hand over events that
+    /// found no budget, to offer a driver requests that it refused, or to look after a queue pair
+    /// that is [Draining](crate::virtual_qp::RailState::Draining) and completes nothing more. Then
+    /// an owner must not wait for a completion, because none may come; it polls again, after a
+    /// pause if it likes. The result covers all virtual queue pairs after
     /// [`polls_before_waiting`](Self::polls_before_waiting) polls.
     #[inline]
     pub fn needs_poll(&self) -> bool {
@@ -74,24 +78,24 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.polling || self.has_waiting()
     }
 
-    /// Whether something is known to wait for a poll.
+    /// Returns whether something is known to wait for a poll.
     #[inline]
     fn has_waiting(&self) -> bool {
         self.registry.has_queued() || !self.backlog.is_empty()
     }
 
-    /// How many polls with a budget without limit have to bring nothing, one after another, before
-    /// an owner may wait until a completion queue has something, for as long as it likes unless a
-    /// poll is [needed](Self::needs_poll): a poll looks at some of the virtual queue pairs only for
-    /// what they have to report without a completion.
+    /// Returns the number of consecutive polls, with an unlimited budget, that must find nothing
+    /// before an owner may wait for a completion (unless a poll is [needed](Self::needs_poll)). It
+    /// is more than one with many virtual queue pairs, because each poll visits only some of those
+    /// that took no completions.
     pub fn polls_before_waiting(&self) -> usize {
         self.registry.to_look_at().div_ceil(LOOKS).max(1)
     }
 
-    /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
-    /// budget before comes first. The queue is polled in any case, unless the backlog is full or
-    /// the budget 0. At a place where there is no queue, nothing is polled.
+    /// Polls only the completion queue at index `cq`, for callers that give queues priorities.
+    /// Takes one batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. Events
+    /// that found no budget before come first. The queue is polled in any case, unless the backlog
+    /// is full or the budget is 0. If there is no queue at this index, nothing is polled.
     ///
     /// # Panics
     ///
@@ -118,9 +122,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
-    /// The next event, if there is one. There may be none although completions came: they can
-    /// belong to requests that are not finished. As [`poll`](Self::poll), it takes one batch of
-    /// each queue at most.
+    /// Returns the next event, if there is one. There may be none although completions arrived,
+    /// because they can belong to requests that are not finished. Like [`poll`](Self::poll), it
+    /// takes at most one batch from each queue.
     pub fn poll_one<S: TargetSet + ?Sized>(&mut self, qps: &mut S) -> (Option<Event>, Polled) {
         let mut next = None;
         let polled = self.poll(qps, 1, |event| next = Some(event));
@@ -133,16 +137,16 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// # Safety
     ///
-    /// The completions were polled from a completion queue of this device, each is fed once, and
-    /// those of one queue pair in the order in which they came: a buffer is reported because a
-    /// completion says that the device is done with it.
+    /// The completions were polled from a completion queue of this device. Each is fed once, and
+    /// completions of one queue pair are fed in the order in which they were polled. The engine
+    /// returns buffers to their owners because a completion proves that the device is done with
+    /// them.
     ///
     /// # Panics
     ///
-    /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it
-    /// happened in are not taken, and none if it happened with what waited from before; nothing
-    /// else is lost. Who has such a sink feeds nothing first, and then one batch: that one is taken
-    /// in any case.
+    /// If `sink` panics. Completions behind the current batch of [`POLL_BATCH`] are then not taken,
+    /// or none are if the event had waited from before; nothing else is lost. With such a sink,
+    /// feed an empty slice first, and then one batch at a time: that batch is taken in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: TargetSet + ?Sized>(
         &mut self,
@@ -167,7 +171,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         usize::MAX - budget.left
     }
 
-    /// Begins a poll. After one whose sink panicked, goes on where that stopped.
+    /// Begins a poll. If the sink of the previous poll panicked, goes on where that poll stopped.
     #[inline]
     fn begin<S: TargetSet + ?Sized>(
         &mut self,
@@ -186,7 +190,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
-        // Those that took completions had no chance to go on, nor have those that do now.
+        // Virtual queue pairs that took completions before the panic were not drained, and those
+        // that take some below are not drained here.
         self.registry.enqueue_all();
         self.hand_over_backlog(budget);
         if let Some((device, completions)) = self.unrouted.take() {
@@ -194,7 +199,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what found no budget in earlier polls.
+    /// Hands over events that found no budget in earlier polls.
     // Outlined, like everything else that rarely hands events over, so that the sink is inlined
     // only in the loops.
     #[inline(never)]
@@ -208,6 +213,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             // No virtual queue pair has had a turn yet.
             return;
         }
+        // In turn, so that with a small budget neither starves the other.
         self.rings_first = !self.rings_first;
         for rings in [self.rings_first, !self.rings_first] {
             if rings {
@@ -226,9 +232,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Empties the completion queue that a target has to see empty, as far as the backlog has room:
-    /// takes all that the queue held, or as much as it can hold. Whatever else completes there goes
-    /// its usual way.
+    /// Empties the completion queue that a target has to see empty, as far as the backlog has room.
+    /// Takes everything that the queue held, or as much as it can hold. Completions of other
+    /// targets are delivered as usual.
     #[cold]
     #[inline(never)]
     fn empty_for<S: TargetSet + ?Sized>(
@@ -245,6 +251,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.hand_over_backlog(budget);
         self.note_taken(at, index, qps);
         let mut touched = Touched::new();
+        // After as many completions as the queue can hold, all that it held at the beginning has
+        // been taken, whatever arrives meanwhile.
         let mut left = self.cqs[at].capacity() as usize;
         let is_empty = loop {
             let limit = POLL_BATCH.min(left).min(POLL_BATCH - self.backlog.len());
@@ -257,6 +265,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             for other in touched.iter().filter(|other| **other != index) {
                 self.drain_apart(*other, qps, budget);
             }
+            // A poll that failed says nothing about what the queue holds.
             if own.error.is_some() {
                 polled.error = polled.error.or(own.error);
                 break false;
@@ -271,13 +280,14 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         } else if let Some(qp) = qps.target(index) {
             qp.note_empty(id);
         }
-        // Not before: it may ask the driver of another of its queue pairs for the word that nothing
-        // more completes, and with that word completions may appear that this look did not find.
+        // Not before: the target may ask its driver whether another of its queue pairs completes
+        // nothing more, and completions may appear together with the answer that this pass has not
+        // found.
         self.drain_apart(index, qps, budget);
     }
 
-    /// Tells a target what a completion queue has given out: beside others that are busy, with a
-    /// small budget, it may never be seen empty.
+    /// Reports to a target how many completions a queue has given out. With busy neighbours and a
+    /// small budget, the queue may never be seen empty.
     fn note_taken<S: TargetSet + ?Sized>(&mut self, at: usize, index: u16, qps: &mut S) {
         let (cq, taken) = (&self.cqs[at], self.taken[at]);
         if let Some(qp) = qps.target(index) {
@@ -285,8 +295,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what passed straight through in earlier polls and found no budget. Before
-    /// anything that passes straight through now, which may be of the same queue pair.
+    /// Hands over completions that passed through in earlier polls and found no budget. It runs
+    /// before anything passes through in this poll, because that may be of the same queue pair.
     #[inline(never)]
     fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
         while budget.left > 0
@@ -296,8 +306,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Lets others go on that have something to report: all but the one that was touched, and
-    /// drained, last.
+    /// Drains other virtual queue pairs that have something to report: all but the last one that
+    /// was touched, which was just drained.
     fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
@@ -313,10 +323,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.polling = false;
     }
 
-    /// Polls one completion queue for at most `limit` completions, and lets the virtual queue pairs
-    /// that they are of go on: those are in `touched` then. Returns how many completions came.
-    /// Whatever takes completions drains: a virtual queue pair that took some and was not drained
-    /// would have something to do that no later completion brings to mind.
+    /// Polls one completion queue for at most `limit` completions, and drains the virtual queue
+    /// pairs that took some, which are in `touched` then. Returns the number of completions.
+    // Every virtual queue pair that takes completions is drained: no later completion may come to
+    // make it do what these allow.
     #[inline(always)]
     fn take_and_drain<S: TargetSet + ?Sized>(
         &mut self,
@@ -345,7 +355,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Polls one completion queue for at most `limit` completions and returns how many came.
+    /// Polls one completion queue for at most `limit` completions. Returns their number.
     // Inline: most polls of a busy-polling program find nothing, and a call would be a fifth of
     // their cost.
     #[inline(always)]
@@ -362,6 +372,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let cq = &mut self.cqs[at];
         let device = cq.device();
         match cq.poll(&mut batch[..limit]) {
+            // Most polls of a busy-polling program end here.
             Ok([]) => 0,
             Ok(completions) => {
                 self.taken[at] += completions.len() as u64;
@@ -375,8 +386,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Lets a virtual queue pair go on, and hands over what it has finished. What the budget does
-    /// not allow is queued.
+    /// Runs the next steps of a virtual queue pair, and hands over what it has finished. If the
+    /// budget does not suffice, the virtual queue pair is queued.
     #[inline(always)]
     fn drain<S: TargetSet + ?Sized>(
         &mut self,
@@ -395,9 +406,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what a virtual queue pair flushes of requests that pass straight through, behind
-    /// all that the backlog has of its own: completions of requests posted before. Those of others
-    /// may keep the backlog full for ever. Returns whether it has nothing left to do then.
+    /// Hands over the pass-through requests that a virtual queue pair flushes, behind all of its
+    /// completions in the backlog. Completions of others do not count, because they may keep the
+    /// backlog full forever. Returns whether the virtual queue pair has nothing left to do.
     #[cold]
     #[inline(never)]
     fn hand_over_flushed<S: TargetSet + ?Sized>(
@@ -410,6 +421,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let virtual_qp_num = qp.virtual_qp_num();
         let is_own =
             |event: &Event| matches!(event, Event::Completion(wc) if wc.qp_num == virtual_qp_num);
+        // The backlog has completions of requests that were posted before those that are flushed.
         if self.backlog.iter().any(is_own) {
             return false;
         }
@@ -421,7 +433,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         !qp.needs_poll()
     }
 
-    /// [`drain`](Self::drain), but not in line, where it is seldom needed.
+    /// Outlined copy of [`drain`](Self::drain) for callers that are not hot.
     #[inline(never)]
     fn drain_apart<S: TargetSet + ?Sized>(
         &mut self,
@@ -432,7 +444,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.drain(index, qps, budget);
     }
 
-    /// Drains several, where that is seldom needed.
+    /// Drains several virtual queue pairs, for callers that are not hot.
     #[inline(never)]
     fn drain_all<S: TargetSet + ?Sized>(
         &mut self,
@@ -445,8 +457,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Looks at some of the virtual queue pairs for something to report without a completion, but
-    /// for the one that was drained last.
+    /// Finds virtual queue pairs that have something to do without a completion, among some of
+    /// them. Skips the one that was drained last.
     #[inline]
     fn look_around<S: TargetSet + ?Sized>(
         &mut self,
@@ -454,6 +466,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         drained: Option<u16>,
         touched: &mut Touched,
     ) {
+        // The usual case of one virtual queue pair: it was drained just now, or there is none.
         if self.registry.to_look_at() == usize::from(drained.is_some()) {
             return;
         }
@@ -482,6 +495,8 @@ impl Turns {
     /// The turns of a poll that begins with the queue at `first`.
     #[inline]
     fn new(first: usize, queues: usize, budget: usize) -> Self {
+        // Completions that finish nothing cost no budget and free credits, so a small budget still
+        // allows a batch from each queue.
         let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
         Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
     }
@@ -505,6 +520,7 @@ impl Turns {
     #[inline]
     const fn took(&mut self, taken: usize, limit: usize) {
         self.allowance -= taken;
+        // A queue that gave all that it was asked for may hold more.
         self.empty = if taken == limit { 0 } else { self.empty + 1 };
     }
 
@@ -513,9 +529,10 @@ impl Turns {
         if queue + 1 < self.queues { queue + 1 } else { 0 }
     }
 
-    /// Another queue than this poll, also after full turns; the same one if there was no room to
-    /// ask any, or two that take turns with something else would always be met at the same one's
-    /// turn.
+    /// Returns the queue that the next poll begins with: another one than this poll, also after
+    /// full turns. If there was no room to ask any queue, it is the same one.
+    // Otherwise, if every second poll has no room, the same queue would always be first in the
+    // polls that have room.
     #[inline]
     const fn next_poll_begins_with(&self) -> usize {
         if self.next == self.first && self.asked > 0 { self.after(self.first) } else { self.next }

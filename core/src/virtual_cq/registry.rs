@@ -6,7 +6,8 @@
 struct Attached {
     /// The number that its completions carry.
     virtual_qp_num: u32,
-    /// It stands in the queue of those that have something left to report.
+    /// It is in the queue of those that have something left to report.
+    // So that each index is in the queue once, which bounds it.
     queued: bool,
 }
 
@@ -14,7 +15,7 @@ struct Attached {
 #[derive(Debug)]
 pub(super) struct Registry<const ROUTES: usize> {
     attached: [Option<Attached>; ROUTES],
-    /// Those of several rails: they can have something to say without a completion.
+    /// Those with several rails, which can have something to report without a completion.
     multi: heapless::Vec<u16, ROUTES>,
     /// Where the next look around begins.
     next_look: usize,
@@ -43,7 +44,7 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// Takes the one out that has waited longest.
+    /// Removes the one that has waited longest from the queue, and returns it.
     #[inline]
     pub(super) fn dequeue(&mut self) -> Option<u16> {
         let index = self.queue.pop_front()?;
@@ -53,19 +54,19 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         Some(index)
     }
 
-    /// Whether there are any with something left to report.
+    /// Returns whether any has something left to report.
     #[inline]
     pub(super) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// How many have something left to report.
+    /// Returns how many have something left to report.
     #[inline]
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Puts all of several rails into the queue.
+    /// Puts all those with several rails into the queue.
     #[cold]
     pub(super) fn enqueue_all(&mut self) {
         for at in 0..self.multi.len() {
@@ -73,10 +74,11 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// Calls `each` with at most so many virtual queue pairs of several rails: all of them, or
-    /// those whose turn it is.
+    /// Calls `each` with the virtual queue pairs that have several rails: all of them, or the
+    /// `most` whose turn it is.
     #[inline]
     pub(super) fn look(&mut self, most: usize, mut each: impl FnMut(u16)) {
+        // With few, all are looked at, and no turn has to be noted.
         if self.multi.len() <= most {
             self.multi.iter().for_each(|index| each(*index));
             return;
@@ -88,7 +90,7 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// How many there are to look at.
+    /// Returns the number of virtual queue pairs with several rails.
     #[inline]
     pub(super) fn to_look_at(&self) -> usize {
         self.multi.len()
@@ -112,7 +114,7 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         self.attached.iter().position(has_it).map(|index| index as u16)
     }
 
-    /// Takes note of one that is attached.
+    /// Adds a virtual queue pair that is attached.
     pub(super) fn add(&mut self, index: u16, virtual_qp_num: u32, multi: bool) {
         self.attached[index as usize] = Some(Attached { virtual_qp_num, queued: false });
         if multi {
@@ -123,9 +125,10 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// Forgets one.
+    /// Removes a virtual queue pair.
     pub(super) fn remove(&mut self, index: u16) {
         self.multi.retain(|other| *other != index);
+        // The queue has no removal from the middle; the others keep their order.
         for _ in 0..self.queue.len() {
             if let Some(other) = self.queue.pop_front()
                 && other != index

@@ -118,6 +118,7 @@ impl<const N: usize> RoutingTable<N> {
     /// The place of an address, with its entry; if it has none, the free place where it belongs.
     #[inline]
     fn probe(&self, address: u64) -> (usize, Option<&Entry>) {
+        // Ends: `insert` leaves a quarter of the places free.
         let mut at = Self::home(address);
         loop {
             let place = at & (N - 1);
@@ -150,6 +151,7 @@ impl<const N: usize> RoutingTable<N> {
         let (free, None) = self.probe(address) else {
             return Err(RouteError::Taken { device, qp_num });
         };
+        // With a full table, `probe` would not end for an unknown address.
         if self.len == Self::CAPACITY {
             return Err(RouteError::Full { capacity: Self::CAPACITY });
         }
