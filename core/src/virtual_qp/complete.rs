@@ -125,7 +125,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     }
 }
 
-/// A set of one, at index 0.
+/// A set of one virtual queue pair, at index 0.
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
     for VirtualQp<Q, RAILS, DEPTH, WRS>
 {
@@ -137,7 +137,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Tar
     }
 }
 
-/// Equal virtual queue pairs, by their places in the slice.
+/// Virtual queue pairs of one type, at their indices in the slice.
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
     for [VirtualQp<Q, RAILS, DEPTH, WRS>]
 {
@@ -152,9 +152,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Tar
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Takes completions for as long as they are what they nearly always are for a sender: of one
-    /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be
-    /// reported ahead of their turn.
+    /// Takes completions as long as each is the success of a batch of fragments, which is the usual
+    /// case of a sender. Returns how many. `AHEAD`: requests may be reported ahead of their turn.
     // Outlined, and separate from `complete_arrivals`, because each loop alone keeps its state in
     // registers. That saved 5% of the instructions of all rows over several rails.
     #[inline(never)]
@@ -194,8 +193,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         taken
     }
 
-    /// Takes completions of a receiver of numbered fragments as long as they are new numbers.
-    /// Returns how many.
+    /// Takes completions as long as each is a new number, which is the usual case of a receiver
+    /// with DQPLB. Returns how many.
     #[inline(never)]
     fn complete_arrivals(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
         let Self { rails, scheme, .. } = self;
@@ -217,7 +216,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         taken
     }
 
-    /// Takes any completion of what the engine posted to this rail, and returns whether it is one.
+    /// Takes any completion of a request or receive that the engine posted to this rail. Returns
+    /// whether it is one.
     #[inline(never)]
     fn complete_one(
         &mut self,
@@ -365,8 +365,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// The data rail that a successful completion is of, if it accepts fragments, and the completion is
-/// of the last request of a batch of this kind.
+/// Returns the data rail of a successful completion, if the rail accepts fragments and the
+/// completion is of the last request of a batch of this kind.
 #[inline]
 fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     rails: &'r mut [Rail<Q, DEPTH>],
@@ -382,8 +382,8 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     if own && succeeded { Some(rail) } else { None }
 }
 
-/// Whether the completion can be of this kind of request. A success tells which queue it is of; on
-/// a failure only the tag does.
+/// Returns whether the completion can be of this kind of request. The opcode of a success shows the
+/// queue; a failure has no valid opcode, so only its tag does.
 #[inline]
 fn may_complete(kind: TagKind, completion: &Completion) -> bool {
     let receives = kind != TagKind::Send;

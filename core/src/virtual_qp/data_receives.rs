@@ -7,7 +7,7 @@ use core::fmt;
 /// A receive with a buffer.
 #[derive(Clone, Copy, Debug)]
 struct DataReceive<const RAILS: usize> {
-    /// What its caller calls it.
+    /// The `wr_id` of its caller.
     wr_id: u64,
     what: What<RAILS>,
 }
@@ -15,7 +15,7 @@ struct DataReceive<const RAILS: usize> {
 #[derive(Clone, Copy, Debug)]
 enum What<const RAILS: usize> {
     Waits(Buffer<RAILS>),
-    /// One more buffer of the receive before it.
+    /// Another buffer of the receive before it.
     More(Buffer<RAILS>),
     Complete(Outcome),
 }
@@ -27,7 +27,7 @@ pub(super) struct Buffer<const RAILS: usize> {
     pub(super) lkeys: [u32; RAILS],
 }
 
-/// What became of a receive.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) status: WcStatus,
@@ -47,8 +47,9 @@ impl Outcome {
     }
 }
 
-/// The data receives that are not reported. Without re-routing, only the names of those that are
-/// posted; with it they are remembered whole, to be posted again, and reported from here, in order.
+/// The data receives that are not reported. Without re-routing, only the `wr_id` of each posted one
+/// is kept. With re-routing, each is kept whole, so that it can be posted again, and they are
+/// reported from here, in order.
 ///
 /// ```text
 ///     reported      complete      next
@@ -58,14 +59,14 @@ impl Outcome {
 /// ```
 #[derive(Clone, Copy)]
 pub(super) struct DataReceives<const RAILS: usize, const DEPTH: usize> {
-    /// One was posted: from then on rail 0's receive queue is for data.
+    /// A receive was posted, so rail 0's receive queue is for data from then on.
     used: bool,
     reported: u64,
     complete: u64,
     next: u64,
-    /// Numbers that are no receives, but more buffers of those before.
+    /// Numbers of additional buffers, which are not receives.
     more: u32,
-    /// Each in the place of its number.
+    /// The receive with number i is at index i modulo `DEPTH`.
     receives: [DataReceive<RAILS>; DEPTH],
 }
 
@@ -88,13 +89,13 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.used
     }
 
-    /// Without re-routing: the receive with this number on rail 0 was posted.
+    /// Without re-routing: notes that the receive with this number on rail 0 was posted.
     pub(super) fn posted(&mut self, sequence: u64, wr_id: u64) {
         self.used = true;
         self.receives[Self::index(sequence)].wr_id = wr_id;
     }
 
-    /// What its caller calls the receive with this number.
+    /// Returns the `wr_id` of the receive with this number.
     pub(super) const fn wr_id(&self, sequence: u64) -> u64 {
         self.receives[Self::index(sequence)].wr_id
     }
@@ -104,7 +105,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.places() - self.more
     }
 
-    /// Places that they take: one for each, and one for each further buffer.
+    /// Places in use: one for each receive and for each additional buffer.
     const fn places(&self) -> u32 {
         (self.next - self.reported) as u32
     }
@@ -114,7 +115,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         DEPTH - self.places() as usize
     }
 
-    /// Remembers a receive of these buffers, at least one.
+    /// Adds a receive of these buffers, at least one.
     pub(super) fn add(&mut self, wr_id: u64, buffers: impl Iterator<Item = Buffer<RAILS>>) {
         self.used = true;
         for (at, buffer) in buffers.enumerate() {
@@ -126,7 +127,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         }
     }
 
-    /// Forgets the newest one, which was not posted.
+    /// Removes the newest receive, which was not posted.
     pub(super) fn take_back(&mut self) {
         debug_assert!(self.complete < self.next);
         self.next -= 1;
@@ -138,8 +139,8 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.used = self.next > 0;
     }
 
-    /// Devices have other places, each with where one of its device was. A key is the same for all
-    /// that the device meets.
+    /// Reorders the keys after the places of devices have changed. `places_before` has a former
+    /// place of the device of each place; a device has the same lkey at all its places.
     pub(super) fn renumber(&mut self, places_before: &[Option<usize>]) {
         for number in self.reported..self.next {
             let DataReceive { what, .. } = &mut self.receives[Self::index(number)];
@@ -153,7 +154,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         }
     }
 
-    /// The number behind a receive and all its buffers.
+    /// Returns the number behind a receive and all its buffers.
     fn behind(&self, number: u64) -> u64 {
         let is_more = |at: &u64| matches!(self.receives[Self::index(*at)].what, What::More(_));
         // Without lists, which is usual, every receive has one number, and no search is needed.
@@ -162,7 +163,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         number + 1 + more as u64
     }
 
-    /// The buffers of the oldest receive that is not posted, if `posted` are.
+    /// Returns the buffers of the oldest receive that is not posted, if `posted` receives are.
     pub(super) fn first_unposted(
         &self,
         posted: u32,
@@ -183,7 +184,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         }))
     }
 
-    /// The oldest posted one is complete.
+    /// Completes the oldest posted receive.
     pub(super) fn complete(&mut self, outcome: Outcome) {
         // A receive queue completes in posting order, so no search is needed.
         debug_assert!(self.complete < self.next);
@@ -192,12 +193,13 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.complete = behind;
     }
 
-    /// Whether there is something to report; `flushed` if what is not complete will never be.
+    /// Returns whether there is something to report. `flushed`: incomplete receives will never
+    /// complete.
     pub(super) const fn has_report(&self, flushed: bool) -> bool {
         self.reported < if flushed { self.next } else { self.complete }
     }
 
-    /// The report of the oldest one.
+    /// Returns the report of the oldest receive.
     pub(super) fn report(&mut self, qp_num: u32, flushed: bool) -> Option<VirtualWc> {
         if !self.has_report(flushed) {
             return None;
@@ -215,8 +217,8 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
     }
 }
 
-/// What places hold that are of no receive that is remembered means nothing. (Without re-routing,
-/// rail 0 knows which of the names are of those posted.)
+/// Shows only the receives that are remembered; other places have no meaning. (Without re-routing,
+/// rail 0 knows which `wr_id`s are of posted receives.)
 impl<const RAILS: usize, const DEPTH: usize> fmt::Debug for DataReceives<RAILS, DEPTH> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remembered = (self.reported..self.next).map(|at| &self.receives[Self::index(at)]);

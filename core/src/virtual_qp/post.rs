@@ -46,7 +46,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// The outcome of a request that was posted to rail 0 on its own.
+    /// Handles the result of a request that was posted to rail 0 alone.
     #[inline]
     pub(super) fn posted_to_rail_0(
         &mut self,
@@ -153,8 +153,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.add_fragmented::<false, true>(wr)
     }
 
-    /// Gives a request its place in the ring. `APART` only tells one use from the other: what is
-    /// used once is put in line by the compiler.
+    /// Adds a request to the ring. `APART` only makes the two uses different functions, because the
+    /// compiler puts a function with one use in line.
     #[inline(always)]
     fn add_fragmented<const EMPTY: bool, const APART: bool>(
         &mut self,
@@ -189,7 +189,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })
     }
 
-    /// Forgets request `id`, the newest, of which nothing is posted.
+    /// Removes request `id`, the newest, of which nothing is posted.
     #[cold]
     fn refuse_newest(&mut self, id: u64, error: PostSendError) -> Result<(), PostSendError> {
         self.take_back_from(id);
@@ -197,8 +197,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Err(error)
     }
 
-    /// Forgets the pending requests from `id` on, of which nothing is posted. Returns how many
-    /// there were, buffers of lists included.
+    /// Removes the pending requests from `id` on, of which nothing is posted. Returns their number,
+    /// buffers of lists included.
     #[cold]
     pub(super) fn take_back_from(&mut self, id: u64) -> usize {
         let (mut count, mut any) = (0, false);

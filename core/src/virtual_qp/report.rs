@@ -1,9 +1,8 @@
 //! Step 5: reports finished requests in posting order, or ahead of their turn if their report order
 //! is "when done".
 //!
-//! A request that is reported ahead of its turn is handed out with the completion that makes it so.
-//! It keeps its place in the ring until those before it are done: the ring's cursors pass it, and
-//! nothing else changes.
+//! A request that is reported ahead of its turn is reported with its last completion. It keeps its
+//! place in the ring until earlier requests are done and the ring's cursors pass it.
 
 use super::qp::VirtualQp;
 use super::slot::{SendSlot, SlotState};
@@ -15,7 +14,7 @@ use crate::verbs::{SendFlags, WcStatus};
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// The next finished request, sends and receives taking turns.
+    /// Returns the next finished request. Sends and receives take turns.
     // Left out of line, it cost 5% of the instructions of 16 requests that are posted together.
     #[inline(always)]
     pub(super) fn report(&mut self) -> Option<VirtualWc> {
@@ -37,8 +36,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_recovery { self.report_rest() } else { None }
     }
 
-    /// Returns what only care brings: a request that is done and need not wait for its turn; with
-    /// re-routing, a pass-through request, or a receive with a buffer.
+    /// Returns a report that is due only while `needs_care` is set: a request that is done and need
+    /// not wait for its turn; with re-routing, a pass-through request, or a receive with a buffer.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
@@ -58,8 +57,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if complete.is_some() { complete } else { self.report_data_receive() }
     }
 
-    /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state,
-    /// no queue pair holds it.
+    /// With re-routing: returns the oldest receive with a buffer, if it is complete or, in the
+    /// error state, if no queue pair holds it.
     fn report_data_receive(&mut self) -> Option<VirtualWc> {
         // While a queue pair holds a receive, the NIC may still write to its buffer.
         let flushed = self.health.failed && self.rails[0].recvs.is_empty();
@@ -71,8 +70,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.data_receives.has_report(flushed)
     }
 
-    /// Without re-routing: the next deferred request that will not be posted any more, as those
-    /// that complete are handed over when they do.
+    /// Without re-routing: returns the next deferred request that will not be posted any more.
+    /// (Those that complete are reported at once.)
     #[cold]
     pub(super) fn report_flushed(&mut self) -> Option<VirtualWc> {
         if self.reroute.is_on || !self.is_flushing() {
@@ -111,8 +110,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// The front finished request is a pass-through request, which is reported when it completes,
-    /// or was reported ahead of its turn, or is no request at all.
+    /// Passes a finished request that has no report here: a pass-through request, which is reported
+    /// when it completes, a request that was reported ahead of its turn, or a buffer of a list.
     // Out of line: in line it kept each report in memory. A request of one fragment took 396.5
     // instructions in place of 392.2.
     #[cold]
@@ -137,7 +136,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Some(wc)
     }
 
-    /// Whether something is to be reported that only failures leave.
+    /// Returns whether something is to be reported or done that needs no completion.
     #[cold]
     fn has_rest(&self) -> bool {
         // Each of these is due without a further completion: an owner that waits for one would wait
@@ -150,14 +149,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || (self.reroute.is_on && !self.health.failed && self.has_rail_to_settle())
     }
 
-    /// In the error state: whether receives for notifications wait that no queue pair holds.
+    /// In the error state: returns whether notification receives wait that no queue pair holds.
     fn has_receives_to_flush(&self) -> bool {
         let waits = self.recvs.front_pending().is_some() || self.recvs.front_in_flight().is_some();
         waits && self.scheme.notify().is_none_or(|notify| notify.recvs.is_empty())
     }
 
-    /// Whether a rail that failed completes nothing more, or its driver is to be asked again to see
-    /// to that.
+    /// Returns whether a failed rail has completed everything, or its driver must be asked again to
+    /// stop its queue pair.
     fn has_rail_to_settle(&self) -> bool {
         self.all_rails().any(|rail| {
             let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
@@ -166,13 +165,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })
     }
 
-    /// Whether the oldest request in flight waits for no completion.
+    /// Returns whether the oldest request in flight waits for no completion.
     fn has_cancelled_front(&self) -> bool {
         let front = self.sends.front_in_flight().and_then(|id| self.sends.find(id));
         front.is_some_and(|slot| slot.batches_in_flight == 0)
     }
 
-    /// Whether a poll has something to do here even without a completion.
+    /// Returns whether a poll has something to do here even without a completion.
     #[inline]
     pub(super) fn needs_poll(&self) -> bool {
         let send_finished = || {
@@ -186,8 +185,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || (self.health.needs_recovery && self.has_rest())
     }
 
-    /// A batch of a request's fragments is retired. Reports the request, if it is done and need not
-    /// wait for its turn.
+    /// Handles a retired batch of fragments. Reports the request if it is done and need not wait
+    /// for its turn.
     #[cold]
     #[inline(never)]
     pub(super) fn batch_retired(&mut self, id: u64, direct: &mut DirectCompletions) {
@@ -200,8 +199,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The oldest request that is to be reported ahead of its turn and was not, since what made it
-    /// so was no completion: the peer's word of what arrived, or the end of all.
+    /// Returns the oldest request that is to be reported ahead of its turn and was not, because the
+    /// peer's count, or the failure of the virtual queue pair, completed it, and not a completion.
     #[cold]
     fn report_ahead(&mut self) -> Option<VirtualWc> {
         let id = self.next_ahead()?;
@@ -209,7 +208,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Some(ahead.report(sends.slot(id)))
     }
 
-    /// Whether a request is to be reported ahead of its turn, and was not.
+    /// Returns whether a request is to be reported ahead of its turn, and was not.
     pub(super) fn has_ahead(&self) -> bool {
         self.next_ahead().is_some()
     }

@@ -1,5 +1,5 @@
-//! What the rings remember of a request, and where its keys stand: there is a place for each device
-//! of the rails, or for each pair of devices that meet.
+//! The slots of the rings, and the places of keys in them: one for each device of the rails, or for
+//! each pair of devices that are connected.
 
 use super::error::PostSendError;
 use super::tracker::WrTracker;
@@ -26,8 +26,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Looks a device up. `hint` is where it most likely stands: callers list devices in the order
-    /// of the rails.
+    /// Looks up the keys of a device. `hint` is their most likely index.
     #[inline]
     pub(super) fn find(keys: &[DeviceKeys], device: DeviceId, hint: usize) -> Option<Self> {
         let found = match keys.get(hint) {
@@ -45,9 +44,8 @@ impl Keys {
         keys.iter().find(|keys| keys.device == device)
     }
 
-    /// Looks up the keys of the rails at a place among the devices. A device that meets several of
-    /// the peer has several places there, and as many keys, in the same order: then it does not
-    /// tell where a key stands.
+    /// Looks up the keys for a place of a device. A device that is connected to several devices of
+    /// the peer has several places, and as many keys in the same order.
     #[inline]
     pub(super) fn find_at(keys: &[DeviceKeys], places: &[Place], at: usize) -> Option<Self> {
         let found = match (keys.get(at), places.get(at)) {
@@ -87,7 +85,7 @@ impl Keys {
         }
     }
 
-    /// The keys of a request on a device. Requests that need none get none.
+    /// Returns the keys of a request on a device, or zeros if the request needs none.
     #[inline]
     pub(super) fn of(
         wr: &SendWr<'_>,
@@ -100,7 +98,7 @@ impl Keys {
         }
     }
 
-    /// The physical form of a request that is not split.
+    /// Returns the physical form of a request that is not split.
     #[inline]
     pub(super) fn request(self, wr: &SendWr<'_>, imm_order: ImmOrder) -> SendRequest {
         SendRequest {
@@ -116,8 +114,8 @@ impl Keys {
         }
     }
 
-    // In line, and by value: a request whose address is taken has to be put together in memory for
-    // each post.
+    // In line, and with arguments by value: if the address of the request were taken, each post
+    // would have to store the request in memory.
     #[cold]
     #[inline(always)]
     fn missing(
@@ -140,7 +138,7 @@ impl Keys {
     }
 }
 
-/// The device that the keys in one place of a slot are of.
+/// The device of the keys at one index of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
@@ -168,14 +166,14 @@ impl Place {
     }
 }
 
-/// The devices of the rails, each once, or once for each device of the peer that it meets; `keys`
-/// of a slot are in this order.
+/// The devices of the rails: each once, or once for each device of the peer that it is connected
+/// to. The `keys` of a slot are in this order.
 #[derive(Clone, Debug)]
 pub(super) struct Devices<const RAILS: usize> {
     pub(super) places: ArrayVec<Place, RAILS>,
-    /// Which device of the peer that of a place meets.
+    /// The peer's device of each place.
     peers: [u8; RAILS],
-    /// Which device of the peer each rail meets.
+    /// The peer's device of each rail.
     pub(super) peer_of_rail: [u8; RAILS],
 }
 
@@ -183,7 +181,7 @@ impl<const RAILS: usize> Devices<RAILS> {
     pub(super) const NONE: Self =
         Self { places: ArrayVec::new_const(), peers: [0; RAILS], peer_of_rail: [0; RAILS] };
 
-    /// Takes the place of a pair of devices that meet, if there is none yet. Returns it.
+    /// Returns the place of a pair of connected devices, which is added if it is new.
     pub(super) fn add(&mut self, device: DeviceId, peer: u8) -> usize {
         let known = self.position(device, Some(peer));
         known.unwrap_or_else(|| {
@@ -201,7 +199,7 @@ impl<const RAILS: usize> Devices<RAILS> {
         })
     }
 
-    /// The first place of a device, or the one where it meets this one of the peer.
+    /// Returns the first place of a device, or its place for this device of the peer.
     pub(super) fn position(&self, device: DeviceId, peer: Option<u8>) -> Option<usize> {
         let mut places = self.places.iter().zip(self.peers);
         places.position(|(place, other)| {
@@ -209,14 +207,13 @@ impl<const RAILS: usize> Devices<RAILS> {
         })
     }
 
-    /// Whether requests carry keys for a device.
+    /// Returns whether requests carry keys for a device.
     pub(super) fn contains(&self, device: DeviceId) -> bool {
         self.position(device, None).is_some()
     }
 
-    /// The place whose keys a rail needs if it is on this device, which requests carry keys for:
-    /// the one of its device and of the peer's device that it meets, as far as those two meet. The
-    /// notify queue pair goes with rail 0.
+    /// Returns the place whose keys a rail needs if its queue pair is on this device, for which
+    /// requests carry keys.
     pub(super) fn place_of(&self, rail: RailId, device: DeviceId) -> usize {
         // `pair_devices` connects the notify queue pair to the device of the peer that rail 0 uses.
         let at = if let RailId::Data(at) = rail { usize::from(at) } else { 0 };
@@ -228,34 +225,34 @@ impl<const RAILS: usize> Devices<RAILS> {
 }
 
 bitflags! {
-    /// Where a send request stands beyond its numbers.
+    /// The state of a send request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct SlotState: u16 {
-        /// One request for rail 0, not fragments: it had to wait.
+        /// A pass-through request that had to wait: one request for rail 0, not fragments.
         const PASS_THROUGH = 1 << 0;
         /// The receiver is to be notified once the data is acknowledged, or is being notified.
         const WANTS_NOTIFY = 1 << 1;
-        /// Something of the request was not, and never will be, posted.
+        /// A part of the request was not posted, and never will be.
         const CANCELLED = 1 << 2;
-        /// A pass-through request that is not complete, and reported when it is.
+        /// A pass-through request that is not complete. It is reported when it is.
         const DEFERRED = 1 << 3;
-        /// A failure that is being looked at was counted against it.
+        /// The failure that is being handled was already counted for this request.
         const BLAMED = 1 << 4;
-        /// Its receiver is notified, and that is all: it has no fragments.
+        /// It has no fragments: its receiver is only notified.
         const NO_DATA = 1 << 5;
-        /// It is reported when it is done, though those before it may not be.
+        /// It is reported when it is done, even if earlier requests are not.
         const WHEN_DONE = 1 << 6;
         /// It was reported ahead of its turn.
         const REPORTED = 1 << 7;
-        /// Its local bytes are in buffers that have the places behind it.
+        /// Its buffers are in the slots behind it.
         const LISTED = 1 << 8;
-        /// No request, but a buffer of the one before it.
+        /// A buffer of the request before it, and not a request.
         const PART = 1 << 9;
     }
 }
 
 impl SlotState {
-    /// Of a request that is reported in this order.
+    /// The state of a request that is reported in this order.
     pub(super) const fn reported(order: ReportOrder) -> Self {
         // `WhenDone` is 1, so a shift makes the flag without a branch.
         const BIT: u32 = SlotState::WHEN_DONE.bits().trailing_zeros();
@@ -278,16 +275,17 @@ pub(super) struct SendSlot<const RAILS: usize> {
     pub(super) status: WcStatus,
     pub(super) imm: Imm,
     pub(super) opcode: Opcode,
-    /// What its fragments are.
+    /// The opcode of its fragments.
     pub(super) fragment_opcode: Opcode,
     pub(super) flags: SendFlags,
-    /// Flags of the fragment that ends the request, SIGNALED aside. Of numbered fragments all carry
-    /// SOLICITED.
+    /// Flags of the fragment that ends the request, except SIGNALED. SOLICITED applies to every
+    /// numbered fragment.
     pub(super) last_flags: SendFlags,
     pub(super) state: SlotState,
-    /// Rails that lost something of it and failed in a way that it may be the cause of.
+    /// Number of rails that lost a part of it, in a failure that the request itself may have
+    /// caused.
     pub(super) rail_failures: u8,
-    /// Key for the notify, whose device may be none of the rails'.
+    /// The rkey for the notify, whose queue pair may be on another device than all rails.
     pub(super) notify_rkey: u32,
     pub(super) keys: [Keys; RAILS],
     pub(super) compare_add: u64,
@@ -320,7 +318,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         swap: 0,
     };
 
-    /// Takes over everything of a request but its keys.
+    /// Copies a request into the slot, except its keys.
     #[inline]
     pub(super) fn fill(&mut self, wr: &SendWr<'_>, imm_order: ImmOrder, state: SlotState) {
         self.wr_id = wr.wr_id;
@@ -357,13 +355,13 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.local.length() - self.offset
     }
 
-    /// Whether it may start only when every earlier request is complete, and they were not yet.
+    /// Whether it may start only when every earlier request is complete, which was not so yet.
     #[inline]
     pub(super) const fn is_fenced(&self) -> bool {
         self.flags.contains(SendFlags::FENCE)
     }
 
-    /// Notes a failure; the first one wins.
+    /// Records a failure, unless there was one before.
     pub(super) fn fail(&mut self, status: WcStatus) {
         // The first failure has the reason; what follows on the same queue pair is flushed because
         // of it.
@@ -372,7 +370,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// What is reported at the end.
+    /// The status that is reported.
     #[inline]
     pub(super) const fn final_status(&self) -> WcStatus {
         if self.state.contains(SlotState::CANCELLED) { self.cancelled() } else { self.status }
@@ -397,7 +395,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// Whether it is to be reported now, though it may not be its turn.
+    /// Returns whether it is to be reported now, although it may not be its turn.
     pub(super) fn is_done_ahead(&self) -> bool {
         let is_open = self.state.contains(SlotState::WHEN_DONE)
             && !self.state.contains(SlotState::REPORTED)
@@ -412,7 +410,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         is_open && is_with_rails && self.batches_in_flight == 0 && is_heard_of
     }
 
-    /// The physical form of a pass-through request, for the device whose keys are at this place.
+    /// Returns the physical form of a pass-through request, for the device at this place.
     pub(super) fn pass_through(&self, keys_at: u8) -> SendRequest {
         let keys = self.keys[usize::from(keys_at)];
         SendRequest {
@@ -429,7 +427,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     }
 }
 
-/// The requests that were reported, and whose turn is still to come.
+/// The requests that were reported ahead of their turn, which is still to come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead {
     count: u32,
@@ -449,7 +447,7 @@ impl Ahead {
         self.is_used
     }
 
-    /// A request that is being posted has an order of its own.
+    /// Sets the report order of a request that is being posted and names one.
     #[cold]
     pub(super) fn choose<const RAILS: usize>(
         &mut self,
@@ -462,18 +460,17 @@ impl Ahead {
         self.is_used |= order == ReportOrder::WhenDone;
     }
 
-    /// A request to be reported when it is done was taken back; there are others, or there are
-    /// none.
+    /// Notes that a request with this report order was taken back, and whether there are others.
     pub(super) fn note_others(&mut self, any: bool) {
         self.is_used = any;
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) const fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// The report cursor passed one.
+    /// Notes that the report cursor passed one.
     pub(super) fn passed(&mut self) {
         self.count -= 1;
     }

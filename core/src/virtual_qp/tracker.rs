@@ -150,7 +150,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         (self.posted < self.added).then_some(self.posted)
     }
 
-    /// All of the front pending request is with the rails.
+    /// Notes that all of the front pending request is with the rails.
     #[inline]
     pub fn pop_pending(&mut self) {
         debug_assert!(self.posted < self.added);
@@ -174,12 +174,12 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         self.posted..self.added
     }
 
-    /// What is in flight waits for rails again.
+    /// Makes all requests in flight wait for rails again.
     pub(crate) fn unpost(&mut self) {
         self.posted = self.notified;
     }
 
-    /// Requests from `id` on, which is not reported, are in flight again.
+    /// Puts the requests from `id` on, which is not reported, back in flight.
     pub(crate) fn put_back_in_flight(&mut self, id: u64) {
         debug_assert!(self.reported <= id);
         self.notified = self.notified.min(id);
@@ -190,33 +190,34 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         self.notified..self.posted
     }
 
-    /// Ids of the requests that are with the rails, or done, and that their turn has not come for.
+    /// Ids of the requests that are with the rails or done, and have not had their turn.
     pub(crate) const fn posted_ids(&self) -> Range<u64> {
         self.reported..self.posted
     }
 
-    /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
-    /// acknowledgement of its notify).
+    /// Notes that the front request in flight is done, except for its report (and, with SPRAY, for
+    /// the acknowledgement of its notify).
     #[inline]
     pub fn pop_in_flight(&mut self) {
         debug_assert!(self.notified < self.posted);
         self.notified += 1;
     }
 
-    /// All requests before `end` are done with in this way.
+    /// Notes the same for all requests before `end`.
     #[inline]
     pub(crate) fn pop_in_flight_until(&mut self, end: u64) {
         debug_assert!(self.notified <= end && end <= self.posted);
         self.notified = end;
     }
 
-    /// The oldest request that is only waiting to be reported; no other may be.
+    /// Returns the oldest request that only waits to be reported, the only one that may be
+    /// reported.
     #[inline]
     pub fn front_finished(&self) -> Option<u64> {
         (self.reported < self.notified).then_some(self.reported)
     }
 
-    /// The front finished request was reported; its slot is free.
+    /// Frees the slot of the front finished request, which was reported.
     #[inline]
     pub fn pop_finished(&mut self) {
         debug_assert!(self.reported < self.notified);
@@ -266,7 +267,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     }
 }
 
-/// What slots hold that are not alive means nothing.
+/// Shows only the slots that are alive; others have no meaning.
 impl<T: Copy + fmt::Debug, const N: usize> fmt::Debug for WrTracker<T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let alive = self.alive().map(|id| &self.slots[Self::index(id)]);

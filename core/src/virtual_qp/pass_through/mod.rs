@@ -1,9 +1,9 @@
-//! SENDs and atomics: they pass through to rail 0, at once if their order allows it, else deferred.
+//! SENDs and atomics pass through to rail 0: at once if their order allows it, otherwise deferred.
 //!
-//! A deferred request has its place in the ring, which tells what was posted before it, but the
-//! ring's cursors pass it: it holds up neither dispatch nor notifies nor reports of other requests,
-//! but for what their order promises. Deferred requests are posted to rail 0 in posting order,
-//! complete in that order, and are reported when they complete. Until then their slots are kept.
+//! A deferred request has a place in the ring, which determines the requests before it, but the
+//! ring's cursors pass it. It delays dispatch, notifies and reports of other requests only as far
+//! as their order requires. Deferred requests are posted to rail 0 in posting order, complete in
+//! that order, and are reported when they complete. Their slots are kept until then.
 
 mod state;
 
@@ -21,7 +21,7 @@ use crate::rail::{Batch, Content, PhysicalRail, RailId};
 use crate::verbs::{Completion, LocalPart, Opcode, SendFlags, SendWr, Sge, WcStatus};
 use state::NONE;
 
-/// The first request after `id` in this state.
+/// Returns the first request after `id` in this state.
 fn next_after<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     id: u64,
@@ -35,8 +35,8 @@ fn next_after<const RAILS: usize, const WRS: usize>(
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its
-    /// place there.
+    /// Step 1 of a SEND or atomic: posts it past the ring if its order allows it, otherwise adds it
+    /// to the ring.
     #[inline(always)]
     pub(super) fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.check_pass_through(wr)?;
@@ -93,8 +93,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(false)
     }
 
-    /// Posts those of these requests, from the first on, that may go straight to rail 0, if they
-    /// are several. Returns how many; the next one is to be looked at on its own.
+    /// Posts the leading requests that may go straight to rail 0, if there are several. Returns how
+    /// many; the caller posts the next request alone.
     pub(super) fn bypass_many(&mut self, wrs: &[SendWr<'_>]) -> usize {
         let room = self.rails[0].sends.credits() as usize;
         let may_pass = |(at, wr): &(usize, &SendWr<'_>)| {
@@ -180,7 +180,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Whether a pass-through request may go straight to rail 0.
+    /// Returns whether a pass-through request may go straight to rail 0.
     #[inline(always)]
     fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
         let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
@@ -215,8 +215,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted
     }
 
-    /// Gives a pass-through request its place in the ring. One that is `LISTED` needs no keys but
-    /// those of its buffers.
+    /// Adds a pass-through request to the ring. A `LISTED` request needs only the keys of its
+    /// buffers.
     fn add_deferred<const LISTED: bool>(
         &mut self,
         wr: &SendWr<'_>,
@@ -243,7 +243,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(id)
     }
 
-    /// The newest request of the ring goes from there as soon as its order and rail 0 let it.
+    /// Defers the newest request of the ring until its order and rail 0 allow it to be posted.
     fn defer(&mut self, id: u64) {
         // With requests before it that wait for rails, the ring's cursor passes it, and its
         // buffers, in their turn.
@@ -256,7 +256,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Posts deferred requests, oldest first, until one has to wait on.
+    /// Posts deferred requests, oldest first, until one has to wait.
     #[cold]
     pub(super) fn post_deferred(&mut self) {
         while !self.health.failed && self.pass_through.is_waiting() {
@@ -303,7 +303,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             && (!waits || self.is_acknowledged_before(id))
     }
 
-    /// Whether everything fragmented that was posted before request `id` is acknowledged, notifies
+    /// Returns whether all fragmented requests before request `id` are acknowledged, notifies
     /// included.
     pub(super) fn is_acknowledged_before(&self, id: u64) -> bool {
         let acknowledged = self.sends.front_in_flight().is_none_or(|front| front >= id)
@@ -317,7 +317,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         earlier.any(SendSlot::wants_notify)
     }
 
-    /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
+    /// Handles the completion of a deferred request, which is reported at once unless it succeeded
+    /// and is unsignaled.
     pub(super) fn complete_deferred(
         &mut self,
         batch: &Batch,
@@ -338,7 +339,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.finish_deferred(batch.wr);
     }
 
-    /// The report of a pass-through request.
+    /// Returns the report of a pass-through request.
     pub(super) fn passed_through(
         &self,
         wr_id: u64,
@@ -355,7 +356,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// A deferred request is done with.
+    /// Removes a deferred request that is complete or flushed.
     pub(super) fn finish_deferred(&mut self, id: u64) {
         self.pass_through.incomplete -= 1;
         if self.pass_through.oldest == id {
@@ -364,7 +365,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// With re-routing: a deferred request is complete, and is reported after those before it.
+    /// With re-routing: notes that a deferred request is complete. It is reported after earlier
+    /// ones.
     pub(super) fn deferred_is_complete(&mut self, id: u64, status: WcStatus) {
         let slot = self.sends.slot(id);
         slot.state.remove(SlotState::DEFERRED);
@@ -374,7 +376,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.finish_deferred(id);
     }
 
-    /// The report of the oldest deferred request, if it is complete; an unsignaled one has none.
+    /// Returns the report of the oldest deferred request, if it is complete. The success of an
+    /// unsignaled request is not reported.
     pub(super) fn report_complete(&mut self) -> Option<VirtualWc> {
         while self.pass_through.has_complete() {
             let id = self.pass_through.unreported;
@@ -392,15 +395,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// Whether deferred requests wait that will not be posted any more, and no pass-through request
-    /// is in flight before them: their turn to be reported.
+    /// Returns whether the next report is of a deferred request that will not be posted any more:
+    /// no pass-through request is in flight before it.
     #[inline]
     pub(super) fn is_flushing(&self) -> bool {
         let PassThrough { bypassing, oldest, next, .. } = self.pass_through;
         self.health.failed && next != NONE && bypassing == 0 && oldest == next
     }
 
-    /// Gives up the next deferred request, which will not be posted any more. Returns its id.
+    /// Flushes the next deferred request, which will not be posted any more. Returns its id.
     #[cold]
     #[inline(never)]
     pub(super) fn flush_deferred(&mut self) -> u64 {
@@ -412,7 +415,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         id
     }
 
-    /// What must hold between the ring, rail 0 and the pass-through requests.
+    /// Checks what must hold between the ring, rail 0 and the pass-through requests.
     pub(super) fn pass_through_invariants(&self) {
         let PassThrough { bypassing, oldest, next, incomplete, to_pass, .. } = self.pass_through;
         let on_rail_0 = || {

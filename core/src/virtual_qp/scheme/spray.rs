@@ -1,6 +1,6 @@
-//! SPRAY: fragments travel as plain writes; when all of a request is acknowledged, one zero-length
-//! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are
-//! the users'.
+//! SPRAY: fragments are plain WRITEs. When all fragments of a request are acknowledged, a
+//! zero-length WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, which has
+//! the users' receives.
 
 use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
@@ -11,13 +11,13 @@ use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
 use crate::virtual_qp::slot::{Keys, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use core::ops::Range;
 
-/// The notify queue pair; without one, no WRITE_WITH_IMM can be posted.
+/// The state of SPRAY. Without a notify queue pair, no WRITE_WITH_IMM can be posted.
 #[derive(Debug)]
 pub(in crate::virtual_qp) struct Spray<Q, const DEPTH: usize> {
     pub(super) notify: Option<Rail<Q, DEPTH>>,
 }
 
-/// A driver refused for good a part of a request.
+/// A driver refused a part of a request for good.
 pub(in crate::virtual_qp) struct Refused {
     /// Its id in the ring.
     pub(in crate::virtual_qp) request: u64,
@@ -51,8 +51,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Ok(())
     }
 
-    /// Posts the notifies of those of the `requests` that are acknowledged, as one batch and as far
-    /// as there are credits. Returns whether any went out. The first request wants a notify.
+    /// Posts the notifies of the acknowledged ones among `requests`, as one batch and as far as
+    /// there are credits. Returns whether any was posted. The first request wants a notify.
     pub(in crate::virtual_qp) fn post_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
@@ -94,7 +94,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Err(Refused { request, error })
     }
 
-    /// Offers the driver the rest of a batch of notifies that it took in part.
+    /// Offers the rest of a batch of notifies to the driver that took its front.
     pub(in crate::virtual_qp) fn retry_notifies<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
@@ -142,8 +142,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
 
     /// Takes a user's receive for a notification.
     ///
-    /// An error inside `Ok` is a complaint of a driver that took the receive all the same: its rail
-    /// fails with the error.
+    /// An error inside `Ok` is of a driver that took the receive and still returned an error: its
+    /// rail fails with it.
     pub(in crate::virtual_qp) fn post_recv<const WRS: usize>(
         &mut self,
         wr_id: u64,
@@ -219,7 +219,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     }
 
     /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it
-    /// took, and what its driver refused, or complained of, for good.
+    /// took, and the error that its driver returned for good.
     fn post_pending_recvs<const WRS: usize>(
         &mut self,
         recvs: &mut Recvs<WRS>,
@@ -247,8 +247,8 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     }
 }
 
-/// The requests, oldest first and before `end`, that can be notified at once with `credits`.
-/// Nothing has failed.
+/// Returns the requests before `end`, oldest first, whose receiver can be notified now, at most
+/// `credits`. Nothing has failed.
 fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     end: u64,
@@ -260,7 +260,7 @@ fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     acknowledged.filter(|(_, slot)| slot.wants_notify()).take(credits as usize)
 }
 
-/// The requests that a batch notifies the receiver of.
+/// Returns the requests of a batch of notifies.
 fn notified_by<'s, const RAILS: usize, const WRS: usize>(
     sends: &'s Sends<RAILS, WRS>,
     batch: &Batch,
@@ -289,7 +289,7 @@ fn add_notifies<'s, const RAILS: usize>(
     Some((count, id + 1))
 }
 
-/// A zero-length WRITE_WITH_IMM: the user's immediate and nothing else.
+/// Returns the notify of a request: a zero-length WRITE_WITH_IMM with the user's immediate.
 #[inline]
 fn notify_request<const RAILS: usize>(
     slot: &SendSlot<RAILS>,
@@ -311,7 +311,7 @@ fn notify_request<const RAILS: usize>(
     }
 }
 
-/// A batch of notifies is acknowledged.
+/// Handles an acknowledged batch of notifies.
 pub(in crate::virtual_qp) fn notified<const RAILS: usize, const WRS: usize>(
     sends: &mut Sends<RAILS, WRS>,
     batch: &Batch,
@@ -321,7 +321,7 @@ pub(in crate::virtual_qp) fn notified<const RAILS: usize, const WRS: usize>(
     }
 }
 
-/// Notify `index` of a batch failed: so did the request that it belongs to.
+/// Handles the failure of notify `index` of a batch, which fails its request.
 pub(in crate::virtual_qp) fn notify_failed<const RAILS: usize, const WRS: usize>(
     sends: &mut Sends<RAILS, WRS>,
     batch: &Batch,
@@ -333,7 +333,7 @@ pub(in crate::virtual_qp) fn notify_failed<const RAILS: usize, const WRS: usize>
     }
 }
 
-/// The request that notify `index` of a batch is of.
+/// Returns the request of notify `index` of a batch.
 fn notify_of<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     batch: &Batch,
@@ -342,8 +342,8 @@ fn notify_of<const RAILS: usize, const WRS: usize>(
     notified_by(sends, batch).nth(index as usize).map(|(id, _)| id)
 }
 
-/// The first `count` notifies of a batch arrived, and no others. Returns the first request that the
-/// receiver was not notified of.
+/// Notes that exactly the first `count` notifies of a batch arrived. Returns the first request of
+/// which the receiver was not notified.
 pub(in crate::virtual_qp) fn notified_first<const RAILS: usize, const WRS: usize>(
     sends: &mut Sends<RAILS, WRS>,
     batch: &Batch,

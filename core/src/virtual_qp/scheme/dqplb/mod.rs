@@ -1,4 +1,5 @@
-//! DQPLB: every fragment of a WRITE_WITH_IMM is one itself, and its immediate is a sequence number.
+//! DQPLB: every fragment of a WRITE_WITH_IMM is itself a WRITE_WITH_IMM, whose immediate is a
+//! sequence number.
 //!
 //! - [`sequence`]: the numbers, and how they travel;
 //! - `numbers`: the sender, which gives them out and does not run too far ahead;
@@ -28,16 +29,16 @@ use window::Arrival;
 #[derive(Debug)]
 pub(in crate::virtual_qp) struct Dqplb<const RAILS: usize, const DEPTH: usize> {
     numbers: SendNumbers,
-    /// The request after the newest one that rails were given and that has no numbers, though a
-    /// notification behind it tells of it.
+    /// The id behind the newest request without numbers that is with the rails. A later
+    /// notification covers that request, too.
     unnumbered_until: u64,
-    /// The request after the newest one that has numbers and wakes nobody.
+    /// The id behind the newest request with numbers that is not SOLICITED.
     unsolicited_until: u64,
     window: SequenceWindow<RAILS, DEPTH>,
     /// Notifications that arrived before their receives were posted.
     early_notifications: u64,
     duplicates: u64,
-    /// The rails' receive queues hold receives of the scheme, or are about to.
+    /// The rails' receive queues have receives of the scheme, or will get them in the next poll.
     prepared: bool,
 }
 
@@ -54,7 +55,8 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
     }
 
-    /// The numbers for a request's fragments, unless the request has to wait for earlier ones.
+    /// Returns the numbers for a request's fragments, unless the request has to wait for earlier
+    /// ones.
     #[inline]
     pub(super) fn numbers_for(
         &mut self,
@@ -80,8 +82,8 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         // before a WRITE is in place, or before a READ has read its memory.
         in_flight_before(self.unnumbered_until)
             || pass_through_ahead
-            // The last fragment to arrive completes both requests. If it is one that wakes nobody,
-            // the receiver of the solicited request sleeps on.
+            // The last fragment to arrive completes both requests. If it is not SOLICITED, a
+            // receiver that waits for the solicited request is not woken.
             || solicited && in_flight_before(self.unsolicited_until)
     }
 
@@ -171,13 +173,13 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         Ok(())
     }
 
-    /// The window in which the numbers of arriving fragments are noted.
+    /// Returns the window that records the numbers of arriving fragments.
     #[inline]
     pub(in crate::virtual_qp) fn window(&mut self) -> &mut SequenceWindow<RAILS, DEPTH> {
         &mut self.window
     }
 
-    /// Takes the completion of a receive on a rail that is not simply the arrival of the next new number.
+    /// Takes the completion of a receive on a rail that is not the simple arrival of a new number.
     #[cold]
     pub(in crate::virtual_qp) fn arrived(
         &mut self,

@@ -1,4 +1,4 @@
-//! The sequence numbers that a DQPLB sender gives out, and how far it may run ahead.
+//! The sequence numbers that a DQPLB sender assigns, and how far it may run ahead.
 
 use super::sequence::{SequenceImm, SequenceNumber};
 use crate::rail::{Batch, Content};
@@ -6,7 +6,7 @@ use crate::verbs::{Imm, Opcode, SendFlags};
 use crate::virtual_qp::scheme::numbering::Numbering;
 use crate::virtual_qp::slot::SendSlot;
 
-/// What a DQPLB sender must know of its receiver; on the connection card.
+/// The properties of a receiver that a DQPLB sender needs. The connection card states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerWindow {
     /// Sequence numbers that the receiver's window holds.
@@ -61,7 +61,7 @@ impl SendNumbers {
         window.checked_sub(unseen).filter(|span| *span > 0)
     }
 
-    /// Takes over what the peer's card says.
+    /// Sets the span from the peer's card.
     pub(super) fn set_peer(
         &mut self,
         peer: PeerWindow,
@@ -87,7 +87,7 @@ impl SendNumbers {
         self.span - used
     }
 
-    /// The driver took none of the last `count` numbers: they are given out again.
+    /// Takes back the last `count` numbers, of which the driver took none. They are assigned again.
     pub(in crate::virtual_qp) fn take_back(&mut self, count: u32) {
         self.next = self.next.retreat(count);
     }

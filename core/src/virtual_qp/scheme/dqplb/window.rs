@@ -53,7 +53,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     pub const CAPACITY: u32 = {
         let bits = 8 * RAILS * DEPTH;
         assert!(DEPTH.is_multiple_of(8), "the bitmap is read in words of 64 bits");
-        // Numbers behind the window must be told from numbers in it and numbers beyond it.
+        // Numbers behind the window must differ from numbers in it and from numbers beyond it.
         assert!(bits < MODULUS as usize / 4, "the window must be small beside the numbers' cycle");
         bits as u32
     };
@@ -114,7 +114,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
         if arrived & 1 << shift != 0 {
             return false;
         }
-        // In the middle of traffic nobody can foretell which fragment is a last one: no branch.
+        // No branch: the processor cannot predict which fragment is the last one of its request.
         let last = last | u64::from(is_last) << shift;
         self.words.set(at, Word { arrived: arrived | 1 << shift, last });
         true
