@@ -1,11 +1,11 @@
-//! What the two ends of a connection must know of each other before there is traffic.
+//! Connection cards: what the two ends of a connection exchange before there is traffic.
 
 use super::entry::{ENTRY_KEYS, EntryForm};
 use super::error::CardError;
 use super::immediate::SIZE_UNIT;
 use crate::rail::MAX_RAILS;
 
-/// Memory of the other end, with its key for each device of that end's.
+/// Memory of the other end, with the rkey for each device of that end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// Address of the first byte.
@@ -14,7 +14,7 @@ pub struct RemoteMemory {
     pub rkeys: [u32; ENTRY_KEYS],
 }
 
-/// What both cards say.
+/// The contents of both cards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// How many rails there are.
@@ -29,7 +29,7 @@ pub struct Ports {
     pub max_message: [u32; MAX_RAILS],
 }
 
-/// What a sender tells its receiver.
+/// The card that a sender gives to its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderCard {
     /// Its rails and slots.
@@ -40,7 +40,7 @@ pub struct SenderCard {
     pub form: EntryForm,
 }
 
-/// What a receiver tells its sender.
+/// The card that a receiver gives to its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverCard {
     /// Its rails and slots.
@@ -52,7 +52,7 @@ pub struct ReceiverCard {
 }
 
 impl Ports {
-    /// Checks the other end's against this one's.
+    /// Checks that the ports of the other end fit those of this end.
     pub(super) fn fit(&self, theirs: &Self) -> Result<(), CardError> {
         // The layout of immediates depends on the number of rails.
         if theirs.rails != self.rails {
@@ -83,7 +83,7 @@ impl Ports {
 }
 
 impl RemoteMemory {
-    /// Checks that `bytes` bytes can be there.
+    /// Checks that the memory can have `bytes` bytes.
     pub(super) const fn check(&self, bytes: usize) -> Result<(), CardError> {
         let aligned = self.addr.is_multiple_of(64);
         // Requests add offsets to this address without a check.

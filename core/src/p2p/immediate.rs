@@ -1,5 +1,5 @@
-//! The immediate of a share: which message it belongs to, over which rails that one is spread, and
-//! how long it is.
+//! The immediate of a share: the message that the share belongs to, the rails of the message, and
+//! its length.
 //!
 //! ```text
 //!  31              8+R  8+R-1      8  7        0
@@ -10,28 +10,27 @@
 //! ```
 //!
 //! *size_q* is the length of the whole message in units of 128 bytes, rounded up. Its highest value
-//! means that the sizes are in the completion record; the R values below it mean that this is the
-//! share of rail r, 0 the lowest of them, which was moved to another rail: the sizes are in the
-//! record too. With two rails all but the codes for moved shares is the layout of an earlier
-//! protocol for two rails.
+//! means that the sizes are in the completion record. The R values below it, the lowest for rail 0,
+//! mean that this share of rail r was moved to another rail; the sizes are in the record, too. With
+//! two rails, the layout is that of an earlier protocol for two rails, except for the codes of
+//! moved shares.
 //!
 //! # Why 8 bits name a message
 //!
 //! The slot is the number of a message modulo the number of slots, without a generation, and the
-//! receives of a shared queue are all alike: an immediate that came late, when its slot is another
-//! message's, would count for that one. None does, because nothing of a message is on its way when
-//! its slot is taken anew:
+//! receives of a shared queue are all alike. A late immediate would therefore count for the message
+//! that uses its slot now. There is no late immediate, because nothing of a message is in flight
+//! when its slot is reused:
 //!
-//! - a queue pair carries requests out in order, and a receive ends only when the immediates of all
-//!   rails in its mask came; only then does its slot become free, so of a message that lost
-//!   nothing, nothing is left;
-//! - what was lost with a queue pair is sent again only after the fence, when the lost request can
-//!   no longer be carried out, and the receive waits for it; a completion of a fenced queue pair is
-//!   not looked at;
-//! - entries that are written again hold their slot until they have ended (`rewriting` in the
+//! - a queue pair executes requests in order, and a receive ends, and its slot becomes free, only
+//!   when the immediates of all rails in its mask have arrived; so nothing is left of a message that
+//!   lost nothing;
+//! - a lost share is sent again only after the fence, when the lost request can no longer be
+//!   executed, and the receive waits for it; completions of a fenced queue pair are ignored;
+//! - entries that are written again hold their slot until that write has ended (`rewriting` in the
 //!   receiver's slot);
-//! - both ends keep their state by the message's whole number, so a late *acknowledgement* of a
-//!   former message changes nothing either.
+//! - both ends key their state by the full number of the message, so a late *acknowledgement* of an
+//!   earlier message changes nothing either.
 //!
 //! An immediate for a slot in which nothing waits fails the connection, as does a second one of a
 //! rail.
@@ -46,30 +45,30 @@ pub const MAX_SLOTS: usize = 1 << 8;
 /// Bytes of one unit of size_q; parts of messages are multiples of it.
 pub const SIZE_UNIT: u32 = 128;
 
-/// What an immediate says of the sizes.
+/// How an immediate states the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     /// The length of the message, in units of [`SIZE_UNIT`] bytes, rounded up.
     Units(u32),
     /// Read the record.
     Record,
-    /// Read the record; and this is the share of that rail, which failed.
+    /// Read the record. The share is that of this rail, which failed.
     Moved(u8),
 }
 
 /// An immediate, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Immediate {
-    /// The slot of the message: no generation is needed, since nothing of a former message of the
-    /// slot is on its way.
+    /// The slot of the message. It needs no generation, because nothing of an earlier message of
+    /// the slot is in flight.
     pub slot: u8,
-    /// The rails that the message is spread over: each of them brings one immediate.
+    /// The rails of the message, each of which sends one immediate.
     pub mask: Mask,
     /// Its sizes.
     pub told: Told,
 }
 
-/// The layout of immediates between ends of so many rails.
+/// The layout of immediates for one number of rails.
 ///
 /// ```
 /// use polyrail_core::p2p::{ImmLayout, Immediate, Mask, Told};
@@ -109,7 +108,7 @@ impl ImmLayout {
         Some(Self { rails, size_shift, all: Mask::first(rails), largest_units })
     }
 
-    /// How many rails there are.
+    /// Returns the number of rails.
     #[inline]
     pub const fn rails(self) -> u8 {
         self.rails
@@ -127,13 +126,13 @@ impl ImmLayout {
         self.largest_units + 1
     }
 
-    /// The longest length that an immediate can say, in units of [`SIZE_UNIT`] bytes.
+    /// Returns the longest length that an immediate can state, in units of [`SIZE_UNIT`] bytes.
     #[inline]
     pub const fn largest_units(self) -> u32 {
         self.largest_units
     }
 
-    /// What an immediate says of a message of one buffer of so many bytes.
+    /// Returns how an immediate states the size of a message of one buffer of `bytes` bytes.
     #[inline]
     pub const fn told(self, bytes: u32) -> Told {
         let units = bytes.div_ceil(SIZE_UNIT);
@@ -141,8 +140,8 @@ impl ImmLayout {
         if units <= self.largest_units() { Told::Units(units) } else { Told::Record }
     }
 
-    /// Puts it together. Units that do not fit are told as "read the record", and a rail that does
-    /// not exist is not in the mask.
+    /// Encodes an immediate. A length that does not fit becomes "read the record", and rails that
+    /// do not exist are removed from the mask.
     #[inline]
     pub const fn encode(self, immediate: Immediate) -> Imm {
         let Immediate { slot, mask, told } = immediate;
@@ -157,7 +156,7 @@ impl ImmLayout {
         Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift)
     }
 
-    /// The same of so many units, which fit, over rails that exist.
+    /// Encodes an immediate with a length that fits, over rails that exist.
     #[inline]
     pub(super) const fn encode_units(self, slot: u8, mask: Mask, units: u32) -> Imm {
         // Messages of this form are at most `longest_fast` bytes long, which an immediate can say.
@@ -166,7 +165,8 @@ impl ImmLayout {
         Imm::from_number(slot as u32 | fields)
     }
 
-    /// Takes it apart. Every number is an immediate; whether one is due is another question.
+    /// Decodes an immediate. Every number is a valid immediate; the receiver checks whether it is
+    /// due.
     #[inline]
     pub const fn decode(self, imm: Imm) -> Immediate {
         let number = imm.number();

@@ -32,7 +32,7 @@ impl Mask {
         self.0
     }
 
-    /// The set of this one rail; of a number that no rail has, the empty one.
+    /// Returns the set of this rail only, or the empty set if no rail has this number.
     #[inline]
     pub const fn of(rail: u8) -> Self {
         // Checked, because a shift by more than seven would overflow.
@@ -56,13 +56,13 @@ impl Mask {
         self.0 == 0
     }
 
-    /// How many rails there are in the set.
+    /// Returns the number of rails in the set.
     #[inline]
     pub const fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// The lowest rail: the one that carries the record.
+    /// Returns the lowest rail, which carries the record.
     #[inline]
     pub const fn leader(self) -> Option<u8> {
         // Any fixed choice would do: both ends derive it from the mask, so no message has to name
@@ -70,7 +70,7 @@ impl Mask {
         if self.is_empty() { None } else { Some(self.0.trailing_zeros() as u8) }
     }
 
-    /// The lowest rails of the set, so many of them.
+    /// Returns the `rails` lowest rails of the set.
     pub(super) fn lowest(self, rails: u32) -> Self {
         self.take(rails as usize).fold(Self::EMPTY, |lowest, rail| lowest | Self::of(rail))
     }

@@ -1,4 +1,4 @@
-//! Memory of this process that devices reach: rings, records, staging copies.
+//! Memory of this process that devices access: rings, records, staging copies.
 
 use super::entry::ENTRY_KEYS;
 use super::error::BuildError;
@@ -14,8 +14,8 @@ pub trait Words: Deref<Target = [AtomicU64]> + StableDeref {}
 
 impl<M: Deref<Target = [AtomicU64]> + StableDeref> Words for M {}
 
-/// Words that devices read and write while this process does: atomics, so that neither side's
-/// access is a data race.
+/// Words that devices and this process access at the same time. They are atomics, so that no access
+/// is a data race.
 #[derive(Debug)]
 pub struct Region<M> {
     words: M,
@@ -51,7 +51,7 @@ impl<M: Words> Region<M> {
         Ok(Self { words, keys: all })
     }
 
-    /// The words in this range, or none if they are not all there.
+    /// Returns the words in this range, or none if the region is too short.
     #[inline]
     pub(super) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
         // A handle of the caller may deref to fewer words than when it was checked. Then nothing is
@@ -59,7 +59,7 @@ impl<M: Words> Region<M> {
         self.words.get(range).unwrap_or_default()
     }
 
-    /// Checks that it has enough words, and keys for these devices.
+    /// Checks that the region has enough words, and keys for these devices.
     pub(super) fn check(&self, needed: usize, devices: &[DeviceId]) -> Result<(), BuildError> {
         let given = self.words.len();
         // Aligned to 64, an entry or a record is in one cache line, and inside the 128 bytes for
@@ -71,13 +71,13 @@ impl<M: Words> Region<M> {
         missing.map_or(Ok(()), |device| Err(BuildError::MissingKeys { device: *device }))
     }
 
-    /// Address of a word.
+    /// Returns the address of a word.
     #[inline]
     pub(super) fn addr(&self, word: usize) -> u64 {
         self.words.as_ptr().addr() as u64 + (word * size_of::<u64>()) as u64
     }
 
-    /// The keys for peers, in this order of devices.
+    /// Returns the rkeys, in this order of devices.
     pub(super) fn rkeys(&self, devices: &[DeviceId]) -> [u32; ENTRY_KEYS] {
         let mut rkeys = [0; ENTRY_KEYS];
         for (rkey, device) in rkeys.iter_mut().zip(devices) {
@@ -86,7 +86,7 @@ impl<M: Words> Region<M> {
         rkeys
     }
 
-    /// The keys for requests, in this order of devices.
+    /// Returns the lkeys, in this order of devices.
     pub(super) fn lkeys(&self, devices: &[DeviceId]) -> [u32; ENTRY_KEYS] {
         let mut lkeys = [0; ENTRY_KEYS];
         for (lkey, device) in lkeys.iter_mut().zip(devices) {
@@ -95,14 +95,14 @@ impl<M: Words> Region<M> {
         lkeys
     }
 
-    /// The key for requests on one device.
+    /// Returns the lkey for one device.
     #[inline]
     pub(super) fn lkey(&self, device: DeviceId) -> u32 {
         // `check` has refused regions without a key for a device in use.
         self.keys(device).map_or(0, |keys| keys.lkey)
     }
 
-    /// The keys on one device.
+    /// Returns the keys for one device.
     #[inline]
     fn keys(&self, device: DeviceId) -> Option<DeviceKeys> {
         self.keys.iter().find(|keys| keys.device == device).copied()
