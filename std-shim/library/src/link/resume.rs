@@ -215,7 +215,8 @@ impl<P: Purpose> Resumption<P> {
             since: now,
             until: now.checked_add(limit),
             refused: None,
-            attempt: Attempt::Pause(now),
+            // A link that breaks as soon as it is resumed is not resumed all the time.
+            attempt: Attempt::Pause(now + FIRST_PAUSE),
             pause: FIRST_PAUSE,
             source,
         });
