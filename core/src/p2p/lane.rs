@@ -1,16 +1,13 @@
 //! One queue pair of a connection's end.
 
-use super::card::Ports;
 use super::entry::ENTRY_KEYS;
 use super::error::{BuildError, CallError};
 use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
 use super::queue::{Purpose, SendQueue};
-use crate::completion::{PhysicalQp, Role};
 use crate::hardware::{QpLimits, QueuePair, SendBatch, Taken};
-use crate::rail::{Identity, MAX_RAILS, PhysicalRail, RailCounters, RailHealth, RailId};
+use crate::rail::{Identity, PhysicalRail, RailCounters, RailHealth, RailId};
 use crate::verbs::{DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge};
-use arrayvec::ArrayVec;
 
 /// A queue pair, what is in flight on it, and whether it may be used.
 #[derive(Debug)]
@@ -351,91 +348,4 @@ pub(super) fn find_keys(
     let is_it = |keys: &&DeviceKeys| keys.device == device;
     let found = keys.get(at).filter(is_it).or_else(|| keys.iter().find(is_it));
     found.ok_or(CallError::MissingKeys { device })
-}
-
-/// Calls `each` for every queue pair with its role and the completion queue entries that it can need, those
-/// of receives aside: they are the pool's.
-pub(super) fn list<Q: QueuePair, const DEPTH: usize>(
-    lanes: &[Lane<Q, DEPTH>],
-    first: usize,
-    each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32),
-) {
-    for (at, lane) in lanes.iter().enumerate() {
-        each(&lane.qp, Role::Rail((first + at) as u8), lane.queue.limit());
-    }
-}
-
-/// Requests that a queue pair must have room for: a signal behind payload.
-const LEAST_REQUESTS: u32 = 2;
-
-/// Makes lanes of queue pairs: the first of each rail, then the second of each, and so on.
-pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
-    queue_pairs: impl IntoIterator<Item = Q>,
-    rails: u8,
-    (reroutes, min_rails): (bool, u8),
-) -> Result<ArrayVec<Lane<Q, DEPTH>, QPS>, BuildError> {
-    if rails == 0 || usize::from(rails) > MAX_RAILS {
-        return Err(BuildError::Rails { rails });
-    }
-    if reroutes && rails == 1 {
-        return Err(BuildError::NothingToRerouteTo);
-    }
-    if reroutes && min_rails > rails {
-        return Err(BuildError::MinRails { min_rails, rails });
-    }
-    let mut lanes = ArrayVec::<Lane<Q, DEPTH>, QPS>::new();
-    let count = |given| BuildError::QueuePairs { given, rails, max: QPS };
-    for (place, qp) in queue_pairs.into_iter().enumerate() {
-        let lane = Lane::new(qp, place, rails);
-        lane.check(LEAST_REQUESTS)?;
-        if lanes.get(usize::from(lane.rail)).is_some_and(|first| first.device != lane.device) {
-            return Err(BuildError::Devices { rail: lane.rail });
-        }
-        lanes.try_push(lane).map_err(|_| count(place + 1))?;
-    }
-    if lanes.is_empty() || !lanes.len().is_multiple_of(usize::from(rails)) {
-        return Err(count(lanes.len()));
-    }
-    Ok(lanes)
-}
-
-/// The devices of this end's rails, each once; lanes learn their places.
-pub(super) type Devices = ArrayVec<DeviceId, MAX_RAILS>;
-
-/// Lists the devices of lanes.
-pub(super) fn devices<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>]) -> Devices {
-    let mut devices = Devices::new();
-    for lane in lanes {
-        let known = devices.iter().position(|device| *device == lane.device);
-        lane.device_at = known.unwrap_or(devices.len()) as u8;
-        if known.is_none() {
-            // No more devices than rails.
-            let _ = devices.try_push(lane.device);
-        }
-    }
-    devices
-}
-
-/// What the card says of these lanes.
-pub(super) fn ports<Q, const DEPTH: usize>(
-    lanes: &[Lane<Q, DEPTH>],
-    rails: u8,
-    slots: usize,
-    reroutes: bool,
-) -> Ports {
-    let mut ports = Ports { rails, slots: slots as u16, reroutes, ..Ports::default() };
-    for lane in lanes.iter().rev() {
-        ports.devices[usize::from(lane.rail)] = lane.device_at;
-        ports.max_message[usize::from(lane.rail)] = lane.max_message;
-    }
-    ports
-}
-
-/// Lanes learn what the peer's card says of their other ends.
-pub(super) fn connect<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>], peer: &Ports) {
-    for lane in lanes {
-        let theirs = peer.max_message[usize::from(lane.rail)];
-        lane.peer_at = peer.devices[usize::from(lane.rail)];
-        lane.max_message = lane.max_message.min(theirs - theirs % SIZE_UNIT);
-    }
 }

@@ -1,9 +1,12 @@
-//! The list of the queue pairs of one end; and the end's own failure.
+//! The list of the queue pairs of one end: how it is made, connected and searched; and the end's failure.
 
-use super::error::Failure;
+use super::card::Ports;
+use super::error::{BuildError, Failure};
+use super::immediate::SIZE_UNIT;
 use super::lane::Lane;
+use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
-use crate::rail::Reroute;
+use crate::rail::{MAX_RAILS, Reroute};
 use crate::verbs::DeviceId;
 use arrayvec::ArrayVec;
 use core::ops::{Deref, DerefMut};
@@ -18,12 +21,12 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     pub(super) failure: Option<Failure>,
     /// A poll has something to do beyond its completions.
     pub(super) needs_recovery: bool,
-    /// For each number of a queue pair modulo theirs, where one of that number was found last: rails complete in
-    /// turns, so the place of the last completion tells nothing.
+    /// For each number of a queue pair modulo [`HINTS`], the place where one of that number was found last. The
+    /// place of the last completion would be no hint, because rails complete in turns.
     hints: [u8; HINTS],
 }
 
-/// Devices number queue pairs one after the other: those of one end seldom share a hint.
+/// Devices number queue pairs one after the other, so two queue pairs of one end seldom share a hint.
 const HINTS: usize = 16;
 
 impl<Q, const QPS: usize, const DEPTH: usize> Deref for Lanes<Q, QPS, DEPTH> {
@@ -47,7 +50,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         Self { all, reroute, failure: None, needs_recovery: false, hints: [0; HINTS] }
     }
 
-    /// A queue pair and its place.
+    /// Returns a queue pair and its place.
     #[inline]
     pub(super) fn find(
         &mut self,
@@ -61,7 +64,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         self.search(device, qp_num)
     }
 
-    /// The same where the hint does not help; the next time it does.
+    /// Searches all queue pairs, and sets the hint for the next time.
     #[inline(never)]
     fn search(&mut self, device: DeviceId, qp_num: u32) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
         let place = self.all.iter().position(|lane| lane.is_at(device, qp_num))?;
@@ -95,5 +98,92 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     /// Whether a queue pair has failed, and what that means for requests is not settled.
     pub(super) fn awaits_fence(&self) -> bool {
         self.all.iter().any(|lane| lane.health.lifecycle.awaits_fence())
+    }
+}
+
+/// Calls `each` for every queue pair with its role and the completion queue entries that its send queue can
+/// need. The pool accounts for the entries of receives.
+pub(super) fn list<Q: QueuePair, const DEPTH: usize>(
+    lanes: &[Lane<Q, DEPTH>],
+    first: usize,
+    each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32),
+) {
+    for (at, lane) in lanes.iter().enumerate() {
+        each(&lane.qp, Role::Rail((first + at) as u8), lane.queue.limit());
+    }
+}
+
+/// The number of requests that a queue pair must have room for: payload, and a signal behind it.
+const LEAST_REQUESTS: u32 = 2;
+
+/// Makes lanes of queue pairs: the first of each rail, then the second of each, and so on.
+pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
+    queue_pairs: impl IntoIterator<Item = Q>,
+    rails: u8,
+    (reroutes, min_rails): (bool, u8),
+) -> Result<ArrayVec<Lane<Q, DEPTH>, QPS>, BuildError> {
+    if rails == 0 || usize::from(rails) > MAX_RAILS {
+        return Err(BuildError::Rails { rails });
+    }
+    if reroutes && rails == 1 {
+        return Err(BuildError::NothingToRerouteTo);
+    }
+    if reroutes && min_rails > rails {
+        return Err(BuildError::MinRails { min_rails, rails });
+    }
+    let mut lanes = ArrayVec::<Lane<Q, DEPTH>, QPS>::new();
+    let count = |given| BuildError::QueuePairs { given, rails, max: QPS };
+    for (place, qp) in queue_pairs.into_iter().enumerate() {
+        let lane = Lane::new(qp, place, rails);
+        lane.check(LEAST_REQUESTS)?;
+        if lanes.get(usize::from(lane.rail)).is_some_and(|first| first.device != lane.device) {
+            return Err(BuildError::Devices { rail: lane.rail });
+        }
+        lanes.try_push(lane).map_err(|_| count(place + 1))?;
+    }
+    if lanes.is_empty() || !lanes.len().is_multiple_of(usize::from(rails)) {
+        return Err(count(lanes.len()));
+    }
+    Ok(lanes)
+}
+
+/// The devices of this end's rails, each once. Lanes know their places in this list.
+pub(super) type Devices = ArrayVec<DeviceId, MAX_RAILS>;
+
+/// Lists the devices of lanes, and sets the place of each lane's device.
+pub(super) fn devices<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>]) -> Devices {
+    let mut devices = Devices::new();
+    for lane in lanes {
+        let known = devices.iter().position(|device| *device == lane.device);
+        lane.device_at = known.unwrap_or(devices.len()) as u8;
+        if known.is_none() {
+            // No more devices than rails.
+            let _ = devices.try_push(lane.device);
+        }
+    }
+    devices
+}
+
+/// Returns what the card states about these lanes.
+pub(super) fn ports<Q, const DEPTH: usize>(
+    lanes: &[Lane<Q, DEPTH>],
+    rails: u8,
+    slots: usize,
+    reroutes: bool,
+) -> Ports {
+    let mut ports = Ports { rails, slots: slots as u16, reroutes, ..Ports::default() };
+    for lane in lanes.iter().rev() {
+        ports.devices[usize::from(lane.rail)] = lane.device_at;
+        ports.max_message[usize::from(lane.rail)] = lane.max_message;
+    }
+    ports
+}
+
+/// Sets what the peer's card states about the other ends of lanes.
+pub(super) fn connect<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>], peer: &Ports) {
+    for lane in lanes {
+        let theirs = peer.max_message[usize::from(lane.rail)];
+        lane.peer_at = peer.devices[usize::from(lane.rail)];
+        lane.max_message = lane.max_message.min(theirs - theirs % SIZE_UNIT);
     }
 }

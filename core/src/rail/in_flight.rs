@@ -4,12 +4,11 @@
 //! batch is signaled, so the front batch is the only one that the next completion may belong to.
 
 mod losing;
-mod lost;
 
 use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
 use core::fmt;
-use lost::Lost;
+use losing::Lost;
 
 /// Requests that a queue pair has in flight at most.
 pub(crate) const MAX_DEPTH: usize = 1 << 15;

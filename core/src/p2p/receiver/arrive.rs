@@ -8,7 +8,8 @@ use crate::completion::{
 use crate::hardware::{CqId, ENGINE_WR_ID, QueuePair, ReceiveQueue};
 use crate::p2p::error::{Failure, ProtocolError};
 use crate::p2p::immediate::Told;
-use crate::p2p::lane::{Lane, list};
+use crate::p2p::lane::Lane;
+use crate::p2p::lanes::list;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;

@@ -5,7 +5,7 @@ use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{ENGINE_WR_ID, QueuePair};
-use crate::p2p::lane::list;
+use crate::p2p::lanes::list;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
