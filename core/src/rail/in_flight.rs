@@ -8,7 +8,6 @@ mod losing;
 use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
 use core::fmt;
-use losing::Lost;
 
 /// Requests that a queue pair has in flight at most.
 pub(crate) const MAX_DEPTH: usize = 1 << 15;
@@ -165,6 +164,43 @@ pub(crate) enum TagMatch {
     Inner(u32),
     /// None of the front batch's.
     Mismatch,
+}
+
+/// The places of lost batches, and what is known of them.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    /// The first lost batch.
+    from: u64,
+    /// The first lost batch of which it is unknown what arrived.
+    unresolved: u64,
+    /// Behind the last lost batch.
+    to: u64,
+    /// The queue pair failed: requests that fail from now on are lost.
+    is_losing: bool,
+    /// Receives of the peer that unresolved batches take.
+    receives: u32,
+    /// Requests of the newest batch that the driver did not take, and is not offered again.
+    withheld: u32,
+    /// The first request of the front batch that failed.
+    failed: Option<u32>,
+    /// Requests of the front batch that are acknowledged.
+    acknowledged: u32,
+    /// Requests that this queue pair lost.
+    requests: u32,
+}
+
+impl Lost {
+    const NONE: Self = Self {
+        from: 0,
+        unresolved: 0,
+        to: 0,
+        is_losing: false,
+        receives: 0,
+        withheld: 0,
+        failed: None,
+        acknowledged: 0,
+        requests: 0,
+    };
 }
 
 /// The batches in flight on one send queue, and its credits.

@@ -13,45 +13,8 @@
 //! So they need no further memory, provided that the ring never holds more than its limit. That is why a
 //! rail with lost batches is given only those: each moves from the front to the back.
 
-use super::{Batch, Content, Entry, InFlight};
+use super::{Batch, Content, Entry, InFlight, Lost};
 use crate::rail::tag::{Tag, TagKind};
-
-/// The places of lost batches, and what is known of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lost {
-    /// The first lost batch.
-    pub(super) from: u64,
-    /// The first lost batch of which it is unknown what arrived.
-    pub(super) unresolved: u64,
-    /// Behind the last lost batch.
-    pub(super) to: u64,
-    /// The queue pair failed: requests that fail from now on are lost.
-    pub(super) is_losing: bool,
-    /// Receives of the peer that unresolved batches take.
-    pub(super) receives: u32,
-    /// Requests of the newest batch that the driver did not take, and is not offered again.
-    pub(super) withheld: u32,
-    /// The first request of the front batch that failed.
-    pub(super) failed: Option<u32>,
-    /// Requests of the front batch that are acknowledged.
-    pub(super) acknowledged: u32,
-    /// Requests that this queue pair lost.
-    pub(super) requests: u32,
-}
-
-impl Lost {
-    pub(super) const NONE: Self = Self {
-        from: 0,
-        unresolved: 0,
-        to: 0,
-        is_losing: false,
-        receives: 0,
-        withheld: 0,
-        failed: None,
-        acknowledged: 0,
-        requests: 0,
-    };
-}
 
 impl<const DEPTH: usize> InFlight<DEPTH> {
     /// The queue pair failed: what is in flight succeeds, or is lost.
