@@ -26,13 +26,13 @@ pub(super) enum Progress {
     Failed,
 }
 
-/// A batch of which a driver took none or only the front.
+/// A batch of which a driver accepted nothing or only the front.
 pub(super) struct Truncated {
     /// Its rail.
     pub(super) at: usize,
     /// Requests in it.
     pub(super) count: u32,
-    /// Requests that the driver took.
+    /// Requests that the driver accepted.
     pub(super) taken: u32,
     pub(super) refusal: Refusal,
 }
@@ -91,7 +91,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Posts what it can of the front pending request.
+    /// Posts as much as it can of the front pending request.
     #[inline(never)]
     pub(super) fn dispatch(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
@@ -155,8 +155,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Whether the front pending request, which has no fragments, waits for a fence: one that is
-    /// only notified of may. A pass-through request is posted in its own turn.
+    /// Returns whether the front pending request, which has no fragments, waits for its fence. Only
+    /// a request without data can: a pass-through request is posted in its own turn.
     #[cold]
     #[inline(never)]
     fn waits_for_fence(&mut self, id: u64) -> bool {
@@ -164,7 +164,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         slot.state.contains(SlotState::NO_DATA) && slot.is_fenced() && !self.passes_fence(id)
     }
 
-    /// Whether everything that was posted before the front pending request is complete.
+    /// Returns whether all requests before the front pending request are complete.
     ///
     /// A fence on one rail says nothing about the others, so the request itself waits.
     #[cold]
@@ -230,7 +230,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Progress::Posted
     }
 
-    /// What must hold between slots, batches and rails.
+    /// Checks what must hold between slots, batches and rails.
     pub(super) fn dispatch_invariants(&self) {
         let mut in_flight = 0;
         let sends = || self.all_rails().map(|rail| &rail.sends);
@@ -259,8 +259,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// Splits the request into one share for each rail that has credits, and returns whether all of it
-/// is with the rails. Of `ONE`, no more than one fragment is left.
+/// Splits the request into one share for each rail that has credits. Returns whether all of it is
+/// with the rails. `ONE`: at most one fragment is left.
 #[inline(always)]
 fn dispatch_fragments<
     const ONE: bool,
@@ -316,7 +316,8 @@ fn dispatch_fragments<
     Ok(false)
 }
 
-/// The request of a fragment, but for what differs between those of a batch.
+/// Returns a function that makes the requests of a batch of fragments, from the values that differ
+/// between them.
 #[inline(always)]
 pub(super) fn fragment_request<N: Numbering, const RAILS: usize>(
     slot: &SendSlot<RAILS>,
@@ -353,7 +354,7 @@ fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, const DEPTH: u
     Taken::of(count, sends.commit())
 }
 
-/// Adds fragments of a request to what goes to a rail, whose device's keys are at `keys_at`.
+/// Adds fragments of a request to the batch of a driver, with the keys at `keys_at`.
 #[inline(always)]
 pub(super) fn add_fragments<N: Numbering, B: SendBatch, const RAILS: usize>(
     sends: &mut B,
@@ -402,7 +403,7 @@ pub(super) fn post_rest<Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
     }
 }
 
-/// What least finish time looks at.
+/// Returns the load of each rail, for least finish time.
 // Out of line: only least finish time needs the loads.
 #[cold]
 #[inline(never)]
@@ -416,7 +417,7 @@ pub(super) fn load<Q: QueuePair, const DEPTH: usize>(
     loads
 }
 
-/// The oldest unacknowledged number of each rail that has any.
+/// Returns the oldest unacknowledged number of each rail that has any.
 pub(super) fn unacknowledged<Q, const DEPTH: usize>(
     rails: &[Rail<Q, DEPTH>],
 ) -> impl Iterator<Item = u32> {

@@ -1,13 +1,13 @@
 //! Requests whose local bytes are a list of buffers.
 //!
-//! Over several rails such a request takes a place of the ring for itself and one, behind it, for
-//! each buffer: so the list is remembered for as long as fragments may have to be posted. The
-//! ring's cursors pass the buffers' places. Over a single rail, and for a SEND that need not wait,
+//! Over several rails, such a request has a place in the ring for itself, and behind it one for
+//! each buffer, because the list is needed as long as fragments may have to be posted. The ring's
+//! cursors pass the places of the buffers. Over a single rail, and for a SEND that need not wait,
 //! the list goes to the driver as it is.
 //!
-//! The fragments of a request with a list are what those of other requests are (see `dispatch`),
-//! but that a fragment has several buffers where it passes their borders, and that not all of a
-//! batch need be as long.
+//! The fragments of a request with a list differ from others (see `dispatch`) in two ways: a
+//! fragment has several buffers where it passes their borders, and fragments of a batch may have
+//! different lengths.
 
 use super::choose::Chooser;
 use super::dispatch::{Progress, Truncated, fragment_request, load, post_rest, unacknowledged};
@@ -23,7 +23,7 @@ use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail, RailError};
 use crate::verbs::{DeviceId, LocalBuffer, LocalPart, Opcode, SendFlags, SendWr, Sge};
 
-/// The buffers that have bytes, each with its place in the list.
+/// Returns the buffers that have bytes, each with its index in the list.
 fn filled<'b, 'k>(
     buffers: &'b [LocalPart<'k>],
 ) -> impl Iterator<Item = (usize, &'b LocalPart<'k>)> + Clone {
@@ -35,12 +35,13 @@ pub(super) fn usable(max_sge: u32) -> u32 {
     max_sge.clamp(1, MAX_SGE as u32)
 }
 
-/// Refuses a list of more buffers than there is room for.
+/// Refuses a list of more than `max` buffers.
 fn check_count(count: usize, max: usize) -> Result<(), PostSendError> {
     if count > max { Err(PostSendError::TooManyBuffers { count, max }) } else { Ok(()) }
 }
 
-/// The key of a buffer on a device. Of what is copied when it is posted none is needed.
+/// Returns the lkey of a buffer on a device. An inline request needs none, because it is copied
+/// when it is posted.
 fn lkey(
     flags: SendFlags,
     part: &LocalPart<'_>,
@@ -54,7 +55,7 @@ fn lkey(
     }
 }
 
-/// The buffers of one physical request on a device.
+/// Returns the buffers of one physical request on a device.
 fn gather(
     flags: SendFlags,
     buffers: &[LocalPart<'_>],
@@ -86,9 +87,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// # Errors
     ///
     /// As [`post_send`](Self::post_send). [`PostSendError::NoBuffers`]: the list is empty.
-    /// [`PostSendError::List`]: the opcode takes one buffer. [`PostSendError::ListTooLong`]: together the
-    /// buffers are longer than a request can be. [`PostSendError::TooManyBuffers`]: see above.
-    /// [`PostSendError::BufferKeys`]: one of them is not registered with a device that it would be needed on.
+    /// [`PostSendError::List`]: the opcode takes one buffer. [`PostSendError::ListTooLong`]:
+    /// together the buffers are longer than a request can be. [`PostSendError::TooManyBuffers`]:
+    /// see above. [`PostSendError::BufferKeys`]: one of them is not registered with a device that
+    /// it would be needed on.
     pub fn post_list(
         &mut self,
         wr: &SendWr<'_>,
@@ -146,7 +148,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// What the driver of rail 0 is given of a list.
+    /// Returns the buffers of a list for the driver of rail 0.
     pub(super) fn gather_on_rail_0(
         &self,
         whole: &SendWr<'_>,
@@ -177,8 +179,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
     }
 
-    /// Refuses a list that the ring has no room for, or of which a buffer is not registered with
-    /// one of the first `devices` places of devices.
+    /// Refuses a list that does not fit the ring, or that has a buffer without a key for one of the
+    /// first `devices` places of devices.
     pub(super) fn check_parts(
         &self,
         flags: SendFlags,
@@ -202,7 +204,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Gives the buffers of the newest request their places in the ring, of which there are enough.
+    /// Adds the buffers of the newest request to the ring, which has room for them.
     pub(super) fn add_parts(
         &mut self,
         id: u64,
@@ -224,7 +226,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Posts what it can of the newest request, which has a list and is the only one pending.
+    /// Posts as much as it can of the newest request, which has a list and is the only one pending.
     fn dispatch_list(&mut self, id: u64, is_inline: bool) -> Result<(), PostSendError> {
         match self.dispatch(id) {
             // The buffers occupy the places behind the request, and the cursor passes them with it.
@@ -249,7 +251,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Forgets request `id`, the newest, and its buffers, of which nothing is posted.
+    /// Removes request `id`, the newest, and its buffers, of which nothing is posted.
     #[cold]
     fn forget_list(&mut self, id: u64, error: PostSendError) -> PostSendError {
         self.take_back_from(id);
@@ -259,13 +261,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         error
     }
 
-    /// How requests with lists are cut.
+    /// Returns how requests with lists are cut.
     #[inline]
     pub(super) const fn cut(&self) -> Cut {
         Cut { size: self.config.max_msg_size, buffers: self.max_sge }
     }
 
-    /// Posts what it can of the front pending request, which has a list.
+    /// Posts as much as it can of the front pending request, which has a list.
     pub(super) fn dispatch_listed(&mut self, id: u64) -> Progress {
         if self.sends.slot(id).is_fenced() && !self.passes_fence(id) {
             return Progress::Waits;
@@ -293,15 +295,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// What must hold between the ring and what is counted.
+    /// Checks the count of buffers in the ring.
     pub(super) fn list_invariants(&self) {
         let parts = self.sends.iter().filter(|slot| slot.state.contains(SlotState::PART));
         assert_eq!(parts.count(), self.parts, "buffers in the ring");
     }
 }
 
-/// Splits what is left of request `id` into one share for each rail that has credits, and returns
-/// whether all of it is with the rails.
+/// Splits the rest of request `id` into one share for each rail that has credits. Returns whether
+/// all of it is with the rails.
 fn dispatch_parts<
     N: Numbering,
     Q: QueuePair,

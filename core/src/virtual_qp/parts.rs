@@ -14,27 +14,27 @@ use arrayvec::ArrayVec;
 /// The buffers of one physical request.
 pub(super) type Gathered = ArrayVec<Sge, MAX_SGE>;
 
-/// How large fragments are.
+/// The limits of a fragment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    /// Bytes that a fragment has at most, and but for its last one exactly if the request has no
-    /// list.
+    /// Maximum bytes of a fragment. Without a list, all fragments of a request but the last have
+    /// exactly this size.
     pub(super) size: u32,
-    /// Buffers that a fragment has at most, no more than [`MAX_SGE`].
+    /// Maximum buffers of a fragment, at most [`MAX_SGE`].
     pub(super) buffers: u32,
 }
 
-/// A place in the buffers of a request.
+/// A position in the buffers of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
-    /// The place of the buffer in the ring.
+    /// The id of the buffer in the ring.
     part: u64,
-    /// Bytes of it that lie behind.
+    /// Bytes of the buffer before the position.
     offset: u32,
 }
 
 impl Walk {
-    /// `offset` bytes behind the first byte of request `id`, which has a list.
+    /// Returns the position `offset` bytes behind the first byte of request `id`, which has a list.
     pub(super) fn at<const RAILS: usize, const WRS: usize>(
         sends: &Sends<RAILS, WRS>,
         id: u64,
@@ -51,7 +51,7 @@ impl Walk {
         Self { part, offset }
     }
 
-    /// Passes a fragment, and hands its buffers out with the keys of each. Returns its bytes.
+    /// Passes a fragment, and calls `each` with its buffers and their keys. Returns its bytes.
     pub(super) fn pass<const RAILS: usize, const WRS: usize>(
         &mut self,
         sends: &Sends<RAILS, WRS>,
@@ -71,8 +71,7 @@ impl Walk {
         cut.size - room
     }
 
-    /// Passes up to `most` fragments that lie in the buffer here and are full, with one step: of a
-    /// long buffer there may be millions. Returns how many.
+    /// Passes up to `most` full fragments inside the current buffer in one step. Returns how many.
     // Counted one by one at each dispatch, 512 MiB in fragments of 4 KiB took 125 times as long as
     // without a list.
     #[cold]
@@ -93,7 +92,7 @@ impl Walk {
         count
     }
 
-    /// Goes `length` bytes on, of the `left` that the buffer here has.
+    /// Advances by `length` bytes of the `left` bytes that remain in the current buffer.
     #[inline]
     fn advance(&mut self, length: u32, left: u32) {
         let ends = length == left;
@@ -143,7 +142,7 @@ impl Walk {
         }
     }
 
-    /// Passes a fragment, and puts its buffers into `gathered`, with their keys on the device in
+    /// Passes a fragment, and puts its buffers into `gathered`, with their lkeys for the device at
     /// this place. Returns its bytes.
     pub(super) fn gather<const RAILS: usize, const WRS: usize>(
         &mut self,
@@ -160,7 +159,7 @@ impl Walk {
     }
 }
 
-/// The buffer in a place of the ring, if there is one.
+/// Returns the buffer with this id in the ring, if there is one.
 fn find<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     id: u64,
@@ -169,7 +168,7 @@ fn find<const RAILS: usize, const WRS: usize>(
     sends.find(id).filter(|slot| slot.state.contains(SlotState::PART))
 }
 
-/// Bytes of the first `count` requests of a batch.
+/// Returns the bytes of the first `count` requests of a batch.
 pub(super) fn front_bytes<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
     batch: &Batch,

@@ -119,8 +119,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         (posted, None)
     }
 
-    /// Posts requests with fragments, which nothing but rails and numbers has to be waited for.
-    /// What finds no room on the rails waits in the ring.
+    /// Posts requests with fragments, which wait only for rails and numbers. Fragments without room
+    /// on the rails wait in the ring.
     fn post_spread(&mut self, wrs: &[SendWr<'_>]) -> Posted {
         if self.health.failed {
             return (0, Some(PostSendError::InErrorState));
@@ -183,9 +183,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.sends.pending_ids().find(|id| self.sends.find(*id).is_some_and(is_inline))
     }
 
-    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one
-    /// has to wait; [`MOST_SHARED`] stands for more. Of `ONE`, each is one fragment. Returns why a
-    /// driver refused a request for good of which it has nothing.
+    /// Posts a run of the pending requests to each rail until one has to wait. `left` is the number
+    /// of their fragments, at most [`MOST_SHARED`]. `ONE`: each request is one fragment. Returns
+    /// the error of a driver that refused a request for good and has nothing of it.
     fn dispatch_runs<const ONE: bool>(&mut self, mut left: u32) -> Option<RailError> {
         let mut round = self.chooser.round();
         let share = self.chooser.share(left);
@@ -210,8 +210,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// Posts up to `most` fragments of the pending requests from `first` on to a rail, as far as
-    /// they are of one kind.
+    /// Posts up to `most` fragments of the pending requests from `first` on to a rail, as long as
+    /// the requests are of one kind.
     fn post_run<const ONE: bool>(&mut self, at: usize, first: u64, most: u32) -> Run {
         let Self { rails, sends, chooser, scheme, pass_through, config, .. } = self;
         let oldest_in_flight = sends.front_in_flight();
@@ -257,7 +257,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         run
     }
 
-    /// The requests of a run are with the rails, as far as nothing of them is left.
+    /// Marks the requests of a run that have nothing left to post as being with the rails.
     fn run_dispatched(&mut self, run: &Run) {
         for id in run.first..=run.last {
             let slot = self.sends.slot(id);
@@ -269,9 +269,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// A driver took none or only the front of a run, or complained of it. Returns how many
-    /// fragments the rail gets nothing of, and why, if that is for good and it has nothing of their
-    /// request.
+    /// Handles a driver that took nothing or only the front of a run, or took it with an error.
+    /// Returns the number of fragments in requests that are off the rail again, and the error if
+    /// the driver refused a request for good and has nothing of it.
     #[cold]
     fn run_refused<const ONE: bool>(&mut self, at: usize, run: &Run) -> (u32, Option<RailError>) {
         let mut not_taken = run.count - run.taken.count;
@@ -321,7 +321,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// Whether a request is split into fragments, and waits for no fence.
+/// Returns whether a request is split into fragments and waits for no fence.
 fn is_spread(wr: &SendWr<'_>) -> bool {
     let is_fragmented =
         matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead);
@@ -335,8 +335,8 @@ struct Fragments<'c, const RAILS: usize> {
     size: u32,
 }
 
-/// Posts the fragments of a run to one rail, a batch for each request. Notes its last request, and
-/// what the driver took.
+/// Posts the fragments of a run to one rail, a batch for each request. Records the last request of
+/// the run, and how much the driver took.
 fn post_alike<
     const ONE: bool,
     N: Numbering,

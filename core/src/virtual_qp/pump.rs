@@ -1,7 +1,7 @@
-//! Step 4: does what completions allow, once for each set of completions. Acknowledged requests
-//! move on and their receivers are notified, waiting requests go out, and receives are posted
-//! again. First, drivers are offered again what they refused: the rest of a batch that a driver
-//! accepted in part must go to its rail before anything else.
+//! Step 4, once for each set of completions: acknowledged requests move forward and their receivers
+//! are notified, waiting requests are posted, and receives are posted again. First, drivers are
+//! offered the requests that they refused, because the rest of a batch that a driver accepted in
+//! part must go to its rail before anything else.
 
 use super::list::post_rest_of;
 use super::parts::front_bytes;
@@ -15,7 +15,7 @@ use crate::verbs::WcStatus;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Does what the completions since the last call allow.
+    /// Performs the steps that the completions since the last call allow.
     #[inline]
     pub(super) fn pump_all(&mut self) {
         if !self.offers.sends.is_empty() {
@@ -41,8 +41,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.debug_invariants();
     }
 
-    /// Moves past every request, in posting order, whose data is acknowledged; its notify goes
-    /// out on the way. So a notify says that everything posted before it is in place too.
+    /// Moves past every request whose data is acknowledged, in posting order, and posts its notify.
+    /// A notify therefore means that everything posted before it is in place, too.
     #[inline(always)]
     fn acknowledge(&mut self) {
         while let Some(id) = self.sends.front_in_flight() {
@@ -103,8 +103,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// In the error state, receives that no queue pair holds are reported as flushed; those posted
-    /// to the notify queue pair come first, when it is flushed.
+    /// In the error state, reports receives that no queue pair holds as flushed. Receives posted to
+    /// the notify queue pair come first, when that is flushed.
     #[cold]
     fn flush_receives(&mut self) {
         if self.scheme.notify().is_some_and(|notify| !notify.recvs.is_empty()) {
@@ -120,7 +120,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The scheme, and what it needs to post receives.
+    /// Returns the scheme, and the state that it needs to post receives.
     #[inline]
     pub(super) fn receiving(
         &mut self,
@@ -130,7 +130,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         (scheme, recvs, Receiving { rails, offers, serves_data, failed: health.failed })
     }
 
-    /// Offers every driver what it refused.
+    /// Offers every driver the requests that it refused.
     #[cold]
     fn retry_refused(&mut self) {
         // A driver that refuses again puts its rail back into the set.
@@ -158,7 +158,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Offers the driver the rest of a batch of fragments that it took in part.
+    /// Offers the rest of a batch of fragments to the driver that took its front.
     fn retry_fragments(&mut self, at: usize) -> Result<(), Refused> {
         let cut = self.cut();
         let rail = &mut self.rails[at];

@@ -1,7 +1,7 @@
 //! Receives: posting, arrival, and completion.
 //!
-//! A receive with a buffer takes a SEND and passes through to rail 0. A receive without one is
-//! completed by a notification, as the scheme has it.
+//! A receive with a buffer is for a SEND and passes through to rail 0. A receive without a buffer
+//! is completed by a notification, in the way of the scheme.
 
 use super::data_receives::{Buffer, Outcome};
 use super::error::{PostRecvError, RefusedBy};
@@ -203,8 +203,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// A receive with a buffer was refused. If it would have been the first one, rail 0's receive
-    /// queue may serve notifications still.
+    /// Handles the refusal of a receive with a buffer. If it was the first one, rail 0's receive
+    /// queue may still serve notifications.
     #[cold]
     fn leave_kind_open(&mut self) {
         if !self.data_receives.used() {
@@ -212,7 +212,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The keys of a buffer on every device, or the first device that there are none for.
+    /// Returns the lkeys of a buffer for every device, or the first device without one.
     fn lkeys(&self, keys: &[DeviceKeys]) -> Result<[u32; RAILS], DeviceId> {
         let mut lkeys = [0; RAILS];
         for (at, (lkey, place)) in lkeys.iter_mut().zip(&self.devices.places).enumerate() {
@@ -248,8 +248,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.keep_recv(wr_id, buffers.into_iter(), count)
     }
 
-    /// Remembers a receive of `count` buffers, to be posted again should rail 0 fail, and posts it.
-    /// While rail 0 is down, it waits.
+    /// Keeps a receive of `count` buffers, so that it can be posted again if rail 0 fails, and
+    /// posts it. While rail 0 is down, the receive waits.
     fn keep_recv(
         &mut self,
         wr_id: u64,
@@ -295,7 +295,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// A zero-length receive completed: a notification, or the flush of its queue pair.
+    /// Handles the completion of a zero-length receive: a notification, or a flush.
     pub(super) fn complete_notify_recv(&mut self, id: RailId, completion: &Completion) {
         let Some(rail) = self.rail_mut(id) else { return };
         if rail.recvs.complete(completion.wr_id).is_none() {
@@ -321,8 +321,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// With re-routing: a receive with a buffer was flushed. It is posted again, or in the error
-    /// state reported in its turn.
+    /// With re-routing: handles a flushed receive with a buffer. It is posted again, or in the
+    /// error state reported in its turn.
     #[cold]
     fn data_receive_flushed(&mut self, id: RailId, completion: &Completion) -> bool {
         let Some(rail) = self.rail_mut(id) else { return false };
@@ -336,7 +336,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// A receive with a buffer completed.
+    /// Handles the completion of a receive with a buffer.
     pub(super) fn complete_data_recv(
         &mut self,
         id: RailId,

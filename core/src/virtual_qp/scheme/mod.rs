@@ -1,8 +1,8 @@
 //! The schemes: how a receiver is notified that a WRITE_WITH_IMM is complete.
 //!
-//! [`SchemeState`] is the scheme in use. A step of a request's way that the schemes take
-//! differently matches it once; what several steps ask is a method here. What only [`spray`] or
-//! only [`dqplb`] does is in its own file, with the state that it takes.
+//! [`SchemeState`] is the scheme in use. A step that differs between the schemes matches on it
+//! once, and questions of several steps are methods here. The code and the state of each scheme are
+//! in [`spray`] and [`dqplb`].
 
 pub(crate) mod dqplb;
 mod numbering;
@@ -88,8 +88,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
         spray.notify.as_mut()
     }
 
-    /// The numbers for a request's fragments, which are numbered, unless the request has to wait
-    /// for earlier ones.
+    /// Returns the numbers for the fragments of a request with numbers, unless the request has to
+    /// wait for earlier ones.
     #[inline]
     pub(super) fn numbers_for(
         &mut self,
@@ -101,7 +101,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
         dqplb.numbers_for(slot, oldest_in_flight, pass_through_ahead)
     }
 
-    /// A driver took none of the last `count` numbered fragments.
+    /// Takes back the numbers of the last `count` fragments, of which a driver took none.
     pub(super) fn take_back_numbers(&mut self, count: u32) {
         // SPRAY has no numbers, and asks for none: its fragments are `Unnumbered`.
         let Self::Dqplb(dqplb) = self else { return };
@@ -115,20 +115,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeState<Q, RAILS,
         dqplb.dispatched(id, slot);
     }
 
-    /// Whether a notify waits for its acknowledgement.
+    /// Returns whether a notify waits for its acknowledgement.
     #[inline]
     pub(super) fn is_notifying(&self) -> bool {
         matches!(self, Self::Spray(spray) if spray.is_notifying())
     }
 
-    /// The virtual queue pair failed: does not send the rest of a batch of notifies that the driver
-    /// took in part.
+    /// Withholds the rest of a batch of notifies that the driver took in part, because the virtual
+    /// queue pair failed.
     pub(super) fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
         let Self::Spray(spray) = self else { return };
         spray.withhold(sends);
     }
 
-    /// Whether the data rails' receive queues hold receives of the scheme.
+    /// Returns whether the data rails' receive queues have receives of the scheme.
     pub(super) fn has_receives_on_rails(&self) -> bool {
         matches!(self, Self::Dqplb(dqplb) if dqplb.is_prepared())
     }

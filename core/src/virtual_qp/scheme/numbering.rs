@@ -10,10 +10,10 @@ pub(in crate::virtual_qp) trait Numbering {
     /// The number of one fragment.
     type Number: Copy;
 
-    /// What its batches are made of.
+    /// The content of its batches.
     const CONTENT: Content;
 
-    /// How many of `wanted` fragments may be numbered now. `unacknowledged` lists, if needed, the
+    /// Returns how many of `wanted` fragments may be numbered now. `unacknowledged` returns the
     /// oldest unacknowledged number of each rail that has any.
     fn room<I: Iterator<Item = u32>>(
         &mut self,
@@ -21,25 +21,25 @@ pub(in crate::virtual_qp) trait Numbering {
         unacknowledged: impl FnOnce() -> I,
     ) -> u32;
 
-    /// The number of the first of the next `count` fragments, which go to a driver.
+    /// Assigns numbers to `count` fragments, and returns the first number.
     fn take(&mut self, count: u32) -> Self::Number;
 
-    /// A number as a batch remembers it.
+    /// Returns a number in the form in which a batch stores it.
     fn remembered(number: Self::Number) -> u32;
 
-    /// The number of fragment `index` of a batch.
+    /// Returns the number of fragment `index` of a batch.
     fn number_of(batch: &Batch, index: u32) -> Self::Number;
 
-    /// The number after this one.
+    /// Returns the number after this one.
     fn after(number: Self::Number) -> Self::Number;
 
-    /// The immediate of a fragment, which may be the last one of its request.
+    /// Returns the immediate of a fragment. `is_last`: the fragment ends its request.
     fn imm(number: Self::Number, is_last: bool) -> Imm;
 
-    /// What a fragment asks for.
+    /// Returns the opcode of a fragment.
     fn opcode<const RAILS: usize>(slot: &SendSlot<RAILS>) -> Opcode;
 
-    /// The flags of fragments that do not end their request, SIGNALED aside.
+    /// Returns the flags of fragments that do not end their request, except SIGNALED.
     fn inner_flags<const RAILS: usize>(slot: &SendSlot<RAILS>) -> SendFlags;
 }
 

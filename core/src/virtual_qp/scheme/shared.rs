@@ -1,14 +1,14 @@
-//! What the schemes share with their virtual queue pair.
+//! Types that the schemes share with their virtual queue pair.
 
 use crate::rail::{Rail, RailId, RailSet};
 use crate::verbs::{Completion, ImmOrder};
 
-/// The rails whose drivers are to be offered something.
+/// The rails whose drivers must be offered requests or receives.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::virtual_qp) struct Offers {
     /// Their drivers refused send requests, or the rest of a batch of them.
     pub(in crate::virtual_qp) sends: RailSet,
-    /// Their posted receives have sunk to the low-water mark, or their drivers refused receives.
+    /// Their posted receives are at the low-water mark, or their drivers refused receives.
     pub(in crate::virtual_qp) receives: RailSet,
 }
 
@@ -16,14 +16,14 @@ impl Offers {
     pub(in crate::virtual_qp) const NONE: Self =
         Self { sends: RailSet::EMPTY, receives: RailSet::EMPTY };
 
-    /// Whether a poll has something to offer.
+    /// Returns whether a poll has something to offer.
     #[inline]
     pub(in crate::virtual_qp) const fn any(&self) -> bool {
         !self.sends.is_empty() || !self.receives.is_empty()
     }
 }
 
-/// What a scheme needs of its virtual queue pair to post receives.
+/// The state of the virtual queue pair that a scheme needs to post receives.
 pub(in crate::virtual_qp) struct Receiving<'q, Q, const DEPTH: usize> {
     /// The data rails.
     pub(in crate::virtual_qp) rails: &'q mut [Rail<Q, DEPTH>],
@@ -38,6 +38,6 @@ pub(in crate::virtual_qp) struct Receiving<'q, Q, const DEPTH: usize> {
 pub(in crate::virtual_qp) struct Notification<'c> {
     pub(in crate::virtual_qp) rail: RailId,
     pub(in crate::virtual_qp) completion: &'c Completion,
-    /// How users' immediates travel.
+    /// The byte order of users' immediates.
     pub(in crate::virtual_qp) imm_order: ImmOrder,
 }

@@ -5,7 +5,8 @@
 //! - `numbers`: the sender, which gives them out and does not run too far ahead;
 //! - [`window`]: the receiver, which notes what arrives ahead of its turn.
 //!
-//! Here both are a scheme: what waits for what, the receives that fragments consume, and notifications.
+//! Here both are a scheme: what waits for what, the receives that fragments consume, and
+//! notifications.
 
 mod numbers;
 pub(crate) mod sequence;

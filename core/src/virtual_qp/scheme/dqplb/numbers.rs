@@ -43,7 +43,8 @@ pub struct PeerWindowError {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::virtual_qp) struct SendNumbers {
     next: SequenceNumber,
-    /// No unacknowledged number is older, unless the span shrank; refreshed when that seems used up.
+    /// No unacknowledged number is older, unless the span shrank; refreshed when that seems used
+    /// up.
     oldest: SequenceNumber,
     span: u32,
 }
@@ -71,8 +72,8 @@ impl SendNumbers {
         Ok(())
     }
 
-    /// How many fragments may be numbered now; `unacknowledged` are the oldest unacknowledged number of
-    /// each rail that has any.
+    /// How many fragments may be numbered now; `unacknowledged` are the oldest unacknowledged
+    /// number of each rail that has any.
     // Out of line, because it runs only when the numbers since the last refresh have used up the
     // span.
     #[cold]

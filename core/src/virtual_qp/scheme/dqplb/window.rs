@@ -90,8 +90,9 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
         if new { Ok(Arrival::New) } else { self.why_not_new(ahead, fragment.number) }
     }
 
-    /// [`insert`](Self::insert) if that is simple: returns whether the immediate is a number, new, and
-    /// none of those that started from 0 again since the next in turn. Otherwise nothing has changed.
+    /// [`insert`](Self::insert) if that is simple: returns whether the immediate is a number, new,
+    /// and none of those that started from 0 again since the next in turn. Otherwise nothing has
+    /// changed.
     #[inline]
     pub(crate) fn note_new(&mut self, imm: Imm) -> bool {
         let Some(fragment) = SequenceImm::decode(imm) else { return false };
