@@ -23,8 +23,8 @@
 //! when its slot is reused:
 //!
 //! - a queue pair executes requests in order, and a receive ends, and its slot becomes free, only
-//!   when the immediates of all rails in its mask have arrived; so nothing is left of a message that
-//!   lost nothing;
+//!   when the immediates of all rails in its mask have arrived; so nothing is left of a message
+//!   that lost nothing;
 //! - a lost share is sent again only after the fence, when the lost request can no longer be
 //!   executed, and the receive waits for it; completions of a fenced queue pair are ignored;
 //! - entries that are written again hold their slot until that write has ended (`rewriting` in the

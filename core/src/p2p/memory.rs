@@ -114,8 +114,8 @@ impl<M: Words> Region<M> {
     pub(super) fn part(&self, range: Range<usize>, bytes: usize) -> (&[AtomicU64], LocalBuffer) {
         let Some(words) = self.words.get(range) else { return no_part() };
         let bytes = bytes.min(size_of_val(words));
-        // SAFETY: the words are there, atomics may be written while they are read, and who made the region
-        // promised that they stay.
+        // SAFETY: the words are there, atomics may be written while they are read, and who made the
+        // region promised that they stay.
         #[allow(unsafe_code, reason = "see above")]
         let local = unsafe { LocalBuffer::new(words.as_ptr().addr() as u64, bytes as u32) };
         (words, local)

@@ -175,8 +175,8 @@ impl<
     pub(super) fn refill(&mut self) {
         for pool in &mut self.pools {
             let posted = match pool.each {
-                // No rail of this connection delivers here now, but receives that its failed queue pairs
-                // consumed last may have been posted by another connection.
+                // No rail of this connection delivers here now, but receives that its failed queue
+                // pairs consumed last may have been posted by another connection.
                 0 => pool.account.pay_back(),
                 each => pool.account.refill(self.waiting * each),
             };

@@ -42,16 +42,17 @@ struct Source {
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// Sends `buffer` to the buffer with this tag in the peer's next receive. If that receive has several
-    /// buffers, the message goes out when each of them has a send.
+    /// Sends `buffer` to the buffer with this tag in the peer's next receive. If that receive has
+    /// several buffers, the message goes out when each of them has a send.
     ///
-    /// `keys` has the lkey of the buffer for the device of every rail of this end. An empty buffer needs
-    /// none.
+    /// `keys` has the lkey of the buffer for the device of every rail of this end. An empty buffer
+    /// needs none.
     ///
     /// # Errors
     ///
-    /// Nothing changed. [Not now](CallError::NotNow): there is no such buffer yet, or no room; poll, then
-    /// try again. [`TooLong`](CallError::TooLong): the message is longer than the peer's buffer.
+    /// Nothing changed. [Not now](CallError::NotNow): there is no such buffer yet, or no room;
+    /// poll, then try again. [`TooLong`](CallError::TooLong): the message is longer than the peer's
+    /// buffer.
     pub fn isend(
         &mut self,
         buffer: LocalBuffer,
@@ -61,11 +62,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.isend_with(Source { buffer, may_inline: false }, tag, keys)
     }
 
-    /// Sends like [`isend`](Self::isend), from memory that this process can read at its address (memory
-    /// of a GPU is not). Requests whose part fits `max_inline_data` of their queue pair carry the bytes
-    /// inline, so that the device need not fetch them, which is faster for short messages. The buffer
-    /// still belongs to the connection until [`test`](Self::test) reports the message, because it may have
-    /// to be sent again.
+    /// Sends like [`isend`](Self::isend), from memory that this process can read at its address
+    /// (memory of a GPU is not). Requests whose part fits `max_inline_data` of their queue pair
+    /// carry the bytes inline, so that the device need not fetch them, which is faster for short
+    /// messages. The buffer still belongs to the connection until [`test`](Self::test) reports the
+    /// message, because it may have to be sent again.
     ///
     /// # Errors
     ///
@@ -79,14 +80,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.isend_with(Source { buffer, may_inline: buffer.length() > 0 }, tag, keys)
     }
 
-    /// Returns whether a message has arrived. The buffer then belongs to the caller again, and the handle
-    /// becomes invalid.
+    /// Returns whether a message has arrived. The buffer then belongs to the caller again, and the
+    /// handle becomes invalid.
     ///
     /// # Errors
     ///
     /// [`Failed`](CallError::Failed): the connection failed before this end received the last
-    /// acknowledgement, so the message may or may not have arrived. The buffer belongs to the caller
-    /// again. Until all queue pairs are drained the result is `Ok(false)`.
+    /// acknowledgement, so the message may or may not have arrived. The buffer belongs to the
+    /// caller again. Until all queue pairs are drained the result is `Ok(false)`.
     /// [`NoRequest`](CallError::NoRequest): an earlier call returned the result.
     pub fn test(&mut self, handle: SendHandle) -> Result<bool, CallError> {
         let SendHandle { number, buffer } = handle;
@@ -207,8 +208,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         CallError::Failed(failure)
     }
 
-    /// Copies the entries of a receive out of the ring, each once, and returns their number; `None` if
-    /// they have not all arrived.
+    /// Copies the entries of a receive out of the ring, each once, and returns their number; `None`
+    /// if they have not all arrived.
     #[inline]
     fn load_entries(&mut self, at: usize, number: u64) -> Option<Result<u8, EntryError>> {
         let form = self.config.entry_form;
@@ -241,8 +242,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let at = Self::slot_at(number);
         let bytes = self.slots[at].buffers[0].local.length();
         if bytes > self.longest_short {
-            // A short message goes to one rail and skips the split: 1451 instead of 1656 instructions for
-            // a message of 8 bytes when this path was added.
+            // A short message goes to one rail and skips the split: 1451 instead of 1656
+            // instructions for a message of 8 bytes when this path was added.
             return self.launch_parts(number);
         }
         let (rail, place) = self.one_lane().ok_or(NotNow::NoCredits)?;
@@ -273,8 +274,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Some((rail, usize::from(chosen[usize::from(rail)])))
     }
 
-    /// Splits a message and posts it. Each of its buffers has a send. If no rail takes any of it, nothing
-    /// changed.
+    /// Splits a message and posts it. Each of its buffers has a send. If no rail takes any of it,
+    /// nothing changed.
     #[inline(never)]
     fn launch_parts(&mut self, number: u64) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
@@ -431,8 +432,8 @@ impl Slot {
         self.count = count;
         self.awaited = 0;
         self.failures = 0;
-        // A new entry in the slot means that the receiver is done with the slot's previous message, so no
-        // share of it has to be sent again (messages.md, "Rails that fail").
+        // A new entry in the slot means that the receiver is done with the slot's previous message,
+        // so no share of it has to be sent again (messages.md, "Rails that fail").
         self.mask = Mask::EMPTY;
     }
 
@@ -462,16 +463,16 @@ impl Slot {
         fitting.find(|at| self.buffers[*at].remote.tag == tag)
     }
 
-    /// Chooses the form of the requests (messages.md, "The split"). `told` is the length of the first
-    /// buffer as an immediate states it, and `fit` whether each share fits one request.
+    /// Chooses the form of the requests (messages.md, "The split"). `told` is the length of the
+    /// first buffer as an immediate states it, and `fit` whether each share fits one request.
     #[inline]
     fn choose_form(&mut self, told: Told, fit: bool, config: &SenderConfig) {
         let bytes = self.buffers[0].local.length();
         let is_separate = config.separate_signal.is_some_and(|least| bytes >= least && bytes > 0);
         let is_alone = self.count == 1 && told != Told::Record;
         self.is_fast = is_alone && fit && !is_separate;
-        // The length in an immediate is rounded up to 128 bytes. With payload the receiver takes the
-        // exact length from the completions; without payload it must be a multiple.
+        // The length in an immediate is rounded up to 128 bytes. With payload the receiver takes
+        // the exact length from the completions; without payload it must be a multiple.
         let is_told = self.is_fast || bytes.is_multiple_of(SIZE_UNIT);
         self.told = if is_alone && is_told { told } else { Told::Record };
     }
