@@ -360,8 +360,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             imm: completion.imm().map(|imm| self.header.imm_order.decode(imm)),
         };
         if self.reroute.is_on {
-            // Reported from there in posting order, since receives before it may have been lost and
-            // posted again. Care makes the next `report` look there.
+            // All unreported receives are kept there in posting order, also those that are flushed
+            // later. Care makes the next `report` look there.
             self.data_receives.complete(outcome);
             self.health.needs_recovery = true;
         } else {

@@ -91,7 +91,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 .union(SlotState::PASS_THROUGH)
                 .union(SlotState::REPORTED)
                 .union(SlotState::PART);
-            // One test of four rare states leaves one branch for an ordinary request.
+            // One test of four states leaves one branch for most requests.
             if slot.state.intersects(NOT_NOW) {
                 if slot.wants_notify() {
                     return None;

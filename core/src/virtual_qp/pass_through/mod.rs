@@ -250,7 +250,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         while self.sends.front_pending().is_some_and(|front| front >= id) {
             self.sends.pop_pending();
         }
-        // Without re-routing, a bypass was just tried in vain.
+        // Without re-routing, `bypass_if_it_may` has just found that the request must wait.
         if self.reroute.is_on {
             self.post_deferred();
         }
