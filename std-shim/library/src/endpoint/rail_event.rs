@@ -38,22 +38,6 @@ impl NamedRailEvent {
     }
 }
 
-impl fmt::Display for Detected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PortDown => f.write_str("failed: its port is down"),
-            Self::DeviceGone => f.write_str("failed: its device is gone"),
-            Self::Silent(waited) => {
-                write!(f, "failed: no progress for {waited:?}, while other rails progressed")
-            }
-            Self::Home => f.write_str("goes back to its own device"),
-            Self::NoOtherEnd => {
-                f.write_str("failed: the peer has no queue pair to connect to the new one")
-            }
-        }
-    }
-}
-
 impl fmt::Display for NamedRailEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RailEvent { rail, generation, kind, .. } = self.event;

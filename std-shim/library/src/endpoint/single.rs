@@ -105,7 +105,7 @@ where
     /// dropped.
     pub fn explain_refusal(&mut self, refusal: PostError) -> Option<EndpointError> {
         /// How long the completions of a queue pair that failed may take to show.
-        const PATIENCE: Duration = Duration::from_secs(1);
+        const TIMEOUT: Duration = Duration::from_secs(1);
         const BUDGET: usize = 64;
         if !refusal.is_in_error_state() && refusal.driver_refusal().is_none() {
             return None;
@@ -114,7 +114,7 @@ where
         let mut failed = refusal.is_in_error_state() || self.qp.virtual_qp().failure().is_some();
         while !failed {
             // Looked at before the poll, so that a thread that had to wait does poll once more.
-            let late = begin.elapsed() >= PATIENCE;
+            let late = begin.elapsed() >= TIMEOUT;
             let polled = self.poll_with(BUDGET, |event| {
                 failed |= event.completion().is_some_and(|wc| wc.status != WcStatus::SUCCESS);
             });

@@ -283,6 +283,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{ConnectOptions, Gid, Mtu};
     use polyrail_core::virtual_qp::RailId;
 
     #[test]
@@ -356,6 +357,24 @@ mod tests {
         assert!(!repair.is_due(then, &healing, false));
         repair.tried_to_move = true;
         assert!(!repair.is_due(then, &healing, true));
+    }
+
+    #[test]
+    fn an_offer_that_nobody_answers_is_given_up_and_what_is_under_way_is_not() {
+        let now = Instant::now();
+        let (gid, mtu) = (Gid::default(), Mtu::Mtu4096);
+        let port = Port { number: 1, gid_index: 0, gid, lid: 0, mtu, max_rd_atomic: 1 };
+        let place = Place { device: 0, port };
+        let address = RailAddress::new(0, &port, 7, &ConnectOptions::default());
+        let own = NewQueuePair { queue_pair: (), place, address };
+        let next = Some(Next { generation: 1, step: Step::Offered { own, since: now } });
+        let mut repair = RailRepair::<RailId, ()> { next, ..RailRepair::default() };
+        assert!(repair.take_late(now + ANSWER_TIMEOUT - Duration::from_nanos(1)).is_none());
+        assert!(repair.take_late(now + ANSWER_TIMEOUT).is_some());
+        let making = Connecting::done(Err(DeviceError::Unfinished));
+        let making = Making { making, place, others: Vec::new(), first: None, answers: None };
+        repair.next = Some(Next { generation: 1, step: Step::Making(making) });
+        assert!(repair.take_late(now + 100 * ANSWER_TIMEOUT).is_none());
     }
 
     /// However often its own device was refused, the next one is the first that it moves to.

@@ -9,6 +9,7 @@ use crate::backend::{
 use crate::queue_pair::{Place, RailAddress};
 use polyrail_core::virtual_qp::{ControlError, RailState};
 use std::error::Error;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// What an endpoint with automatic repair detected about a rail before any of its requests failed.
@@ -19,12 +20,27 @@ pub enum Detected {
     PortDown,
     /// Its device failed or was removed.
     DeviceGone,
-    /// It made no progress for this long, while others did, or were idle.
+    /// It made no progress for this long, although the peer was not merely late: see
+    /// [`stall_timeout`](super::Healing::stall_timeout).
     Silent(Duration),
     /// Its own device works again, so it is moved back from another device.
     Home,
     /// The peer has no queue pair to connect to its new one.
     NoOtherEnd,
+}
+
+impl fmt::Display for Detected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortDown => f.write_str("failed: its port is down"),
+            Self::DeviceGone => f.write_str("failed: its device is gone"),
+            Self::Silent(waited) => write!(f, "failed: no progress for {waited:?}"),
+            Self::Home => f.write_str("goes back to its own device"),
+            Self::NoOtherEnd => {
+                f.write_str("failed: the peer has no queue pair to connect to the new one")
+            }
+        }
+    }
 }
 
 /// An end whose rails a [`RepairStep`](super::RepairStep) repairs: a virtual queue pair, or both

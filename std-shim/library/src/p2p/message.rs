@@ -1,5 +1,6 @@
 //! The names and control messages by which two message endpoints repair their queue pairs.
 
+use super::sizes::QUEUE_PAIRS;
 use crate::heal::{RailName, bytes, hex, sealed};
 use polyrail_core::p2p::Control;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,18 @@ pub struct QueuePairId {
     pub end: End,
     /// Its index there.
     pub index: u8,
+}
+
+impl QueuePairId {
+    /// Returns its place among the queue pairs that an endpoint can have: those of the sending end
+    /// come first.
+    pub(super) fn place(self) -> Option<usize> {
+        let index = Some(usize::from(self.index)).filter(|index| *index < QUEUE_PAIRS)?;
+        Some(match self.end {
+            End::Sender => index,
+            End::Receiver => QUEUE_PAIRS + index,
+        })
+    }
 }
 
 /// A control message of one end of a message endpoint, for the end of the peer that it is connected

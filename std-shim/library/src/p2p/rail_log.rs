@@ -1,7 +1,8 @@
 //! What happened to the queue pairs of a connection.
 
-use super::message::End;
-use crate::heal::Losses;
+use super::message::{End, QueuePairId};
+use super::sizes::RAILS;
+use crate::heal::{Detected, Losses};
 use crate::trace::MessageEnd;
 use polyrail_core::virtual_qp::RailEvent;
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ pub(super) struct RailLog {
     pub(super) is_end_reported: [bool; 2],
     /// What happened to queue pairs, until the owner takes it.
     events: VecDeque<(End, usize, RailEvent)>,
+    /// What was detected about queue pairs of both ends whose failure is not reported yet.
+    detected: [Option<Detected>; RAILS],
     /// What the sending and the receiving end lost.
     losses: [Losses; 2],
     /// How long an end may have nothing but losses.
@@ -31,6 +34,7 @@ impl RailLog {
             qp,
             is_end_reported: [false; 2],
             events: VecDeque::new(),
+            detected: [None; RAILS],
             losses: Default::default(),
             rail_timeout,
         }
@@ -42,6 +46,18 @@ impl RailLog {
             End::Receiver => "receiver",
         };
         MessageEnd { qp: self.qp, end: name }
+    }
+
+    /// Notes why a queue pair is failed.
+    pub(super) fn note_detected(&mut self, rail: QueuePairId, detected: Detected) {
+        if let Some(known) = rail.place().and_then(|place| self.detected.get_mut(place)) {
+            *known = Some(detected);
+        }
+    }
+
+    /// Returns why a queue pair was failed, once.
+    pub(super) fn take_detected(&mut self, rail: QueuePairId) -> Option<Detected> {
+        self.detected.get_mut(rail.place()?)?.take()
     }
 
     /// Returns the oldest event that was not taken.

@@ -107,13 +107,13 @@ impl<D: Domain> P2pMember<D> {
         Some(EndControl { from: End::Receiver, control })
     }
 
-    /// Fails the queue pair with this index of this end, if the member has the end.
-    fn fail_queue_pair(&mut self, QueuePairId { end, index }: QueuePairId) {
+    /// Fails a queue pair. Returns whether it was there and had not failed yet.
+    fn fail_queue_pair(&mut self, QueuePairId { end, index }: QueuePairId) -> bool {
         let Self { sender, receiver, .. } = self;
         let index = usize::from(index);
         match end {
-            End::Sender => sender.iter_mut().for_each(|sender| _ = sender.fail_queue_pair(index)),
-            End::Receiver => receiver.iter_mut().for_each(|each| _ = each.fail_queue_pair(index)),
+            End::Sender => sender.as_mut().is_some_and(|sender| sender.fail_queue_pair(index)),
+            End::Receiver => receiver.as_mut().is_some_and(|each| each.fail_queue_pair(index)),
         }
     }
 
@@ -174,12 +174,8 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         of(End::Sender).chain(of(End::Receiver))
     }
 
-    fn index(QueuePairId { end, index }: QueuePairId) -> Option<usize> {
-        let index = Some(usize::from(index)).filter(|index| *index < QUEUE_PAIRS)?;
-        Some(match end {
-            End::Sender => index,
-            End::Receiver => QUEUE_PAIRS + index,
-        })
+    fn index(rail: QueuePairId) -> Option<usize> {
+        rail.place()
     }
 
     fn named_by_peer(QueuePairId { end, index }: QueuePairId) -> QueuePairId {
@@ -293,14 +289,16 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         receiver.iter_mut().for_each(|receiver| receiver.control_lost());
     }
 
-    fn fail_rail(&mut self, rail: QueuePairId, _: Detected) {
-        self.member.fail_queue_pair(rail);
+    fn fail_rail(&mut self, rail: QueuePairId, detected: Detected) {
+        if self.member.fail_queue_pair(rail) {
+            self.member.log.note_detected(rail, detected);
+        }
     }
 
     fn device_gone(&mut self, device: usize) {
         for rail in Self::rails() {
             if self.place(rail).is_some_and(|place| place.device == device) {
-                self.member.fail_queue_pair(rail);
+                self.fail_rail(rail, Detected::DeviceGone);
             }
         }
         self.member.lose_on(device);

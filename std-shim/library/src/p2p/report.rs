@@ -2,7 +2,7 @@
 //! Both are also reported to `tracing`.
 
 use super::member::P2pMember;
-use super::message::End;
+use super::message::{End, QueuePairId};
 use crate::backend::Domain;
 use crate::endpoint::{NamedRailError, NamedRailEvent};
 use crate::trace;
@@ -104,10 +104,13 @@ impl<D: Domain> P2pMember<D> {
         NamedRailError { error: *error, device }
     }
 
-    fn report_event(&self, end: End, place: usize, event: RailEvent) {
+    fn report_event(&mut self, end: End, place: usize, event: RailEvent) {
         let device = self.device_name(event.device).unwrap_or_default().to_owned();
         let (at, out_for) = (Instant::now(), Duration::ZERO);
-        let named = NamedRailEvent { event, device, detected: None, at, out_for };
+        let has_failed = matches!(event.kind, RailEventKind::Failed { .. });
+        let rail = QueuePairId { end, index: place as u8 };
+        let detected = has_failed.then(|| self.log.take_detected(rail)).flatten();
+        let named = NamedRailEvent { event, device, detected, at, out_for };
         trace::queue_pair_event(self.log.end(end), place, &event, &named.device, &named);
     }
 
