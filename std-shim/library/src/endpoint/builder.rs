@@ -1,8 +1,7 @@
 //! Options of an endpoint.
 
 use super::build_error::BuildError;
-use super::shape::Shape;
-use super::sizes::{DEPTH, largest_queue};
+use super::sizes::{DEPTH, Shape, largest_queue};
 use crate::backend::{ConnectOptions, Domain};
 use crate::heal::Healing;
 use polyrail_core::verbs::{ImmOrder, ReportOrder};

@@ -1,7 +1,7 @@
 //! The devices of an endpoint or a set, kept so that queue pairs can be made on them later.
 
 use super::qp::DeviceNames;
-use super::shape::Shape;
+use super::sizes::Shape;
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap,
 };

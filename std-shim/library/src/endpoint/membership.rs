@@ -3,9 +3,9 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::make::EndpointPlan;
-use super::needs::Needs;
 use super::qp::EndpointQp;
 use super::set::EndpointSet;
+use super::sizes::Needs;
 use crate::backend::{Connect, Domain, Notify};
 
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>

@@ -9,9 +9,9 @@
 //! silent rails. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
 //! goes on; `repair`, `replace` and `devices` are what [`heal`](crate::heal) needs to repair them.
 //! `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a set,
-//! `membership` adds and removes them, and `needs` counts their shared resources. `qp`, `single`
-//! and `set` are the data path, which works on any hardware. `place` assigns queue pairs to
-//! devices, `shape` and `sizes` have their sizes.
+//! and `membership` adds and removes them. `qp`, `single` and `set` are the data path, which works
+//! on any hardware. `place` assigns queue pairs to devices, and `sizes` has their sizes and counts
+//! the resources that they share.
 //!
 //! # Lists and batches
 //!
@@ -49,7 +49,6 @@ mod health;
 mod make;
 mod members;
 mod membership;
-mod needs;
 mod place;
 mod poll_batch;
 mod qp;
@@ -59,7 +58,6 @@ mod rail_mismatch;
 mod repair;
 mod replace;
 mod set;
-mod shape;
 mod single;
 mod sizes;
 mod stall;

@@ -1,11 +1,9 @@
 //! A virtual queue pair and its physical ones: an endpoint without its completion queues. Contains
 //! the data path of posts.
 
-use super::needs::Needs;
 use super::place::RAIL_IDS;
 use super::rail_log::RailLog;
-use super::shape::Shape;
-use super::sizes::EngineQp;
+use super::sizes::{EngineQp, Needs, Shape};
 use crate::backend::ConnectOptions;
 use crate::heal::Healer;
 use crate::queue_pair::Place;

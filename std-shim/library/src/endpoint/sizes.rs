@@ -1,7 +1,10 @@
 //! Sizes of endpoints. Programs that need other sizes use the engine, whose types have them as
 //! parameters.
 
+use crate::backend::QpCap;
+use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
+use std::collections::HashMap;
 
 /// Maximum devices, and so completion queues, of one endpoint or set: one per rail.
 pub const MAX_DEVICES: usize = MAX_RAILS;
@@ -34,5 +37,55 @@ pub(super) const fn largest_queue(max_qp_wr: u32) -> u32 {
     match max_qp_wr.checked_ilog2() {
         Some(log) => 1 << log,
         None => 1,
+    }
+}
+
+/// What all queue pairs of an endpoint are made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Bytes that an inline request can have.
+    pub(super) max_inline_data: u32,
+    /// Buffers that a request or receive can have, if the device takes as many.
+    pub(super) max_sge: u32,
+    /// Requests that each queue holds at least.
+    pub(super) queue_depth: u32,
+}
+
+impl Shape {
+    /// Requests that a queue is asked to hold, on a device that takes `max_qp_wr`.
+    pub(super) fn requests(self, max_qp_wr: u32) -> u32 {
+        most_requests(max_qp_wr).max(self.queue_depth)
+    }
+
+    /// What to ask a device for that takes no more requests in a queue, and buffers of a request.
+    pub(super) fn cap(self, max_qp_wr: u32, max_sge: u32) -> QpCap {
+        let most = self.requests(max_qp_wr);
+        let buffers = self.max_sge.min(max_sge).max(1);
+        QpCap {
+            max_send_wr: most,
+            max_recv_wr: most,
+            max_inline_data: self.max_inline_data,
+            max_send_sge: buffers,
+            max_recv_sge: buffers,
+        }
+    }
+}
+
+/// What virtual queue pairs take of what they share.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    /// Of the routing table.
+    pub(super) queue_pairs: usize,
+    /// Of the completion queue of each device.
+    pub(super) entries: HashMap<DeviceId, u32>,
+}
+
+impl Needs {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.queue_pairs += other.queue_pairs;
+        for (device, entries) in &other.entries {
+            let all = self.entries.entry(*device).or_default();
+            *all = all.saturating_add(*entries);
+        }
     }
 }

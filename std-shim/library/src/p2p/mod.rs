@@ -89,7 +89,7 @@
 //!
 //! # Files
 //!
-//! `sizes` and `words` are parameters of the engine's types. `builder` has the options; `make`
+//! `sizes` has the parameters of the engine's types. `builder` has the options; `make`
 //! builds members from them, with queue pairs from `queue_pair`, and the resources that they share
 //! (`shared`, with its `pools`). `address` is the data for the peer, and `connect` connects two
 //! endpoints. `member` has the operations of an `endpoint` or a `set`. `repair` is what
@@ -112,7 +112,6 @@ mod report;
 mod set;
 mod shared;
 mod sizes;
-mod words;
 
 pub use crate::heal::{Healing, HealingMessageError, MAX_HEALING_BYTES};
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
@@ -127,5 +126,4 @@ pub use polyrail_core::p2p::{
     Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,
 };
 pub use set::{P2pEndpointSet, P2pRemoveError};
-pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};
-pub use words::PageWords;
+pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, PageWords, QUEUE_PAIRS, SLOTS};

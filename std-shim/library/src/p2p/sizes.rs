@@ -1,9 +1,13 @@
 //! Sizes of message endpoints. Programs that need other sizes use the engine, whose types have them
 //! as parameters.
 
-use super::words::PageWords;
 use crate::endpoint::DEPTH;
+use crate::memory::Pages;
 use polyrail_core::p2p::{Receiver, Sender};
+use stable_deref_trait::StableDeref;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Maximum incomplete messages per direction.
 pub const SLOTS: usize = 64;
@@ -33,3 +37,18 @@ pub(super) const fn sender_index(number: u16) -> u16 {
 pub(super) const fn receiver_index(number: u16) -> u16 {
     2 * number + 1
 }
+
+/// Pages as words, which the peer's NIC writes while this process reads them.
+#[derive(Clone, Debug)]
+pub struct PageWords(pub(super) Arc<Pages>);
+
+impl Deref for PageWords {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+// SAFETY: the pages are where they are for as long as anybody holds them, wherever the handle is moved.
+unsafe impl StableDeref for PageWords {}
