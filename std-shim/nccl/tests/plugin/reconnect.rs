@@ -46,6 +46,11 @@ fn are_back() -> bool {
     })
 }
 
+/// Whether a rail has failed.
+fn has_failed() -> bool {
+    count_logged(" failed: ") > 0
+}
+
 /// Resets links, of either end in turn, and now and then with a rail that is away.
 struct Resetting<'p> {
     plugin: &'p Plugin,
@@ -61,13 +66,14 @@ impl Meanwhile for Resetting<'_> {
             return;
         }
         match (self.cut, self.random.below(4)) {
-            // While one rail is away, the other one has to stay.
-            (None, 0) if are_back() => {
+            // While one rail is away, the other one has to stay. The first reset cuts one in any
+            // case, because a slow machine may finish the traffic after a few resets.
+            (None, draw) if are_back() && (draw == 0 || self.resets == 0) => {
                 let nic = ["s0", "s1", "s2", "s3"][self.random.below(4)];
                 self.plugin.fault(nic, self.random.below(10_000) as u64, 0);
                 self.cut = Some(nic);
             }
-            (Some(nic), 0) => {
+            (Some(nic), 0) if has_failed() => {
                 self.plugin.fault(nic, 0, 1);
                 self.cut = None;
             }
@@ -90,10 +96,10 @@ fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
         let Resetting { resets, cut, .. } = resetting;
         assert!(resets >= 5, "{resets} resets");
         until("a link", || reconnected(resets));
+        until("a rail that failed", || has_failed().then_some(()));
         cut.into_iter().for_each(|nic| plugin.fault(nic, 0, 1));
         // Rails come back by what the link carries.
         until("all rails", || are_back().then_some(()));
-        assert!(count_logged(" failed: ") > 0);
         assert_eq!(sockets().len(), before);
         pair.close();
     }
