@@ -58,7 +58,7 @@ pub trait RailName: Copy + Debug + Eq + Send + Sync + sealed::Sealed + 'static {
 /// `"sender 3"`, and put the end before a control message: `"receiver 50520102..."`.
 ///
 /// Parsing is strict, so both ends must use the same messages: every change of the messages also
-/// changes the [version](crate::exchange::VERSION) of the handshake.
+/// changes the [version](crate::link::VERSION) of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(bound = "R: RailName")]
