@@ -81,7 +81,7 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// The number of the entry is ahead of the next receive.
-    #[error("the entry has number {found}, but {expected} is next")]
+    #[error("the entry is for receive {found}, but receive {expected} is next")]
     Number {
         /// Number of the next receive.
         expected: u64,
@@ -188,8 +188,8 @@ impl Entry {
         }
     }
 
-    /// Copies entry `index` of the receive with this number out of memory that a NIC writes. `None`
-    /// if it has not arrived completely.
+    /// Copies entry `index` of receive number `expected` out of memory that a NIC writes. Returns
+    /// `None` if the entry has not arrived completely.
     ///
     /// # Errors
     ///

@@ -31,7 +31,9 @@ pub enum ProtocolError {
         slot: u8,
     },
     /// An immediate arrived on a rail that is not in its mask.
-    #[error("an immediate for slot {slot} is of rail {rail}, which is not in its {mask:?}")]
+    #[error(
+        "the immediate for slot {slot} on rail {rail} has {mask:?}, which does not contain that rail"
+    )]
     ForeignMask {
         /// The slot.
         slot: u8,
@@ -51,7 +53,7 @@ pub enum ProtocolError {
         now: Mask,
     },
     /// The share of a rail arrived twice.
-    #[error("a second immediate for slot {slot} is of rail {rail}")]
+    #[error("a second immediate for slot {slot} arrived on rail {rail}")]
     Twice {
         /// The slot.
         slot: u8,
@@ -87,7 +89,7 @@ pub enum ProtocolError {
         capacity: u32,
     },
     /// The record of a slot is invalid.
-    #[error("invalid record of slot {slot}: {source}")]
+    #[error("the record of message sizes in slot {slot} is invalid")]
     Record {
         /// The slot.
         slot: u8,
@@ -95,7 +97,7 @@ pub enum ProtocolError {
         source: RecordError,
     },
     /// An entry of a receive is invalid.
-    #[error("invalid entries of receive {number}: {source}")]
+    #[error("the entries of receive {number} are invalid")]
     Entry {
         /// Number of the receive.
         number: u64,
@@ -131,10 +133,10 @@ pub enum Failure {
     #[error("the peer did not report in time what arrived on a rail that failed")]
     NotFenced,
     /// The owner called `fail`.
-    #[error("its owner gave it up")]
+    #[error("the application gave up the connection")]
     Owner,
     /// The peer reported that its end failed for good.
-    #[error("the peer's end failed")]
+    #[error("the peer reported that its end of the connection failed")]
     Peer,
 }
 
@@ -234,7 +236,7 @@ pub enum CallError {
     #[error("the connection only has the other direction")]
     OneWay,
     /// The handle belongs to no request: `test` has reported it, or it is of another connection.
-    #[error("there is no request {number}")]
+    #[error("request {number} is unknown, or its result was already returned")]
     NoRequest {
         /// The number in the handle.
         number: u64,

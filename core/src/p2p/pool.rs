@@ -103,7 +103,7 @@ pub enum PoolError {
     /// There is room only without the receives of closed accounts that may still be in the queue.
     /// Poll until the completion queue is empty, then call [`note_empty`](Pool::note_empty).
     #[error(
-        "cannot reserve {asked} receives: {left} are left, and {unsettled} of closed accounts are not settled"
+        "cannot reserve {asked} receives: {left} are left, and {unsettled} of closed accounts may still be in the shared receive queue"
     )]
     Unsettled {
         /// The requested limit.

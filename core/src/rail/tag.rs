@@ -142,8 +142,9 @@ impl Tag {
         (self.0 >> Self::RAIL_SHIFT) as u8 & Self::NOTIFY_RAIL
     }
 
-    /// The rail of a last request of this kind; for any other tag a number that no rail has: whatever
-    /// differs from such a tag of rail 0 moves above the rail.
+    /// Returns the rail if this is the tag of the last request of a batch of this kind; for any other
+    /// tag, a number above all rails. Without a branch, because it is hot: the exclusive or with such a
+    /// tag of rail 0 leaves the rail's bits, and moves every other bit that differs above them.
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
         let difference = (self.0 as u8 ^ (kind as u8 | Self::LAST as u8)) as u32;

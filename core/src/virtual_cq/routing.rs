@@ -57,7 +57,9 @@ pub enum RouteError {
         qp_num: u32,
     },
     /// The table is full.
-    #[error("the routing table is full: it has room for {capacity} queue pairs")]
+    #[error(
+        "the routing table of the virtual completion queue is full: its ROUTES allow {capacity} queue pairs"
+    )]
     Full {
         /// Routes that fit.
         capacity: usize,

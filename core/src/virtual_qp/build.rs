@@ -27,7 +27,9 @@ pub enum PairDevicesError {
         given: usize,
     },
     /// Unreported requests use the keys of the old pairs.
-    #[error("devices cannot be paired while requests are unreported")]
+    #[error(
+        "cannot change the peer's devices while requests are unreported: poll until all are reported"
+    )]
     InUse,
 }
 

@@ -74,7 +74,7 @@ pub struct Config {
     pub max_msgs_per_qp: u32,
     /// Which rail gets the next fragments.
     pub rail_choice: RailChoice,
-    /// Whether SENDs and atomics stay behind earlier fragmented requests.
+    /// Whether SENDs and atomics wait for earlier fragmented requests; by default they do.
     pub pass_through: PassThroughOrder,
     /// What an error on one rail does.
     pub rail_failure: RailFailure,

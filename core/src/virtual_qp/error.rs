@@ -112,7 +112,7 @@ pub enum PostSendError {
     },
     /// The list has more buffers than the ring has places or, if the request is not split, more
     /// than the queue pair accepts in one request.
-    #[error("the list has {count} non-empty buffers, but at most {max} fit")]
+    #[error("the request has {count} non-empty buffers, but the queue pair accepts at most {max}")]
     TooManyBuffers {
         /// Buffers that are not empty.
         count: usize,
@@ -184,7 +184,7 @@ pub enum PostRecvError {
     #[error("a list of no buffers")]
     NoBuffers,
     /// The list has more buffers than the receive queue accepts in one receive.
-    #[error("the list has {count} non-empty buffers, but at most {max} fit")]
+    #[error("the request has {count} non-empty buffers, but the queue pair accepts at most {max}")]
     TooManyBuffers {
         /// Buffers that are not empty.
         count: usize,
@@ -338,7 +338,7 @@ pub enum ProtocolError {
         imm: [u8; 4],
     },
     /// DQPLB: a sequence number outside the receive window. The virtual queue pair failed.
-    #[error("DQPLB: a sequence number on {rail} is outside the receive window")]
+    #[error("DQPLB: an invalid sequence number arrived on {rail}")]
     OutsideWindow {
         /// The rail.
         rail: RailId,
@@ -380,7 +380,7 @@ pub enum Failure {
         acknowledged: u32,
     },
     /// The owner called [`fail`](super::VirtualQp::fail).
-    #[error("the virtual queue pair was given up")]
+    #[error("the application gave up the virtual queue pair")]
     Owner,
 }
 

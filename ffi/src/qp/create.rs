@@ -85,7 +85,7 @@ impl QpCap {
     }
 }
 
-/// The calls that post send requests.
+/// Which functions of libibverbs post send requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PostMode {
     /// `ibv_wr_*` if the device supports it without known defects, else `ibv_post_send`. rxe posts
@@ -105,7 +105,7 @@ pub enum PostMode {
 pub struct QpInit<'a> {
     /// Completion queue of send requests.
     pub send_cq: &'a CqHandle,
-    /// Completion queue of receives; may be the same.
+    /// Completion queue of receives; may be the completion queue of send requests.
     pub recv_cq: &'a CqHandle,
     /// Shared receive queue; `None` if the queue pair has its own receive queue.
     pub srq: Option<&'a SharedReceiveQueue>,
@@ -113,7 +113,7 @@ pub struct QpInit<'a> {
     pub cap: QpCap,
     /// Whether every send request generates a completion, even without SIGNALED.
     pub sq_sig_all: bool,
-    /// The calls that post send requests.
+    /// Which functions of libibverbs post send requests.
     pub post_mode: PostMode,
     /// A value that events of the queue pair return to the user. The crate does not interpret it.
     pub user_context: usize,

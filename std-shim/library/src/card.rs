@@ -81,7 +81,7 @@ pub struct ConnectionCard {
     pub window: Option<PeerWindow>,
     /// How users' immediates travel, if the card has it; the reference's does not.
     pub imm_order: Option<ImmOrder>,
-    /// What a rail's failure does: Fatal unless the card has something else.
+    /// What a rail's failure does; [`RailFailure::Fatal`] if the card does not contain the field.
     pub rail_failure: RailFailure,
 }
 

@@ -226,7 +226,7 @@ fn what_cannot_be_built_is_refused() {
     assert!(
         Chain(&error)
             .to_string()
-            .starts_with("device x: inline data of 1048576 bytes is not supported"),
+            .starts_with("device x: 1048576 bytes of inline data exceed what the device supports"),
         "{error}"
     );
     domain.device().inject(When::Now, Fault::DeviceGone);

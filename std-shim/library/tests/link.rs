@@ -74,9 +74,9 @@ fn rubbish_is_refused_at_once() {
 fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
     assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
     let error = heard(b"PLYR\0\0", true, impatient());
-    assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
+    assert_eq!(error.to_string(), "the peer closed the link after 6 bytes of a message");
     let error = heard(b"", false, impatient());
-    let text = "the other side did not answer within 200ms: it should have sent \"hello\"";
+    let text = "the peer did not answer within 200ms: it should have sent \"hello\"";
     assert_eq!(error.to_string(), text);
     assert!(matches!(
         heard(b"PLYR\0\0\0", false, impatient()),
@@ -151,7 +151,7 @@ fn the_last_message_arrives_though_its_sender_is_gone() {
     thread::sleep(SOON / 10);
     far.send(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
     let error = far.expect(SOON).unwrap_err();
-    assert_eq!(error.to_string(), "the other side gave up: no disk");
+    assert_eq!(error.to_string(), "the peer gave up: no disk");
     assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
 }
 

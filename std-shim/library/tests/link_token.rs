@@ -75,7 +75,7 @@ fn a_wrong_token_is_refused_at_both_ends() {
     let (near, far) = meet(Some(1), Some(2));
     assert!(matches!(far.unwrap_err(), LinkError::WrongToken));
     let LinkError::GaveUp { reason } = near.unwrap_err() else { panic!() };
-    assert_eq!(reason.to_string(), "the other side does not know this side's token");
+    assert_eq!(reason.to_string(), "the peer has another token than this side");
 }
 
 #[test]

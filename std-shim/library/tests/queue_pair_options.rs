@@ -33,7 +33,9 @@ fn bytes_inline_are_refused_where_a_device_has_less_and_nothing_else_is_blamed_o
         };
         let said = Chain(&error).to_string();
         assert!(
-            said.starts_with("device small: inline data of 129 bytes is not supported: "),
+            said.starts_with(
+                "device small: 129 bytes of inline data exceed what the device supports: "
+            ),
             "{said}"
         );
     }

@@ -210,8 +210,16 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
             let found = found(&[level, &end, "place=1", "rail=rail 1", "device=", words]);
             assert_eq!(found, 2, "{words}, at both sides: {told:#?}");
         }
-        assert_eq!(found(&["ERROR", &end, "its owner gave it up"]), 1, "{told:#?}");
-        assert_eq!(found(&["ERROR", &end, "the peer's end failed"]), 1, "{told:#?}");
+        assert_eq!(
+            found(&["ERROR", &end, "the application gave up the connection"]),
+            1,
+            "{told:#?}"
+        );
+        assert_eq!(
+            found(&["ERROR", &end, "the peer reported that its end of the connection failed"]),
+            1,
+            "{told:#?}"
+        );
     }
 }
 

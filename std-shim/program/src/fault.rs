@@ -118,7 +118,7 @@ impl Harm {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailFault {
-    /// The side whose device is affected; near by default.
+    /// The side whose device fails. Without `SIDE`, the side that sends.
     pub side: Side,
     /// The rail whose device is affected; rails that share the device are affected, too.
     pub rail: usize,

@@ -104,7 +104,7 @@ fn what_cannot_be_measured_is_refused_in_words() {
         (&["--inline", "64", "--sizes", "8"][..], "choose --rail-failure fatal or one rail"),
         (
             &["--inline", "1K", "--rails", "1"],
-            "device tx0: inline data of 1024 bytes is not supported: ",
+            "device tx0: 1024 bytes of inline data exceed what the device supports: ",
         ),
         (&["--window", "257"], "from 1 to 16384 over one rail, and to 256 over several"),
         (

@@ -30,7 +30,7 @@ pub enum NicError {
         what: &'static str,
     },
     /// A value is over the device's limit.
-    #[error("{what} of {asked} is over the device's limit of {limit}")]
+    #[error("{what} is {asked}, but the device allows at most {limit}")]
     Limit {
         /// What was asked for.
         what: &'static str,

@@ -67,9 +67,9 @@ pub struct ConnectOptions {
     /// Service level, 0 to 15, which selects the virtual lane on InfiniBand and the priority on
     /// RoCE.
     pub service_level: u8,
-    /// Traffic class of the packets. On RoCE v2 it is in the IP header: the DSCP times 4, plus two
-    /// bits for congestion marks. Packets within an InfiniBand subnet contain neither it nor the
-    /// following options.
+    /// Traffic class of the packets. On RoCE v2 it is in the IP header: the DSCP times 4, plus the
+    /// two ECN bits. Packets within an InfiniBand subnet have no such header, so they contain
+    /// neither the traffic class nor the flow label nor the hop limit.
     pub traffic_class: u8,
     /// Flow label, 20 bits, by which routers may keep packets of one connection on one path.
     pub flow_label: u32,

@@ -237,7 +237,7 @@ impl<
         }
     }
 
-    /// What the sender has to know.
+    /// Returns the description of this receiver that the sender needs to connect.
     pub fn card(&self) -> ReceiverCard {
         let Self { devices, region, .. } = self;
         let records = RemoteMemory { addr: region.addr(0), rkeys: region.rkeys(devices) };

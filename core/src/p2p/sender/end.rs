@@ -188,7 +188,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         })
     }
 
-    /// What the receiver has to know.
+    /// Returns the description of this sender that the receiver needs to connect.
     pub fn card(&self) -> SenderCard {
         let Self { devices, region, config, .. } = self;
         let ring = RemoteMemory { addr: region.addr(0), rkeys: region.rkeys(devices) };

@@ -135,7 +135,7 @@ impl Fill for UnreliableToRtr {
     }
 }
 
-/// INIT to RTR, for UD.
+/// The transition of a UD queue pair from INIT to RTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramToRtr;
 

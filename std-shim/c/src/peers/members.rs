@@ -95,11 +95,13 @@ pub extern "C" fn polyrail_peers_fail(peers: *mut Peers, peer: u64) -> Code {
     })
 }
 
-/// Removes a peer, and its link, when no device accesses memory of its requests or messages any more. For requests that
-/// is at once: what was not reported never is; who wants the reports calls polyrail_peers_fail before, and polls until
-/// they are there: over several rails until `unreported` of polyrail_peers_info is 0, over a single one until there are
-/// as many as were posted. For messages the connection is given up, and POLYRAIL_CODE_NOT_NOW may be returned: poll, and
-/// call again. Afterwards its messages are no more.
+/// Removes a peer and its link as soon as no device can access the memory of its requests or
+/// messages. A peer for requests is removed immediately, and its unreported requests are never
+/// reported. To receive these reports, first call polyrail_peers_fail and poll: over several rails
+/// until `unreported` of polyrail_peers_info is 0, over a single rail until as many requests are
+/// reported as were posted. A peer for messages is given up first, as by polyrail_peers_fail, and
+/// POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
+/// discarded without a report.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_remove(peers: *mut Peers, peer: u64) -> Code {
     call(|| {

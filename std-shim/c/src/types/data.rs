@@ -304,7 +304,7 @@ pub struct RailInfo {
     pub bytes: u64,
     /// Requests posted.
     pub requests: u64,
-    /// Doorbells rung: batches of requests.
+    /// Batches of requests passed to the driver, each with one write to a doorbell.
     pub doorbells: u64,
     /// Completions polled.
     pub completions: u64,

@@ -39,7 +39,7 @@ pub enum DeviceError {
         most: u32,
     },
     /// The device creates queue pairs, but not with the requested inline data.
-    #[error("inline data of {asked} bytes is not supported")]
+    #[error("{asked} bytes of inline data exceed what the device supports")]
     InlineData {
         /// The requested bytes of inline data.
         asked: u32,
@@ -72,7 +72,7 @@ pub enum DeviceError {
     Transition(Box<polyrail_ffi::ModifyError>),
     /// Real verbs refused to register memory.
     #[cfg(feature = "verbs")]
-    #[error("device {device}")]
+    #[error("cannot register memory with device {device}")]
     Register {
         /// Name of the device.
         device: Box<str>,

@@ -79,7 +79,7 @@ impl EndpointBuilder {
     /// let endpoint = EndpointBuilder::new().max_inline_data(256).build(&[&domain])?;
     /// let error = EndpointBuilder::new().max_inline_data(4096).build(&[&domain]).unwrap_err();
     /// let text = Chain(&error).to_string();
-    /// assert!(text.starts_with("device soft0: inline data of 4096 bytes is not supported"));
+    /// assert!(text.starts_with("device soft0: 4096 bytes of inline data exceed what the device supports"));
     /// # Ok(())
     /// # }
     /// ```
@@ -162,8 +162,8 @@ impl EndpointBuilder {
         self.config(Config { imm_order, ..self.config })
     }
 
-    /// Sets when requests over several rails are reported, unless a request
-    /// [overrides](polyrail_core::verbs::SendWr::reported) it: in order by default.
+    /// Sets the order in which requests over several rails are reported; by default, the order of
+    /// posting. A request can [override](polyrail_core::verbs::SendWr::reported) it.
     #[must_use]
     pub fn report_order(self, report_order: ReportOrder) -> Self {
         self.config(Config { report_order, ..self.config })

@@ -117,7 +117,8 @@ where
         }
     }
 
-    /// Returns the address for the peer's [`connect`](Self::connect).
+    /// Returns the address of this endpoint. Send it to the peer, which passes it to
+    /// [`connect`](Self::connect).
     pub fn address(&self) -> Address {
         let config = self.qp.config();
         let rails = self.qp.rails().len();
@@ -273,9 +274,9 @@ where
     }
 }
 
-/// Connects two endpoints of one process, or two queue pairs of sets. If both
-/// [repair](super::Healing) their rails automatically, their repair messages are exchanged
-/// directly, without their owners.
+/// Connects two endpoints in one process, or two virtual queue pairs of two sets. If both
+/// [repair](super::Healing) their rails automatically, the endpoints exchange their repair messages
+/// directly, and the application carries none.
 ///
 /// # Errors
 ///

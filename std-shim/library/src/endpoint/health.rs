@@ -156,7 +156,7 @@ pub enum EndpointError {
         acknowledged: u32,
     },
     /// Its owner called [`fail`](super::EndpointQp::fail).
-    #[error("the endpoint was given up by its owner")]
+    #[error("the application gave up the endpoint")]
     GivenUp,
     /// The peer did not report in time which requests in flight on a failed rail arrived, or its
     /// messages were not [carried](super::HealingLink).

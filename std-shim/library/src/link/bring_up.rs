@@ -17,7 +17,7 @@ use crate::p2p::{P2pConnectError, P2pEndpoint};
 /// # Errors
 ///
 /// The two endpoints do not match (nothing was posted or moved); a queue pair refused; `post_receives`
-/// failed; the other side gave up, is gone, or does not answer.
+/// failed; the peer gave up, is gone, or does not answer.
 pub fn bring_up<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
     control: &mut Link<P>,
@@ -59,7 +59,7 @@ where
 ///
 /// # Errors
 ///
-/// The two endpoints do not match (nothing was moved), or a queue pair refused; the other side gave up, is gone, or
+/// The two endpoints do not match (nothing was moved), or a queue pair refused; the peer gave up, is gone, or
 /// does not answer.
 pub fn bring_up_p2p<D, E, P>(
     endpoint: &mut P2pEndpoint<D>,

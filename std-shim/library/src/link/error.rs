@@ -62,7 +62,7 @@ pub enum HandshakeError {
         at: String,
     },
     /// The value is something else than it should be.
-    #[error("{} is {value}, and should be {expected}", whole(at))]
+    #[error("{} is {value}, but must be {expected}", whole(at))]
     Kind {
         /// Where.
         at: String,
@@ -72,7 +72,7 @@ pub enum HandshakeError {
         value: String,
     },
     /// Not a whole number, or out of range.
-    #[error("{at} is {value}, and should be a whole number from {min} to {max}")]
+    #[error("{at} is {value}, but must be a whole number from {min} to {max}")]
     Number {
         /// Which.
         at: String,
@@ -84,7 +84,7 @@ pub enum HandshakeError {
         max: u64,
     },
     /// A list or a text that is too short or too long.
-    #[error("{at} has a length of {length}, and should have {min} to {max}")]
+    #[error("{at} has length {length}, but its length must be from {min} to {max}")]
     Length {
         /// Which.
         at: String,
@@ -178,13 +178,13 @@ pub enum LinkError {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The peer gave up, for this reason.
-    #[error("the other side gave up: {reason}")]
+    #[error("the peer gave up: {reason}")]
     GaveUp {
         /// Why.
         reason: Reason,
     },
     /// The peer is gone.
-    #[error("the other side hung up{}", match pending { 0 => String::new(), bytes => format!(" after {bytes} bytes of a message") })]
+    #[error("the peer closed the link{}", match pending { 0 => String::new(), bytes => format!(" after {bytes} bytes of a message") })]
     HungUp {
         /// Bytes of a message that was not finished.
         pending: usize,
@@ -200,17 +200,19 @@ pub enum LinkError {
     /// The peer wants to resume a link that does not exist.
     #[error("there is no such link, or it has ended")]
     NoSession,
-    /// The peer does not begin with a proof that it has the token.
-    #[error("this side requires a proof that the other side has its token")]
+    /// The peer does not begin with a proof that it knows the token.
+    #[error(
+        "this side has a token, but the peer sent no proof of a token: start both sides with the same token"
+    )]
     TokenWanted,
     /// The peer's proof is wrong.
-    #[error("the other side does not know this side's token")]
+    #[error("the peer has another token than this side")]
     WrongToken,
-    /// The peer asks for a proof of a token.
-    #[error("the other side has a token, and this one has none")]
+    /// The peer wants to prove that it knows a token.
+    #[error("the peer has a token, but this side has none: start both sides with the same token")]
     NoToken,
     /// The peer sent nothing.
-    #[error("the other side did not answer within {waited:?}: it should have sent {expected}")]
+    #[error("the peer did not answer within {waited:?}: it should have sent {expected}")]
     NoAnswer {
         /// What was waited for.
         expected: &'static str,
@@ -218,7 +220,7 @@ pub enum LinkError {
         waited: Duration,
     },
     /// The peer began a message and did not finish it.
-    #[error("the other side stopped after {pending} bytes of a message: no end within {waited:?}")]
+    #[error("the peer sent {pending} bytes of a message, but not the rest within {waited:?}")]
     Stalled {
         /// Bytes that came.
         pending: usize,
@@ -226,7 +228,7 @@ pub enum LinkError {
         waited: Duration,
     },
     /// The peer does not take what is sent to it.
-    #[error("the other side does not listen: a message was not taken within {waited:?}")]
+    #[error("the peer did not read a message within {waited:?}")]
     Deaf {
         /// How long was waited.
         waited: Duration,

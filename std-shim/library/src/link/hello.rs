@@ -171,11 +171,11 @@ pub fn address_to_json(address: &Address) -> String {
     serde_json::to_string(address).unwrap_or_default()
 }
 
-/// Reads it, strictly.
+/// Reads an address from the JSON of [`address_to_json`].
 ///
 /// # Errors
 ///
-/// The text is something else, or is too long.
+/// The text is not such JSON, has an unknown field, lacks a field or has it twice, or is too long.
 pub fn address_from_json(text: &[u8]) -> Result<Address, HandshakeError> {
     let value = json::read(text, MAX_MESSAGE_BYTES as usize)
         .map_err(|reason| HandshakeError::NotJson { reason })?;

@@ -134,7 +134,8 @@ impl<P: Purpose> Incoming<P> {
         self.is_resumed && has_come
     }
 
-    /// Where the next bytes go. Never empty, unless messages wait to be taken.
+    /// Returns the free space of the buffer, to be filled with the next received bytes. It is
+    /// empty only while complete messages wait to be taken.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.pending..]
     }

@@ -185,7 +185,8 @@ impl<R> ForeignBuffer<R> {
         Self { registration: self.registration.part(range) }
     }
 
-    /// Describes `length` bytes from `offset`, for requests.
+    /// Returns the description of the `length` bytes from `offset` that a request takes as its local
+    /// buffer.
     ///
     /// # Errors
     ///

@@ -136,9 +136,10 @@ impl P2pBuilder {
         Self { min_rails, ..self }
     }
 
-    /// Sets how the endpoint repairs its rails, if they are re-routed. Messages wait for no
-    /// particular rail, so [`fallback_after`](Healing::fallback_after) and
-    /// [`home_after`](Healing::home_after) have no effect.
+    /// Sets how the endpoint repairs rails that failed; it does so only with
+    /// [`RailFailure::Reroute`]. No message waits for one particular rail, so
+    /// [`fallback_after`](Healing::fallback_after) and [`home_after`](Healing::home_after) have no
+    /// effect.
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }

@@ -97,7 +97,7 @@ pub enum P2pConnectError {
         peer: Gid,
     },
     /// The cards of the two ends do not match.
-    #[error("{end}")]
+    #[error("{end}: the cards of the two ends do not match")]
     Card {
         /// The end of this endpoint.
         end: End,

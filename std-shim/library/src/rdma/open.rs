@@ -86,7 +86,7 @@ pub enum OpenError {
         devices: usize,
     },
     /// Rails cannot use a named device.
-    #[error("device {device}")]
+    #[error("cannot use device {device}")]
     Unusable {
         /// Its name.
         device: String,

@@ -105,7 +105,7 @@ impl Failure {
 
     /// The user asked to stop.
     pub(super) fn interrupted() -> Self {
-        Self { exit: Exit::Interrupted, message: "interrupted".to_owned(), rail: None }
+        Self { exit: Exit::Interrupted, message: "interrupted by a signal".to_owned(), rail: None }
     }
 
     /// Prints the message on stderr; the command continues.

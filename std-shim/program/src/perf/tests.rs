@@ -146,7 +146,10 @@ fn inline_bytes_are_refused_where_they_cannot_be() {
     here(&PerfConfig { operation: Operation::P2p, ..inline }).unwrap();
     let error = here(&PerfConfig { rails: 1, inline: 1024, ..quick }).unwrap_err();
     let said = polyrail::chain::Chain(&error).to_string();
-    assert!(said.starts_with("device tx0: inline data of 1024 bytes is not supported: "), "{said}");
+    assert!(
+        said.starts_with("device tx0: 1024 bytes of inline data exceed what the device supports: "),
+        "{said}"
+    );
     let error = here(&PerfConfig { inline: MAX_INLINE + 1, ..quick }).unwrap_err();
     assert!(matches!(error, PerfError::Workload(WorkloadError::Inline(4097))), "{error}");
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub enum SessionError {
     /// The other side requires more memory than it may use.
     #[error(
-        "the other side requires {bytes} bytes of memory on this host, but --max-memory is {limit}: \
+        "the peer requires {bytes} bytes of memory on this host, but --max-memory is {limit}: \
          choose a smaller window or message size"
     )]
     TooMuchMemory {
@@ -37,8 +37,8 @@ pub enum SessionError {
     },
     /// The other side was alive, but no data moved.
     #[error(
-        "no data moved for {waited:?} while waiting for {awaited}, although the other side reports that \
-         it is alive"
+        "no data moved for {waited:?} while waiting for {awaited}, although the peer reports that it is \
+         alive"
     )]
     NoProgress {
         /// What this side waited for.
@@ -62,7 +62,7 @@ pub enum SessionError {
     #[error(transparent)]
     ConnectP2p(#[from] P2pConnectError),
     /// The endpoint for messages failed, or refused a message that it should have accepted.
-    #[error("cannot exchange messages")]
+    #[error("cannot send or receive a message")]
     Messages(#[from] CallError),
     /// No message made progress.
     #[error("no message made progress for {waited:?}")]
@@ -89,7 +89,7 @@ pub enum SessionError {
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// The peer failed, for this reason.
-    #[error("the other side gave up: {0}")]
+    #[error("the peer gave up: {0}")]
     Peer(Reason),
     /// The control channel failed, or carried something invalid.
     #[error(transparent)]
@@ -107,7 +107,7 @@ pub enum SessionError {
         peers: usize,
     },
     /// The user asked to stop.
-    #[error("interrupted")]
+    #[error("interrupted by a signal")]
     Interrupted,
 }
 

@@ -40,7 +40,7 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The file ended early.
-    #[error("it shrank during the copy, from {expected} bytes to at most {found}")]
+    #[error("the file shrank during the copy, from {expected} bytes to at most {found}")]
     Shrunk {
         /// Bytes found.
         found: u64,
@@ -48,13 +48,15 @@ pub enum TransferError {
         expected: u64,
     },
     /// The file grew, or does not report its length.
-    #[error("it grew during the copy, from {expected} bytes, or does not report its length")]
+    #[error(
+        "the file is longer than the {expected} bytes that it reported: it grew during the copy, or does not report its length"
+    )]
     Grew {
         /// Bytes expected.
         expected: u64,
     },
     /// The file changed without changing its length.
-    #[error("it changed during the copy: its {what} was {before}, and is now {after}")]
+    #[error("the file changed during the copy: its {what} was {before}, and is now {after}")]
     Changed {
         /// The attribute that changed.
         what: &'static str,
@@ -74,7 +76,7 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The file could not be renamed or flushed to disk.
-    #[error("completing the file")]
+    #[error("flushing the file to disk, or renaming it")]
     Finish(#[source] io::Error),
     /// The bytes that arrived differ from those that were sent.
     #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]

@@ -234,7 +234,7 @@ fn a_wrong_key_is_refused_by_the_receivers_device() {
     let text = Chain(&sent.unwrap_err()).to_string();
     assert!(text.contains("rail 1 (device tx1") && text.contains("REM_ACCESS_ERR"), "{text}");
     let text = Chain(&received.unwrap_err()).to_string();
-    assert!(text.contains("the other side gave up: rail 1 (device tx1"), "{text}");
+    assert!(text.contains("the peer gave up: rail 1 (device tx1"), "{text}");
 }
 
 /// Moves the file between two sides that know each other only over TCP.
@@ -310,7 +310,7 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
     assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
     let told = Chain(&received.unwrap_err()).to_string();
-    assert!(told.contains("the other side gave up: it changed during the copy"), "{told}");
+    assert!(told.contains("the peer gave up: the file changed during the copy"), "{told}");
 }
 
 #[test]

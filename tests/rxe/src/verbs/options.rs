@@ -19,7 +19,7 @@ pub(super) fn what_a_device_does_not_have_is_refused_in_words(_: &Rails) {
     let inline = said(builder.max_inline_data(1 << 16));
     assert!(
         inline.starts_with(
-            "device rxeA0: inline data of 65536 bytes is not supported: ibv_create_qp"
+            "device rxeA0: 65536 bytes of inline data exceed what the device supports: ibv_create_qp"
         ),
         "{inline}"
     );

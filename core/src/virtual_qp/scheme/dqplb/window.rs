@@ -20,7 +20,9 @@ pub enum Arrival {
 
 /// A number that no well-behaved sender can have sent; the window did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("sequence number {number} lies outside the window of {window} from {next} on")]
+#[error(
+    "sequence number {number} is outside the receive window of {window} numbers from {next} on"
+)]
 pub struct OutsideWindow {
     /// The number that arrived.
     pub number: u32,

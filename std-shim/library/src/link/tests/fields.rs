@@ -89,7 +89,7 @@ fn numbers_out_of_range_are_named_with_their_value() {
     let text = spoilt(r#""lid":0"#, r#""lid":70000"#).to_string();
     assert_eq!(
         text,
-        "hello.endpoint.rails[0].lid is 70000, and should be a whole number from 0 to 65535"
+        "hello.endpoint.rails[0].lid is 70000, but must be a whole number from 0 to 65535"
     );
 }
 

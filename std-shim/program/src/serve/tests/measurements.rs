@@ -188,8 +188,7 @@ fn memory_of_a_measurement_has_the_same_limit() {
         measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
         error
     });
-    let text =
-        "the other side gave up: the other side requires 8388608 bytes of memory on this host";
+    let text = "the peer gave up: the peer requires 8388608 bytes of memory on this host";
     assert!(error.starts_with(text), "{error}");
     assert!(matches!(
         served[0],
@@ -210,7 +209,10 @@ fn a_near_end_that_goes_away_does_not_affect_the_next_one() {
         measure_here(&next, address, host).unwrap();
     });
     for served in &served[..2] {
-        assert!(Chain(served.as_ref().unwrap_err()).to_string().contains("hung up"), "{served:?}");
+        assert!(
+            Chain(served.as_ref().unwrap_err()).to_string().contains("closed the link"),
+            "{served:?}"
+        );
     }
     assert!(served[2].is_ok());
 }
@@ -281,24 +283,18 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
         thread::sleep(Duration::from_millis(300));
         endpoint.give_up(Duration::ZERO);
     });
-    assert_eq!(Chain(&error).to_string(), "the other side hung up");
+    assert_eq!(Chain(&error).to_string(), "the peer closed the link");
     let error = far_end(&endless, |mut control, _| {
         control.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
     });
-    assert_eq!(Chain(&error).to_string(), "the other side gave up: no time");
+    assert_eq!(Chain(&error).to_string(), "the peer gave up: no time");
 }
 
 #[test]
 fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
     for (operation, text) in [
-        (
-            Operation::Write,
-            "the other side did not answer within 300ms: it should have sent \"done\"",
-        ),
-        (
-            Operation::Read,
-            "the other side did not answer within 300ms: it should have sent \"done\"",
-        ),
+        (Operation::Write, "the peer did not answer within 300ms: it should have sent \"done\""),
+        (Operation::Read, "the peer did not answer within 300ms: it should have sent \"done\""),
         (Operation::WriteImm, "fell silent: no progress for 300ms"),
         (Operation::Send, "fell silent: no progress for 300ms"),
     ] {
@@ -342,7 +338,7 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
         let domains = here.all_domains();
         send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
     });
-    assert_eq!(Chain(&error).to_string(), "sender: interrupted");
+    assert_eq!(Chain(&error).to_string(), "sender: interrupted by a signal");
 }
 
 #[test]
@@ -387,5 +383,5 @@ fn a_measurement_can_be_interrupted() {
     });
     assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
     let there = Chain(served[0].as_ref().unwrap_err()).to_string();
-    assert_eq!(there, "the other side gave up: interrupted");
+    assert_eq!(there, "the peer gave up: interrupted by a signal");
 }

@@ -182,7 +182,7 @@ fn a_bad_peer_does_not_affect_others() {
     assert!(served.len() == 1 && served[0].is_ok() && names(&copies) == ["source"]);
     let strays: Vec<String> = strays.iter().map(ToString::to_string).collect();
     assert_eq!(strays.len(), 3, "{strays:?}");
-    for text in ["polyrail: what it sends", "hung up", "states no purpose"] {
+    for text in ["polyrail: what it sends", "closed the link", "states no purpose"] {
         assert!(strays.iter().any(|stray| stray.contains(text)), "{text}: {strays:?}");
     }
 }
@@ -220,7 +220,7 @@ fn a_silent_peer_loses_its_place_after_a_time() {
             stranger.write_all(beginning).unwrap();
             let mut said = String::new();
             stranger.read_to_string(&mut said).unwrap();
-            assert!(said.contains("the other side "), "{said}");
+            assert!(said.contains("the peer "), "{said}");
         }
     });
     assert!(served.is_empty());
@@ -267,7 +267,7 @@ fn a_peer_is_told_that_the_server_is_busy() {
         send().unwrap();
         error
     });
-    let text = "sender: the other side gave up: busy with 1 other, as many as are served at a time: try \
+    let text = "sender: the peer gave up: busy with 1 other, as many as are served at a time: try \
                 again later";
     assert_eq!(Chain(&error).to_string(), text);
     assert!(served[0].is_err() && served[1].is_ok());
@@ -409,7 +409,7 @@ fn ask<T>(
     then(&mut control)
 }
 
-/// Why the other side gave up.
+/// Why the peer gave up.
 fn told(control: &mut Link) -> String {
     control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
@@ -436,12 +436,12 @@ fn an_interrupted_server_stops_waiting_and_tells_waiting_peers() {
         });
         let attend = |visitor: Visitor| {
             let error = visitor.serve(there.all_domains(), &options, &progress, || ()).unwrap_err();
-            assert_eq!(Chain(&error).to_string(), "interrupted");
+            assert_eq!(Chain(&error).to_string(), "interrupted by a signal");
             ControlFlow::Continue(())
         };
         server.run(&options, &interrupted, attend, |_, error| strays.push(error)).unwrap();
         visit.join().unwrap()
     });
-    assert_eq!(Chain(&error).to_string(), "sender: the other side gave up: interrupted");
+    assert_eq!(Chain(&error).to_string(), "sender: the peer gave up: interrupted by a signal");
     assert!(matches!(strays[..], [SessionError::Interrupted]), "{strays:?}");
 }

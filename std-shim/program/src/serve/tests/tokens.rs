@@ -33,8 +33,8 @@ fn a_peer_with_the_token_copies_and_measures_and_others_are_told_nothing() {
         measure_to(&config, server, domains, &news, &AtomicBool::new(false)).unwrap();
         refused
     });
-    assert!(refused[0].contains("requires a proof"), "{}", refused[0]);
-    assert!(refused[1].contains("does not know this side's token"), "{}", refused[1]);
+    assert!(refused[0].contains("start both sides with the same token"), "{}", refused[0]);
+    assert!(refused[1].contains("the peer has another token than this side"), "{}", refused[1]);
     assert!(matches!(served[..], [Ok(Served::Copy(_)), Ok(Served::Perf(_))]), "{served:?}");
     assert!(
         matches!(
