@@ -61,7 +61,9 @@ pub enum ProtocolError {
         rail: u8,
     },
     /// The peer moved a share of a rail that is not fenced at this end.
-    #[error("the share of rail {rail} of slot {slot} was moved, though that rail is not fenced")]
+    #[error(
+        "the peer moved the share of rail {rail} of slot {slot} to another rail, but rail {rail} is not fenced"
+    )]
     NotFenced {
         /// The slot.
         slot: u8,
@@ -69,7 +71,9 @@ pub enum ProtocolError {
         rail: u8,
     },
     /// The immediates of one message have different lengths, or another length arrived.
-    #[error("slot {slot}: sizes disagree, an immediate has up to {said} bytes, but {came} arrived")]
+    #[error(
+        "slot {slot}: the immediate states a size of up to {said} bytes, but {came} bytes arrived"
+    )]
     SizesDisagree {
         /// The slot.
         slot: u8,
@@ -79,7 +83,7 @@ pub enum ProtocolError {
         came: u64,
     },
     /// The message is longer than its buffer.
-    #[error("slot {slot}: {size} bytes for a buffer of {capacity}")]
+    #[error("the message in slot {slot} has {size} bytes, but its buffer only {capacity}")]
     TooLong {
         /// The slot.
         slot: u8,
@@ -127,7 +131,7 @@ pub enum Failure {
         min_rails: u8,
     },
     /// Rails were not repaired in time, or failed again each time before they carried anything.
-    #[error("rails did not come back in time, or came back and carried nothing")]
+    #[error("failed rails were not repaired in time, or failed again before they carried data")]
     NotHealed,
     /// The peer did not report in time what arrived on a rail that failed.
     #[error("the peer did not report in time what arrived on a rail that failed")]
@@ -178,7 +182,7 @@ pub enum NotNow {
         device: DeviceId,
     },
     /// The driver of a shared receive queue refused receives that the call needs.
-    #[error("the shared receive queue of device {} refused: {refusal}", device.0)]
+    #[error("the shared receive queue of device {} refused a receive: {refusal}", device.0)]
     PoolRefused {
         /// Its device.
         device: DeviceId,
@@ -186,7 +190,7 @@ pub enum NotNow {
         refusal: Refusal,
     },
     /// The driver of a queue pair refused the request.
-    #[error("the queue pair of rail {rail} refused: {refusal}")]
+    #[error("the queue pair of rail {rail} refused a request: {refusal}")]
     Refused {
         /// The rail of the queue pair.
         rail: u8,
@@ -210,7 +214,7 @@ pub enum CallError {
     /// The number of buffers is not 1 to 8, or their entries, 64 bytes each, do not fit the longest
     /// message of every port.
     #[error(
-        "a receive cannot have {buffers} buffers: 1 to 8 are possible, if a message of the port has room for their entries"
+        "a receive has {buffers} buffers, but must have 1 to 8, whose entries of 64 bytes fit the longest message of every port"
     )]
     Buffers {
         /// Number of buffers given.
@@ -218,7 +222,7 @@ pub enum CallError {
     },
     /// The message is longer than the peer's buffer. It is refused, because a clipped message would
     /// be silent corruption.
-    #[error("{length} bytes for a buffer of {capacity}")]
+    #[error("the message has {length} bytes, but the peer's buffer only {capacity}")]
     TooLong {
         /// Bytes to send.
         length: u32,
@@ -233,7 +237,7 @@ pub enum CallError {
     },
     /// A receive was posted to an endpoint that only sends, or a send to one that only receives. A
     /// [`Sender`](super::Sender) or [`Receiver`](super::Receiver) alone never returns this.
-    #[error("the connection only has the other direction")]
+    #[error("the connection carries messages only in the other direction")]
     OneWay,
     /// The handle belongs to no request: `test` has reported it, or it is of another connection.
     #[error("request {number} is unknown, or its result was already returned")]
@@ -243,7 +247,7 @@ pub enum CallError {
     },
     /// A device that carried a part of the message has no queue pair for a flush, or that queue
     /// pair failed.
-    #[error("device {} cannot be flushed", device.0)]
+    #[error("cannot flush device {}: its queue pair for flushes is missing or failed", device.0)]
     CannotFlush {
         /// The device.
         device: DeviceId,
@@ -273,7 +277,7 @@ pub enum BuildError {
         rails: u8,
     },
     /// Re-routing needs a second rail.
-    #[error("one rail alone cannot be re-routed")]
+    #[error("a single rail cannot be re-routed: there is no other rail")]
     NothingToRerouteTo,
     /// `min_rails` exceeds the number of rails.
     #[error("min_rails is {min_rails}, but there are only {rails} rails")]
@@ -361,7 +365,7 @@ pub enum CardError {
         ours: u16,
     },
     /// Only one end re-routes.
-    #[error("the peer {} re-route, but this end {}", does(*theirs), does(!*theirs))]
+    #[error("the peer {} re-route failed rails, but this end {}", does(*theirs), does(!*theirs))]
     Reroutes {
         /// Whether the peer re-routes.
         theirs: bool,

@@ -24,7 +24,7 @@ pub struct Region<M> {
 
 /// Keys for more devices than there can be; the region is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("keys for more than {ENTRY_KEYS} devices")]
+#[error("keys for too many devices: the limit is {ENTRY_KEYS}")]
 pub struct TooManyKeys;
 
 impl<M: Words> Region<M> {

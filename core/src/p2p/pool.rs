@@ -91,7 +91,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The limits of all accounts together would exceed the capacity of the queue.
-    #[error("cannot reserve {asked} receives: {left} of {capacity} left")]
+    #[error("cannot reserve {asked} receives: {left} of {capacity} are left")]
     Full {
         /// The requested limit.
         asked: u32,

@@ -62,13 +62,13 @@ pub enum ControlMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlDecodeError {
     /// They do not begin with the magic bytes.
-    #[error("bytes {0:02x?} where a control message begins with 50 52 01")]
+    #[error("a control message must begin with the bytes 50 52 01, not with {0:02x?}")]
     Magic([u8; 3]),
     /// Unknown state.
-    #[error("{0} is not a state of a control message")]
+    #[error("a control message contains the unknown state {0}")]
     State(u8),
     /// Unknown rail.
-    #[error("{0} is not a rail of a control message")]
+    #[error("a control message contains the invalid rail {0}")]
     Rail(u8),
     /// A byte that must be 0 is not.
     #[error("byte {at} of a control message is {value}, not 0")]

@@ -50,11 +50,11 @@ impl RailState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// There is no such rail.
-    #[error("the peer reports {0}, which does not exist")]
+    #[error("the peer reported the state of {0}, which does not exist here")]
     NoRail(RailId),
     /// The peer cannot have a queue pair of this generation yet.
     #[error(
-        "the peer reports generation {reported} of {rail}, which is {state:?} in generation {generation}"
+        "the peer reported generation {reported} of {rail}, which is {state:?} in generation {generation} here"
     )]
     Generation {
         /// The rail.
@@ -68,7 +68,7 @@ pub enum ControlError {
     },
     /// The peer counted more requests than were posted.
     #[error(
-        "the peer claims that {arrived} requests arrived on {rail}, but only {posted} were posted"
+        "the peer reported that {arrived} requests arrived on {rail}, but only {posted} were posted"
     )]
     Arrived {
         /// The rail.
@@ -79,7 +79,7 @@ pub enum ControlError {
         posted: u32,
     },
     /// A final number that changed.
-    #[error("the peer claims that {again} requests arrived on {rail}, after it claimed {before}")]
+    #[error("the peer reported that {again} requests arrived on {rail}, but {before} before")]
     Changed {
         /// The rail.
         rail: RailId,
@@ -89,10 +89,12 @@ pub enum ControlError {
         again: u32,
     },
     /// The connection does not re-route: nothing changed.
-    #[error("a control message for a virtual queue pair whose rails fail for good")]
+    #[error("the peer sent a control message, but failed rails are not re-routed here")]
     NotRerouting,
     /// It is for an end that is not here, of endpoints whose messages go one way: nothing changed.
-    #[error("a control message for an end that is not here: messages go one way")]
+    #[error(
+        "the peer sent a control message for an end that does not exist here: messages go one way only"
+    )]
     OneWay,
 }
 

@@ -25,10 +25,10 @@ use crate::virtual_cq::{AttachError, VirtualCq};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplaceError {
     /// There is no such rail.
-    #[error("there is no such rail to replace: {0}")]
+    #[error("cannot replace {0}: it does not exist")]
     NoRail(RailId),
     /// Both ends must know first what arrived.
-    #[error("{rail} is {state:?}, and can be replaced when it is Down")]
+    #[error("{rail} is {state:?}, but can be replaced only when it is Down")]
     State {
         /// The rail.
         rail: RailId,
@@ -39,7 +39,9 @@ pub enum ReplaceError {
     #[error("the virtual queue pair is in the error state")]
     InErrorState,
     /// The queue pair was made, and connected, for another generation.
-    #[error("generation {given} for {rail}, whose next is {expected}")]
+    #[error(
+        "the new queue pair has generation {given}, but the next generation of {rail} is {expected}"
+    )]
     Generation {
         /// The rail.
         rail: RailId,
@@ -55,7 +57,9 @@ pub enum ReplaceError {
         device: DeviceId,
     },
     /// A queue or a message is smaller than that of the queue pair that failed.
-    #[error("{what} of {given}, where the queue pair that failed has {needed}")]
+    #[error(
+        "{what} of the new queue pair is {given}, but that of the failed queue pair is {needed}"
+    )]
     Limit {
         /// The limit, as verbs names it.
         what: &'static str,

@@ -35,7 +35,7 @@ pub enum AttachError {
         qp_num: u32,
     },
     /// The virtual queue pair is not attached at this index, or the queue pair is none of its.
-    #[error("queue pair {qp_num} of device {} has no route here", device.0)]
+    #[error("queue pair {qp_num} of device {} is not attached to this virtual completion queue", device.0)]
     NotAttached {
         /// Its device.
         device: DeviceId,

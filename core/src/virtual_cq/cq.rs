@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 /// More physical completion queues than the type holds; those given are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {max} completion queues")]
+#[error("too many completion queues: the limit is {max}")]
 pub struct TooManyCqs {
     /// The const parameter `CQS`.
     pub max: usize,

@@ -114,7 +114,7 @@ pub enum BuildError {
     #[error("a virtual queue pair needs at least one rail")]
     NoRails,
     /// More rails than the type holds.
-    #[error("more than {max} rails")]
+    #[error("too many rails: the limit is {max}")]
     TooManyRails {
         /// The const parameter `RAILS`.
         max: usize,
@@ -136,7 +136,7 @@ pub enum BuildError {
         limit: u32,
     },
     /// [`Config::max_msgs_per_qp`] is 0.
-    #[error("max_msgs_per_qp is 0, so that no request could ever be posted")]
+    #[error("max_msgs_per_qp is 0, so no request could be posted")]
     NoMessages,
     /// A send queue or receive queue has depth 0.
     #[error("{} of queue pair {qp_num} has depth 0", if *.send { "the send queue" } else { "the receive queue" })]
@@ -158,7 +158,7 @@ pub enum BuildError {
     #[error("only SPRAY over several rails uses a notify queue pair")]
     UnexpectedNotify,
     /// [`RailFailure::Reroute`] over one rail.
-    #[error("one rail alone cannot be re-routed")]
+    #[error("a single rail cannot be re-routed: there is no other rail")]
     NothingToRerouteTo,
     /// [`Config::min_rails`] exceeds the number of rails.
     #[error("min_rails is {min_rails}, but there are only {rails} rails")]
@@ -194,6 +194,8 @@ pub enum FragmentSizeError {
         bytes: u32,
     },
     /// Unreported requests were cut with the old size.
-    #[error("the fragment size cannot change while requests are unreported")]
+    #[error(
+        "the fragment size cannot change while requests are unreported: poll until all are reported"
+    )]
     InUse,
 }

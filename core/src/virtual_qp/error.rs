@@ -24,7 +24,7 @@ pub enum PostSendError {
     #[error(transparent)]
     Full(#[from] TrackerFull),
     /// The physical queue is full: poll, then try again.
-    #[error("the queue of {0} is full")]
+    #[error("the send queue of {0} is full")]
     QueueFull(RailId),
     /// The driver refused the request.
     #[error("the driver of {rail} refused the request with errno {errno}{}", hint(*errno))]
@@ -91,7 +91,7 @@ pub enum PostSendError {
     #[error("{0:?} takes one buffer, not a list of buffers")]
     List(Opcode),
     /// A list without buffers.
-    #[error("a list of no buffers")]
+    #[error("the list of buffers is empty")]
     NoBuffers,
     /// A buffer of a list has no key for a device that it is needed on.
     #[error(
@@ -181,7 +181,7 @@ pub enum PostRecvError {
         device: DeviceId,
     },
     /// A list without buffers.
-    #[error("a list of no buffers")]
+    #[error("the list of buffers is empty")]
     NoBuffers,
     /// The list has more buffers than the receive queue accepts in one receive.
     #[error("the request has {count} non-empty buffers, but the queue pair accepts at most {max}")]
@@ -369,7 +369,7 @@ pub enum Failure {
     Control(ControlError),
     /// The peer lost completions of requests that its NIC acknowledged.
     #[error(
-        "the peer reports {arrived} requests that arrived on {rail}, but its NIC acknowledged {acknowledged}"
+        "the peer reported that {arrived} requests arrived on {rail}, but its NIC acknowledged {acknowledged}"
     )]
     CompletionsLost {
         /// The rail.

@@ -20,7 +20,9 @@ use core::ops::Range;
 
 /// The ring was full; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("all {capacity} slots hold requests that are unreported, or behind one that is")]
+#[error(
+    "all {capacity} slots hold requests that are unreported, or that follow an unreported request"
+)]
 pub struct TrackerFull {
     /// Slots of the ring.
     pub capacity: usize,

@@ -90,13 +90,13 @@ pub struct ConnectionCard {
 #[non_exhaustive]
 pub enum CardError {
     /// The text is longer than any card.
-    #[error("a connection card of {length} bytes, but at most {MAX_CARD_BYTES} are read")]
+    #[error("the connection card has {length} bytes, but the limit is {MAX_CARD_BYTES}")]
     TooLong {
         /// Bytes given.
         length: usize,
     },
     /// Not a JSON object.
-    #[error("a connection card is a JSON object: {reason}")]
+    #[error("the connection card is not a JSON object: {reason}")]
     NotAnObject {
         /// The JSON reader's message, with the position.
         reason: String,

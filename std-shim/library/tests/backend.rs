@@ -132,13 +132,13 @@ fn unfit() -> [(ConnectOptions, &'static str); 3] {
     [
         (
             ConnectOptions { service_level: 16, ..usual },
-            "service_level of 16, but 0 to 15 are allowed",
+            "service_level is 16, but must be from 0 to 15",
         ),
         (
             ConnectOptions { flow_label: 1 << 20, ..usual },
-            "flow_label of 1048576, but 0 to 1048575 are allowed",
+            "flow_label is 1048576, but must be from 0 to 1048575",
         ),
-        (ConnectOptions { hop_limit: 0, ..usual }, "hop_limit of 0, but 1 to 255 are allowed"),
+        (ConnectOptions { hop_limit: 0, ..usual }, "hop_limit is 0, but must be from 1 to 255"),
     ]
 }
 

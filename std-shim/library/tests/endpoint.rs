@@ -219,7 +219,7 @@ fn what_cannot_be_built_is_refused() {
     assert!(error.to_string().contains("max_msg_size 100"), "{error}");
     let reroute = new().rail_failure(RailFailure::Reroute);
     let error = build(reroute.rails(1), &[&domain]);
-    assert_eq!(error.to_string(), "one rail alone cannot be re-routed");
+    assert_eq!(error.to_string(), "a single rail cannot be re-routed: there is no other rail");
     let error = build(reroute.min_rails(5), &[&domain]);
     assert_eq!(error.to_string(), "min_rails is 5, but there are only 4 rails");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);

@@ -55,7 +55,7 @@ fn rubbish_is_refused_at_once() {
     let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
     assert_eq!(
         error.to_string(),
-        "the peer is not polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
+        "the peer does not run polyrail: its first bytes are \"GET / HTTP/1.1\\r\\n\""
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
@@ -437,7 +437,7 @@ fn a_peer_that_is_never_ready_is_not_waited_for() {
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
     let text = String::from_utf8_lossy(&said);
-    assert!(text.contains(r#"{"failed":{"reason":"the other side did not answer"#), "{text}");
+    assert!(text.contains(r#"{"failed":{"reason":"the peer did not answer"#), "{text}");
 }
 
 #[test]

@@ -136,11 +136,11 @@ fn a_queue_that_is_too_long_is_refused() {
     let said = |rails, depth| Chain(&build(rails, depth).unwrap_err()).to_string();
     assert_eq!(
         said(1, 513),
-        "a queue of 513 requests on device short, but with 1 rail it holds 512 at most"
+        "the queue depth is 513, but device short allows at most 512 with 1 rail"
     );
     build(2, DEPTH as u32).unwrap();
     assert_eq!(
         said(2, 129),
-        "a queue of 129 requests on device short, but with 2 rails it holds 128 at most"
+        "the queue depth is 129, but device short allows at most 128 with 2 rails"
     );
 }

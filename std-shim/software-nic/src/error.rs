@@ -54,7 +54,7 @@ pub enum NicError {
         errno: i32,
     },
     /// A region that peers may write must be writable locally too, as verbs demands.
-    #[error("remote write and remote atomic access need local write access, {0:?} lacks it")]
+    #[error("remote write and remote atomic access need local write access, which {0:?} lacks")]
     AccessWithoutLocalWrite(AccessFlags),
     /// Memory windows, zero based addresses and huge pages are not supported, and on-demand paging only where
     /// the device [has it](crate::DeviceLimits::on_demand_paging).

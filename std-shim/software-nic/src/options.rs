@@ -132,7 +132,7 @@ impl ConnectOptions {
     /// let usual = ConnectOptions::default();
     /// assert_eq!(usual.check(), Ok(()));
     /// let error = ConnectOptions { hop_limit: 0, ..usual }.check().unwrap_err();
-    /// assert_eq!(error.to_string(), "hop_limit of 0, but 1 to 255 are allowed");
+    /// assert_eq!(error.to_string(), "hop_limit is 0, but must be from 1 to 255");
     /// ```
     pub fn check(&self) -> Result<(), ConnectOptionError> {
         let Self { service_level, flow_label, hop_limit, .. } = *self;
@@ -151,7 +151,7 @@ impl ConnectOptions {
 
 /// A value of the [`ConnectOptions`] does not fit its field in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{option} of {value}, but {least} to {most} are allowed")]
+#[error("{option} is {value}, but must be from {least} to {most}")]
 pub struct ConnectOptionError {
     /// The option.
     pub option: &'static str,

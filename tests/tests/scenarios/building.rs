@@ -49,7 +49,7 @@ fn defect_13_a_limit_of_zero_messages_cannot_be_built() {
     assert_eq!(built(Scheme::Spray, 0, LIMITS), Err(BuildError::NoMessages));
     // The text names the program's own terms, not numbers that were never given.
     let text = BuildError::NoMessages.to_string();
-    assert_eq!(text, "max_msgs_per_qp is 0, so that no request could ever be posted");
+    assert_eq!(text, "max_msgs_per_qp is 0, so no request could be posted");
     let limits = QpLimits { max_recv_wr: 0, ..LIMITS };
     assert_eq!(
         built(Scheme::Dqplb, 1, limits),

@@ -43,7 +43,7 @@ pub enum BuildError {
     },
     /// The requested queue depth is over the limit.
     #[error(
-        "a queue of {asked} requests on device {device}, but with {rails} rail{} it holds {most} at most",
+        "the queue depth is {asked}, but device {device} allows at most {most} with {rails} rail{}",
         if *.rails == 1 { "" } else { "s" }
     )]
     QueueDepth {

@@ -20,7 +20,7 @@ use polyrail_core::virtual_qp::{
 pub enum ConnectError {
     /// The i-th rail connects to the peer's i-th rail, so both ends need the same number.
     #[error(
-        "{local} rails here, {peer} rails and {addresses} addresses at the peer: both ends need as many"
+        "{local} rails here, {peer} rails and {addresses} addresses at the peer: both ends need the same number"
     )]
     Rails {
         /// Rails here.

@@ -18,7 +18,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The peer is another program.
-    #[error("the peer is not polyrail: what it sends begins with \"{start}\"")]
+    #[error("the peer does not run polyrail: its first bytes are \"{start}\"")]
     NotPolyrail {
         /// The first bytes, escaped.
         start: String,
@@ -30,7 +30,7 @@ pub enum HandshakeError {
         peer: u32,
     },
     /// The message is too long.
-    #[error("a message of {length} bytes, but at most {MAX_MESSAGE_BYTES} are read")]
+    #[error("a message has {length} bytes, but the limit is {MAX_MESSAGE_BYTES}")]
     TooLong {
         /// The length that its header states.
         length: u32,
@@ -50,13 +50,13 @@ pub enum HandshakeError {
         name: String,
     },
     /// A field is not there.
-    #[error("there is no {at}")]
+    #[error("{at} is missing")]
     Missing {
         /// Where it should be.
         at: String,
     },
     /// A field is there twice.
-    #[error("{at} is there twice")]
+    #[error("{at} occurs twice")]
     Duplicate {
         /// Which.
         at: String,
@@ -128,7 +128,7 @@ pub enum HandshakeError {
         source: HealingMessageError,
     },
     /// A message came out of turn.
-    #[error("the peer sent \"{message}\" where {expected} was expected")]
+    #[error("the peer sent \"{message}\", but {expected} was expected")]
     OutOfTurn {
         /// The message's name.
         message: &'static str,
@@ -190,7 +190,7 @@ pub enum LinkError {
         pending: usize,
     },
     /// The link broke, and was not resumed.
-    #[error("the link broke, and was not resumed within {waited:?}")]
+    #[error("the link broke and was not resumed within {waited:?}")]
     NotResumed {
         /// How long was waited.
         waited: Duration,
@@ -198,7 +198,7 @@ pub enum LinkError {
         source: io::Error,
     },
     /// The peer wants to resume a link that does not exist.
-    #[error("there is no such link, or it has ended")]
+    #[error("the link to resume does not exist, or has ended")]
     NoSession,
     /// The peer does not begin with a proof that it knows the token.
     #[error(

@@ -124,7 +124,9 @@ fn a_send_that_is_too_long_is_refused_and_not_clipped(plugin: &Plugin) {
     logged();
     let refused = pair.table.isend(pair.send, (from.at(0), 100_001), 1, from.handle);
     assert_eq!(refused, Err(INVALID_USAGE));
-    assert!(logged()[0].contains("100001 bytes for a buffer of 100000"));
+    assert!(
+        logged()[0].contains("the message has 100001 bytes, but the peer's buffer only 100000")
+    );
     // Nothing changed: what fits finds the buffer.
     let send = pair.isend((from.at(0), 100_000), 1, from.handle).unwrap();
     until("a send", || pair.test(send));

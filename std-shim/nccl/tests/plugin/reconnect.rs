@@ -193,7 +193,7 @@ fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert!(begin.elapsed() > Duration::from_secs(3), "{:?}", begin.elapsed());
     assert_eq!(
-        count_logged("test: the link to the peer: the link broke, and was not resumed within "),
+        count_logged("test: the link to the peer: the link broke and was not resumed within "),
         1
     );
     pair.close();

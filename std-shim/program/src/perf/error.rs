@@ -18,7 +18,7 @@ pub enum PerfError {
     #[error("no memory for the comparison with memcpy: {0}")]
     Memory(String),
     /// The number of requests that arrived differs from the number sent.
-    #[error("{sent} requests were sent, but {received} arrived at the other end")]
+    #[error("{sent} requests were sent, but {received} arrived at the peer")]
     Lost {
         /// Requests that completed at the end that posted them.
         sent: u64,

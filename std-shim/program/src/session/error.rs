@@ -96,11 +96,8 @@ pub enum SessionError {
     Link(LinkError),
     /// A server is busy with other peers.
     #[error(
-        "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
-            ""
-        } else {
-            "s"
-        }
+        "the server is busy with {peers} other peer{}: try again later",
+        if *.peers == 1 { "" } else { "s" }
     )]
     Busy {
         /// How many peers it serves.

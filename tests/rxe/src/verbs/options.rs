@@ -24,7 +24,7 @@ pub(super) fn what_a_device_does_not_have_is_refused_in_words(_: &Rails) {
         "{inline}"
     );
     let deep = said(builder.queue_depth(1 << 30));
-    assert!(deep.starts_with("a queue of 1073741824 requests on device rxeA0"), "{deep}");
+    assert!(deep.starts_with("the queue depth is 1073741824, but device rxeA0 allows"), "{deep}");
 
     let port = near.ports().unwrap()[0];
     let exactly = |mtu| builder.connect_options(ConnectOptions::default().with_path_mtu(mtu));
