@@ -3,7 +3,7 @@
 use crate::fault::Side;
 use crate::job::{Hello, Link};
 use crate::session::{
-    Environment, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
+    Environment, PeerTimeouts, QualityOfService, RailNews, RailRepair, Reporter, SessionError,
 };
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::{Address, EndpointBuilder};
@@ -30,12 +30,12 @@ pub struct ServeOptions {
     pub quality: QualityOfService,
     /// When a rail counts as failed, and how long to wait for its return. The peer chooses whether
     /// its data is rerouted.
-    pub care: RailCare,
+    pub rail_repair: RailRepair,
     /// Peers to serve at a time, at least one; others wait, and are refused if their turn does not
     /// come.
     pub peers: usize,
     /// How long to wait for a peer.
-    pub patience: Patience,
+    pub timeouts: PeerTimeouts,
     /// Whether a copy must be on disk before it gets its name.
     pub sync: bool,
 }
@@ -50,9 +50,9 @@ impl Default for ServeOptions {
             max_memory: 1 << 30,
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
-            care: RailCare::default(),
+            rail_repair: RailRepair::default(),
             peers: 4,
-            patience: Patience::default(),
+            timeouts: PeerTimeouts::default(),
             sync: false,
         }
     }
@@ -111,14 +111,14 @@ impl<'a, D: Domain> Visit<'a, D> {
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
             .connect_options(self.options.quality.chosen(options));
-        self.care(endpoint).chosen(builder, rails)
+        self.rail_repair(endpoint).chosen(builder, rails)
     }
 
     /// Returns how to handle rails that fail: the peer's choice of rerouting, and this side's
     /// timeouts.
-    pub(crate) fn care(&self, endpoint: &Address) -> RailCare {
+    pub(crate) fn rail_repair(&self, endpoint: &Address) -> RailRepair {
         let rail_failure = endpoint.card.rail_failure;
-        RailCare { rail_failure, ..self.options.care }
+        RailRepair { rail_failure, ..self.options.rail_repair }
     }
 
     /// Returns the devices of this side to use: as many as the peer uses.
@@ -137,9 +137,9 @@ impl<'a, D: Domain> Visit<'a, D> {
         Environment {
             domains: self.domains(),
             builder,
-            stall_timeout: self.options.care.stall_timeout,
+            stall_timeout: self.options.rail_repair.stall_timeout,
             reporter: Reporter { side: Side::Far, news: news.clone() },
-            patience: Some(self.options.patience),
+            timeouts: Some(self.options.timeouts),
             interrupted,
         }
     }

@@ -38,8 +38,8 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         quality: arguments.host_devices.quality(),
-        care: arguments.connection.care(arguments.failure.rail_failure.into()),
-        patience: arguments.patience.patience(),
+        rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
+        timeouts: arguments.timeouts.timeouts(),
         overwrite: !arguments.no_overwrite,
         sync: arguments.sync,
     };

@@ -190,7 +190,7 @@ pub(super) fn config(
         limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         quality: arguments.host_devices.quality(),
-        care: arguments.connection.care(arguments.failure.rail_failure.into()),
+        rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
         answer_timeout: arguments.answer_timeout,
     }
 }

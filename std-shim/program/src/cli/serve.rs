@@ -68,9 +68,9 @@ impl<'a> Serving<'a> {
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
             quality: arguments.devices.quality(),
-            care: arguments.connection.care(RailFailure::Reroute),
+            rail_repair: arguments.connection.rail_repair(RailFailure::Reroute),
             peers: if arguments.once { 1 } else { arguments.peers.into() },
-            patience: arguments.patience.patience(),
+            timeouts: arguments.timeouts.timeouts(),
             sync: arguments.sync,
         };
         let bars = Bars::new(arguments.quiet || arguments.json);

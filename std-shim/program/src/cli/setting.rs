@@ -105,13 +105,13 @@ impl Options {
             mtu: config.mtu.map(Mtu::bytes),
             traffic_class: config.quality.traffic_class,
             service_level: config.quality.service_level,
-            rail_failure: match config.care.rail_failure {
+            rail_failure: match config.rail_repair.rail_failure {
                 RailFailure::Reroute => "reroute",
                 _ => "fatal",
             },
             qp_timeout: config.qp_timeout,
-            stall_timeout_seconds: config.care.stall_timeout.as_secs_f64(),
-            rail_timeout_seconds: config.care.rail_timeout.as_secs_f64(),
+            stall_timeout_seconds: config.rail_repair.stall_timeout.as_secs_f64(),
+            rail_timeout_seconds: config.rail_repair.rail_timeout.as_secs_f64(),
             answer_timeout_seconds: config.answer_timeout.as_secs_f64(),
             cpus: arguments.cpus.clone(),
             to: arguments.to.clone(),

@@ -3,7 +3,7 @@
 use super::ends;
 use super::error::PerfError;
 use crate::job::{MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, Operation, Shape, Workload, WorkloadError};
-use crate::session::{Patience, QualityOfService, RailCare};
+use crate::session::{PeerTimeouts, QualityOfService, RailRepair};
 use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::p2p::P2pBuilder;
@@ -67,7 +67,7 @@ pub struct PerfConfig {
     /// How the network treats the packets of the end that posts.
     pub quality: QualityOfService,
     /// What happens to rails that fail.
-    pub care: RailCare,
+    pub rail_repair: RailRepair,
     /// How long to wait for a far end on another host to connect, and for each of its messages
     /// while the two ends set up and end the measurement.
     pub answer_timeout: Duration,
@@ -93,8 +93,8 @@ impl Default for PerfConfig {
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
-            care: RailCare::default(),
-            answer_timeout: Patience::default().answer,
+            rail_repair: RailRepair::default(),
+            answer_timeout: PeerTimeouts::default().answer,
         }
     }
 }
@@ -123,7 +123,7 @@ impl PerfConfig {
             return Err(WorkloadError::Window(window).into());
         }
         let is_rerouted =
-            self.care.rail_failure == RailFailure::Reroute && operation != Operation::P2p;
+            self.rail_repair.rail_failure == RailFailure::Reroute && operation != Operation::P2p;
         if rails > 1 && workload.is_inline() && is_rerouted {
             return Err(WorkloadError::InlineReroutes { rails }.into());
         }
@@ -152,7 +152,7 @@ impl PerfConfig {
     pub(super) fn builder(&self, workload: &Workload) -> EndpointBuilder {
         let builder = ends::builder(workload, self.rails, self.scheme, self.max_msg_size)
             .connect_options(self.connect_options());
-        self.care.chosen(builder, self.rails)
+        self.rail_repair.chosen(builder, self.rails)
     }
 
     pub(super) fn p2p_builder(&self, workload: &Workload) -> P2pBuilder {

@@ -69,11 +69,11 @@ pub(crate) fn answer<D: Domain>(
         workload,
         domains: visit.domains(),
         hello: visit.hello,
-        stall_timeout: visit.options.care.stall_timeout,
+        stall_timeout: visit.options.rail_repair.stall_timeout,
         reporter: Reporter { side: Side::Far, news: news.clone() },
     };
     let asked = visit.allow(workload.ring_bytes()).and_then(|()| asked(&visit, workload));
-    let mut peer = Counterpart::new(visit.control, Some(visit.options.patience), interrupted);
+    let mut peer = Counterpart::new(visit.control, Some(visit.options.timeouts), interrupted);
     let (kind, shape) = asked.inspect_err(|error| peer.tell_failure(error))?;
     let requests = stage.serve(kind, &mut peer)?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -103,7 +103,7 @@ fn asked<D: Domain>(
     let Address { scheme, max_msg_size, .. } = *endpoint;
     let rails = endpoint.rails.len();
     let builder = ends::builder(&workload, rails, scheme, max_msg_size);
-    let kind = Kind::Requests(visit.care(endpoint).chosen(builder, rails));
+    let kind = Kind::Requests(visit.rail_repair(endpoint).chosen(builder, rails));
     Ok((kind, shape(workload.operation.scheme_of(scheme, rails), rails, max_msg_size)))
 }
 

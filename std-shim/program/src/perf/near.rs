@@ -12,7 +12,7 @@ use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
 use crate::job::{Back, Hello, Job, JobOutcome, Message, Workload};
-use crate::session::{Counterpart, Patience, RailNews, Reporter, ServerAddress, SessionError};
+use crate::session::{Counterpart, PeerTimeouts, RailNews, Reporter, ServerAddress, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::link::Reach;
@@ -32,7 +32,7 @@ pub(super) struct Near<'a, S> {
     /// Timeout for the far end's last message.
     answer_timeout: Duration,
     /// When the near end last reported that it is alive.
-    told: Instant,
+    last_alive: Instant,
 }
 
 /// An end that connects with an end on another host.
@@ -61,15 +61,15 @@ impl<'a, S: Flush> Near<'a, S> {
         S: Reaches<D>,
     {
         let domains: Vec<&D> = domains.iter().take(config.rails).collect();
-        let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
-        let control = server.connect(&patience)?;
+        let timeouts = PeerTimeouts { answer: config.answer_timeout, ..PeerTimeouts::default() };
+        let control = server.connect(&timeouts)?;
         // No timeout: the far end sends no messages during the measurement, so silence is detected
         // on the rails.
         let mut peer = Counterpart::new(control, None, interrupted);
         let met = S::meet(config, workload, &mut peer, &domains, news);
         let sender = met.inspect_err(|error| peer.tell_failure(error))?;
         let answer_timeout = config.answer_timeout;
-        Ok(Self { peer, sender, workload, answer_timeout, told: Instant::now() })
+        Ok(Self { peer, sender, workload, answer_timeout, last_alive: Instant::now() })
     }
 
     /// Compares the number of requests with the far end's, and closes the session. `requests` is
@@ -106,9 +106,9 @@ impl<'a, S: Flush> Near<'a, S> {
 
     /// Polls the control connection in a round of a loop, and reports that this end is alive if
     /// that is due.
-    fn attend(peer: &mut Counterpart<'_>, told: &mut Instant) -> Result<(), PerfError> {
-        if peer.poll_control_sparsely()? && told.elapsed() >= ALIVE_EVERY {
-            *told = Instant::now();
+    fn attend(peer: &mut Counterpart<'_>, last_alive: &mut Instant) -> Result<(), PerfError> {
+        if peer.poll_control_sparsely()? && last_alive.elapsed() >= ALIVE_EVERY {
+            *last_alive = Instant::now();
             peer.tell(&Message::Alive {})?;
         }
         Ok(())
@@ -193,8 +193,8 @@ impl<S: Sender> Ends for Near<'_, S> {
 
     /// Runs until all requests are acknowledged.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
-        let Self { peer, sender, told, .. } = self;
-        let round = send(sender, limit, |_| Self::attend(peer, told).map(|()| true));
+        let Self { peer, sender, last_alive, .. } = self;
+        let round = send(sender, limit, |_| Self::attend(peer, last_alive).map(|()| true));
         self.blame(&round)?;
         round
     }
@@ -203,12 +203,12 @@ impl<S: Sender> Ends for Near<'_, S> {
 impl<P: Player> Near<'_, P> {
     /// Measures the latency, and closes the session.
     pub(super) fn play(self, config: &PerfConfig) -> Result<Latency, PerfError> {
-        let Self { peer, sender, workload, answer_timeout, told } = self;
+        let Self { peer, sender, workload, answer_timeout, last_alive } = self;
         let sender = Pinger::new(sender);
-        let mut near = Near { peer, sender, workload, answer_timeout, told };
-        let Near { peer, sender, told, .. } = &mut near;
+        let mut near = Near { peer, sender, workload, answer_timeout, last_alive };
+        let Near { peer, sender, last_alive, .. } = &mut near;
         peer.poll_seldom();
-        let measured = ping_pong::play(sender, config, || Self::attend(peer, told));
+        let measured = ping_pong::play(sender, config, || Self::attend(peer, last_alive));
         let measured = near.blame(&measured).and(measured);
         near.finish(|sender| sender.round_trips, measured)
     }
@@ -252,7 +252,7 @@ impl<D: Domain> Reaches<D> for MessageEnd<D> {
         domains: &[&D],
         _: &RailNews,
     ) -> Result<Self, PerfError> {
-        let stall_timeout = config.care.stall_timeout;
+        let stall_timeout = config.rail_repair.stall_timeout;
         let mut end =
             Self::new(workload, &config.p2p_builder(&workload), domains, 1, stall_timeout)?;
         let hello = introduce(peer, workload, end.endpoint.address().into(), end.ring.remote())?;
@@ -272,7 +272,7 @@ fn meet_for_requests<D: Domain>(
     let hello = introduce(peer, workload, near.endpoint.address().into(), near.ring.remote())?;
     peer.carry_for(&near.endpoint);
     let reporter = Reporter { side: Side::Near, news: news.clone() };
-    let end = near.toward(hello.buffer.clone(), config.care.stall_timeout, reporter)?;
+    let end = near.toward(hello.buffer.clone(), config.rail_repair.stall_timeout, reporter)?;
     Ok((end, hello))
 }
 

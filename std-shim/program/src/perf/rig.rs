@@ -127,7 +127,7 @@ fn connected<D: Domain>(
     let here = near.ring.remote();
     let there = far.ring.remote();
     let reporter = |side| Reporter { side, news: news.clone() };
-    let stall_timeout = config.care.stall_timeout;
+    let stall_timeout = config.rail_repair.stall_timeout;
     let far = far.toward(here, stall_timeout, reporter(Side::Far))?;
     let near = near.toward(there, stall_timeout, reporter(Side::Near))?;
     Ok([near, far])
@@ -140,7 +140,7 @@ fn connected_for_messages<D: Domain>(
     there: &[&D],
 ) -> Result<[MessageEnd<D>; 2], PerfError> {
     let builder = config.p2p_builder(&workload);
-    let stall_timeout = config.care.stall_timeout;
+    let stall_timeout = config.rail_repair.stall_timeout;
     let mut near = MessageEnd::new(workload, &builder, here, 1, stall_timeout)?;
     let mut far = MessageEnd::new(workload, &builder, there, 2, stall_timeout)?;
     p2p::connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::hosts::software_hosts;
     use crate::recorded::{Asked, Log, Recorded};
-    use crate::session::{QualityOfService, RailCare, SessionError};
+    use crate::session::{QualityOfService, RailRepair, SessionError};
     use polyrail::backend::Mtu;
     use polyrail::endpoint::EndpointError;
     use polyrail::hardware::Refusal;
@@ -233,7 +233,7 @@ mod tests {
         let config = PerfConfig { mtu: Some(Mtu::Mtu1024), ..config };
         let mut rig = Rig::between(&config, &[&here], &[&there], &RailNews::default()).unwrap();
         assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
-        let told = log
+        let given = log
             .lock()
             .unwrap()
             .iter()
@@ -246,7 +246,7 @@ mod tests {
             })
             .collect::<Vec<_>>();
         // Two rails and the notify queue pair at each end.
-        assert_eq!(told, [(qp_timeout, 106, 3, 1024); 6]);
+        assert_eq!(given, [(qp_timeout, 106, 3, 1024); 6]);
     }
 
     /// The device reads inline bytes without a key.
@@ -254,9 +254,10 @@ mod tests {
     fn requests_carry_their_bytes_inline_if_they_are_short_enough() {
         for operation in [Operation::Write, Operation::WriteImm, Operation::Send] {
             for (rails, inline) in [(1, 64), (1, 63), (3, 64), (3, 63)] {
-                let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+                let rail_repair =
+                    RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
                 let shape = PerfConfig { operation, rails, inline, ..PerfConfig::default() };
-                let config = PerfConfig { message_size: 64, devices: 1, care, ..shape };
+                let config = PerfConfig { message_size: 64, devices: 1, rail_repair, ..shape };
                 let (here, there) = software_hosts(1).unwrap();
                 let news = RailNews::default();
                 let mut rig =
@@ -355,7 +356,11 @@ mod tests {
                 operation,
                 threads,
                 message_size: 1 << 20,
-                care: RailCare { rail_failure, stall_timeout: TIMEOUT, ..RailCare::default() },
+                rail_repair: RailRepair {
+                    rail_failure,
+                    stall_timeout: TIMEOUT,
+                    ..RailRepair::default()
+                },
                 ..PerfConfig::default()
             };
             let begin = Instant::now();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault::Side;
 use crate::fault_schedule::FaultLog;
-use crate::session::{RailCare, RailNews, SessionError};
+use crate::session::{RailNews, RailRepair, SessionError};
 use polyrail::virtual_qp::{RailFailure, RailId, Scheme};
 use std::time::Duration;
 
@@ -137,9 +137,9 @@ fn inline_bytes_are_refused_where_they_cannot_be() {
     let inline = PerfConfig { inline: 64, ..quick };
     let error = here(&inline).unwrap_err();
     assert!(matches!(error, PerfError::Workload(WorkloadError::InlineReroutes { rails: 4 })));
-    let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+    let rail_repair = RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
     // Over several rails that are not re-routed; over one; of requests that are too long; of READs.
-    here(&PerfConfig { care, ..inline }).unwrap();
+    here(&PerfConfig { rail_repair, ..inline }).unwrap();
     here(&PerfConfig { rails: 1, ..inline }).unwrap();
     here(&PerfConfig { message_size: 65, ..inline }).unwrap();
     here(&PerfConfig { operation: Operation::Read, ..inline }).unwrap();
@@ -185,9 +185,10 @@ fn a_rail_that_fails_ends_a_measurement_of_messages() {
 #[test]
 fn messages_that_make_no_progress_end_a_measurement() {
     let stall_timeout = Duration::from_millis(200);
-    let care = RailCare { stall_timeout, ..RailCare::default() };
+    let rail_repair = RailRepair { stall_timeout, ..RailRepair::default() };
     let limit = Limit::Time(Duration::from_secs(60));
-    let config = PerfConfig { operation: Operation::P2p, care, limit, ..PerfConfig::default() };
+    let config =
+        PerfConfig { operation: Operation::P2p, rail_repair, limit, ..PerfConfig::default() };
     let faults = ["2:1M:silent".parse().unwrap()];
     let measured =
         measure_over_time(&config, &faults, &FaultLog::default(), &RailNews::default(), || ());
@@ -245,9 +246,9 @@ fn faults_are_marked_where_they_begin_and_end() {
     let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
     let log = FaultLog::default();
     let timeline = measure_over_time(&config, &faults, &log, &RailNews::default(), || ()).unwrap();
-    let told = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
+    let marked = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        marked.collect::<Vec<_>>(),
         [
             (Cause::Fault(1), true, "rail 2 (device rx2): completions 20 ms late"),
             (Cause::Fault(0), true, "rail 1 (device tx1): completions 20 ms late"),
@@ -287,8 +288,8 @@ fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
 #[test]
 fn a_fault_that_ends_a_measurement_is_told() {
     let log = FaultLog::default();
-    let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
-    let config = PerfConfig { qp_timeout: 10, care, ..PerfConfig::default() };
+    let rail_repair = RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
+    let config = PerfConfig { qp_timeout: 10, rail_repair, ..PerfConfig::default() };
     let measure = |fault: &str| {
         measure_over_time(&config, &[fault.parse().unwrap()], &log, &RailNews::default(), || ())
             .unwrap_err()

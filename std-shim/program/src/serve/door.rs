@@ -3,7 +3,7 @@
 
 use super::visitor::Visitor;
 use crate::job::{Job, Link, Message};
-use crate::session::{Patience, SessionError, tell_failure};
+use crate::session::{PeerTimeouts, SessionError, tell_failure};
 use polyrail::link::{Arrival, Arrivals, LinkError, Listener};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ pub(super) type Stray<'a> = dyn FnMut(SocketAddr, SessionError) + 'a;
 #[derive(Debug)]
 pub(super) struct Door<'a> {
     listener: &'a Listener,
-    patience: Patience,
+    timeouts: PeerTimeouts,
     /// Becomes readable when a served peer is finished.
     bell: UnixStream,
     /// Peers that have not sent a hello.
@@ -38,9 +38,9 @@ pub(super) struct Door<'a> {
 }
 
 impl<'a> Door<'a> {
-    pub(super) fn new(listener: &'a Listener, patience: Patience, bell: UnixStream) -> Self {
+    pub(super) fn new(listener: &'a Listener, timeouts: PeerTimeouts, bell: UnixStream) -> Self {
         let (arrivals, waiting) = (Arrivals::default(), VecDeque::new());
-        Self { listener, patience, bell, arrivals, waiting }
+        Self { listener, timeouts, bell, arrivals, waiting }
     }
 
     /// Returns the peer whose turn it is.
@@ -57,7 +57,7 @@ impl<'a> Door<'a> {
     pub(super) fn attend(&mut self, inside: usize, stray: &mut Stray<'_>) -> Result<(), LinkError> {
         self.wait()?;
         let refused = |address, why: LinkError| stray(address, why.into());
-        let arrived = self.arrivals.step(self.listener, &self.patience.timeouts(), refused)?;
+        let arrived = self.arrivals.step(self.listener, &self.timeouts.link(), refused)?;
         for Arrival { mut link, hello, address } in arrived {
             match hello.purpose.clone() {
                 Some(purpose) => {
@@ -95,10 +95,10 @@ impl<'a> Door<'a> {
     /// Refuses peers that have waited for nearly the answer timeout, since the server is busy.
     fn check_waiting(&mut self, inside: usize, stray: &mut Stray<'_>) {
         // Before the peer itself gives up: its timeout is the same by default.
-        let patience = self.patience.answer.mul_f64(0.8);
+        let limit = self.timeouts.answer.mul_f64(0.8);
         for place in 0..self.waiting.len() {
             let Some((mut visitor, since)) = self.waiting.pop_front() else { return };
-            let late = since.elapsed() >= patience || place >= PLACES;
+            let late = since.elapsed() >= limit || place >= PLACES;
             let error = match visitor.control.try_recv() {
                 Ok(None) if !late => {
                     self.waiting.push_back((visitor, since));

@@ -71,7 +71,7 @@ impl Server {
         let inside = AtomicUsize::new(0);
         let over = AtomicBool::new(false);
         let peers = options.peers.max(1);
-        let mut door = Door::new(&self.listener, options.patience, bell);
+        let mut door = Door::new(&self.listener, options.timeouts, bell);
         thread::scope(|scope| {
             while !interrupted.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
                 while inside.load(Ordering::Acquire) < peers

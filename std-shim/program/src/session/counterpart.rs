@@ -1,7 +1,7 @@
 //! The other side while data moves over the rails: its messages over the control channel, and the
 //! limits of its silence.
 
-use super::{Failure, Patience, SessionError};
+use super::{Failure, PeerTimeouts, SessionError};
 use crate::job::{Hello, JobOutcome, Link, Message};
 use polyrail::backend::{Connect, Domain};
 use polyrail::chain::Chain;
@@ -42,7 +42,7 @@ pub(crate) struct Counterpart<'a> {
     control: Link,
     /// Repair messages between the two endpoints, if they repair rails.
     link: Option<HealingLink>,
-    patience: Option<Patience>,
+    timeouts: Option<PeerTimeouts>,
     interrupted: &'a AtomicBool,
     /// What this side waits for, for error messages.
     awaited: &'static str,
@@ -60,22 +60,22 @@ pub(crate) struct Counterpart<'a> {
     poll_every: Duration,
     polled: Option<Instant>,
     /// When this side last sent that it is alive.
-    told: Instant,
+    last_alive: Instant,
 }
 
 impl<'a> Counterpart<'a> {
-    /// Takes over a control channel. `patience` limits the waits while data moves; `None`: no
+    /// Takes over a control channel. `timeouts` limits the waits while data moves; `None`: no
     /// limit.
     pub(crate) fn new(
         control: Link,
-        patience: Option<Patience>,
+        timeouts: Option<PeerTimeouts>,
         interrupted: &'a AtomicBool,
     ) -> Self {
         let now = Instant::now();
         Self {
             control,
             link: None,
-            patience,
+            timeouts,
             interrupted,
             awaited: "the other side",
             outcome: None,
@@ -86,7 +86,7 @@ impl<'a> Counterpart<'a> {
             clock: now,
             poll_every: POLL_EVERY,
             polled: None,
-            told: now,
+            last_alive: now,
         }
     }
 
@@ -157,12 +157,12 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Waits for the next message that is not about repair, for up to `patience`, or for an
+    /// Waits for the next message that is not about repair, for up to `timeout`, or for an
     /// interrupt.
     fn expect(
         &mut self,
         expected: &'static str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Message, SessionError> {
         let mut begin = Instant::now();
         loop {
@@ -187,9 +187,9 @@ impl<'a> Counterpart<'a> {
                 Some(message) => return Ok(message),
                 None => {}
             }
-            let left = patience.saturating_sub(begin.elapsed());
+            let left = timeout.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                return Err(self.control.no_answer(expected, patience).into());
+                return Err(self.control.no_answer(expected, timeout).into());
             }
             self.control.wait_for_news(left.min(INTERRUPT_EVERY))?;
         }
@@ -291,12 +291,12 @@ impl<'a> Counterpart<'a> {
         let awaited = self.awaited;
         let idle = now.duration_since(*self.idle_since.get_or_insert(now));
         let still = now.duration_since(*self.still_since.get_or_insert(now));
-        let Some(patience) = self.patience else { return Ok(()) };
-        let silence = patience.idle.min(patience.progress);
+        let Some(timeouts) = self.timeouts else { return Ok(()) };
+        let silence = timeouts.idle.min(timeouts.progress);
         if idle >= silence {
             Err(SessionError::Idle { awaited, waited: silence })
-        } else if still >= patience.progress {
-            Err(SessionError::NoProgress { awaited, waited: patience.progress })
+        } else if still >= timeouts.progress {
+            Err(SessionError::NoProgress { awaited, waited: timeouts.progress })
         } else {
             Ok(())
         }
@@ -338,10 +338,10 @@ impl<'a> Counterpart<'a> {
 
     /// Reports that this side is alive, if a report is due.
     pub(crate) fn say_alive(&mut self) -> Result<(), SessionError> {
-        if self.told.elapsed() < ALIVE_EVERY {
+        if self.last_alive.elapsed() < ALIVE_EVERY {
             return Ok(());
         }
-        self.told = Instant::now();
+        self.last_alive = Instant::now();
         self.tell(&Message::Alive {})
     }
 
@@ -367,15 +367,15 @@ impl<'a> Counterpart<'a> {
         self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
-    /// Waits for a control message for up to `patience`, then polls the control channel: for a side
+    /// Waits for a control message for up to `timeout`, then polls the control channel: for a side
     /// that only waits.
     ///
     /// # Errors
     ///
     /// As [`poll_control`](Self::poll_control).
-    pub(crate) fn listen(&mut self, patience: Duration) -> Result<(), SessionError> {
+    pub(crate) fn listen(&mut self, timeout: Duration) -> Result<(), SessionError> {
         self.carry()?;
-        self.control.wait_for_news(patience)?;
+        self.control.wait_for_news(timeout)?;
         self.poll_control()
     }
 

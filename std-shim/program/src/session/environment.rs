@@ -1,6 +1,6 @@
 //! Resources and limits that a side runs with.
 
-use super::patience::Patience;
+use super::peer_timeouts::PeerTimeouts;
 use super::rail_news::Reporter;
 use polyrail::endpoint::EndpointBuilder;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ pub(crate) struct Environment<'a, D> {
     pub(crate) reporter: Reporter,
     /// How long to wait for the other side; `None`: forever, since the other side is in this
     /// process.
-    pub(crate) patience: Option<Patience>,
+    pub(crate) timeouts: Option<PeerTimeouts>,
     /// Set when the user wants to stop.
     pub(crate) interrupted: &'a AtomicBool,
 }

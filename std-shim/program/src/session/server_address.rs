@@ -1,6 +1,6 @@
 //! The address of a server.
 
-use super::patience::Patience;
+use super::peer_timeouts::PeerTimeouts;
 use crate::job::Link;
 use polyrail::link::{LinkError, Token};
 
@@ -21,7 +21,7 @@ impl<T: Into<String>> From<T> for ServerAddress {
 }
 
 impl ServerAddress {
-    pub(crate) fn connect(&self, patience: &Patience) -> Result<Link, LinkError> {
-        Link::connect_with_token(&self.address, &patience.timeouts(), self.token.as_ref())
+    pub(crate) fn connect(&self, timeouts: &PeerTimeouts) -> Result<Link, LinkError> {
+        Link::connect_with_token(&self.address, &timeouts.link(), self.token.as_ref())
     }
 }

@@ -10,7 +10,8 @@ use crate::fault_schedule::{FaultLog, FaultSchedule};
 use crate::hosts::hosts_with_rate;
 use crate::job::{CopyJob, CopyPlan, Link, Shape, Sum};
 use crate::session::{
-    Environment, Failure, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
+    Environment, Failure, PeerTimeouts, QualityOfService, RailNews, RailRepair, Reporter,
+    SessionError,
 };
 use crate::watched::watched;
 use polyrail::backend::ConnectOptions;
@@ -50,9 +51,9 @@ pub struct CopyOptions {
     /// Priorities of the packets.
     pub quality: QualityOfService,
     /// How to handle rails that fail.
-    pub care: RailCare,
+    pub rail_repair: RailRepair,
     /// How long to wait for a receiver on another host.
-    pub patience: Patience,
+    pub timeouts: PeerTimeouts,
     /// Whether the copy may replace an existing file.
     pub overwrite: bool,
     /// Whether the copy must be on disk before it gets its name.
@@ -73,8 +74,8 @@ impl Default for CopyOptions {
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
-            care: RailCare::default(),
-            patience: Patience::default(),
+            rail_repair: RailRepair::default(),
+            timeouts: PeerTimeouts::default(),
             overwrite: true,
             sync: false,
         }
@@ -102,7 +103,7 @@ impl CopyOptions {
             .scheme(self.scheme)
             .max_msg_size(self.max_msg_size)
             .connect_options(self.quality.chosen(options));
-        self.care.chosen(builder, self.rails)
+        self.rail_repair.chosen(builder, self.rails)
     }
 }
 
@@ -228,10 +229,10 @@ fn run_sides(
     let environment = |side, domains| Environment {
         domains,
         builder: &builder,
-        stall_timeout: options.care.stall_timeout,
+        stall_timeout: options.rail_repair.stall_timeout,
         reporter: Reporter { side, news: progress.rails.clone() },
         // Both sides are in this process, and can only wait for files of this host.
-        patience: None,
+        timeouts: None,
         interrupted: &progress.interrupted,
     };
     let here = environment(Side::Near, here.domains());

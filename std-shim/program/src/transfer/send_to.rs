@@ -48,16 +48,16 @@ pub fn send_to<D: Domain + Sync>(
     let failed = |error: TransferError| {
         CopyError::of_side(CopyRole::Sender, error, source, Path::new(&server.address))
     };
-    let control = server.connect(&options.patience).map_err(|error| failed(error.into()))?;
+    let control = server.connect(&options.timeouts).map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with each of these devices, so devices that no rail uses are left
         // out.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
-        stall_timeout: options.care.stall_timeout,
+        stall_timeout: options.rail_repair.stall_timeout,
         reporter: Reporter { side: Side::Near, news: progress.rails.clone() },
-        patience: Some(options.patience),
+        timeouts: Some(options.timeouts),
         interrupted: &progress.interrupted,
     };
     let mode = Some((opened.metadata().mode() & 0o777) as u16);

@@ -33,7 +33,7 @@ impl<'a, D: Domain> Side<'a, D> {
         environment: Environment<'a, D>,
         control: Link,
     ) -> Result<Self, TransferError> {
-        let mut peer = Counterpart::new(control, environment.patience, environment.interrupted);
+        let mut peer = Counterpart::new(control, environment.timeouts, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         peer.carry_for(&endpoint);
@@ -250,7 +250,7 @@ mod tests {
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
             reporter: Reporter::unheard(),
-            patience: None,
+            timeouts: None,
             interrupted: &interrupted,
         };
         let (_near, far) = Link::pair().unwrap();
@@ -326,7 +326,7 @@ mod tests {
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
             reporter: Reporter::unheard(),
-            patience: None,
+            timeouts: None,
             interrupted: &interrupted,
         };
         let (mut near, far) = Link::pair().unwrap();

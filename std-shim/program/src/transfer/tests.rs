@@ -9,7 +9,7 @@ use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
 use crate::job::{CopyJob, CopyPlan, Hello, Incoming, Job, JobOutcome, Link, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
-use crate::session::{Environment, RailCare, Reporter, SessionError};
+use crate::session::{Environment, RailRepair, Reporter, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
@@ -43,7 +43,7 @@ fn environment<'a>(
         builder,
         stall_timeout: Duration::from_secs(5),
         reporter: Reporter::unheard(),
-        patience: None,
+        timeouts: None,
         interrupted,
     }
 }
@@ -130,8 +130,8 @@ fn a_receiver_that_wants_to_send_is_refused() {
     assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
     // The other side learns why.
     assert!(matches!(far.expect_hello(), Ok(hello) if hello.purpose == to_copy()));
-    let told = far.expect(Duration::ZERO).unwrap_err().to_string();
-    assert!(told.contains("its hello states a purpose, \"copy\", as ours does"), "{told}");
+    let reported = far.expect(Duration::ZERO).unwrap_err().to_string();
+    assert!(reported.contains("its hello states a purpose, \"copy\", as ours does"), "{reported}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ where
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
         let reporter = Reporter::unheard();
-        Environment { domains, builder, stall_timeout, reporter, patience: None, interrupted }
+        Environment { domains, builder, stall_timeout, reporter, timeouts: None, interrupted }
     };
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let timeouts = Timeouts::default();
@@ -299,8 +299,8 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
             let environment = environment(&there, &builder, &interrupted);
             receive_file(environment, control, &target, &AtomicU64::new(0))
         });
-        let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
-        let options = CopyOptions { care, ..CopyOptions::default() };
+        let rail_repair = RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
+        let options = CopyOptions { rail_repair, ..CopyOptions::default() };
         let progress = CopyProgress::default();
         let domains = here.all_domains();
         let name = Some("copy".as_ref());
@@ -309,8 +309,8 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     });
     let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
     assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
-    let told = Chain(&received.unwrap_err()).to_string();
-    assert!(told.contains("the peer gave up: the file changed during the copy"), "{told}");
+    let reported = Chain(&received.unwrap_err()).to_string();
+    assert!(reported.contains("the peer gave up: the file changed during the copy"), "{reported}");
 }
 
 #[test]

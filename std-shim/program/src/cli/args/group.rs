@@ -9,7 +9,7 @@ use polyrail::chain::Chain;
 use polyrail::link::Token;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::fault::RailFault;
-use polyrail_program::session::{Patience, QualityOfService, RailCare};
+use polyrail_program::session::{PeerTimeouts, QualityOfService, RailRepair};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -121,7 +121,7 @@ pub(in crate::cli) struct FaultArguments {
 
 /// How long to wait for the other host.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct PatienceArguments {
+pub(in crate::cli) struct TimeoutArguments {
     /// Seconds to wait for a connection, and for each answer while a connection is set up or
     /// closed.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
@@ -136,9 +136,9 @@ pub(in crate::cli) struct PatienceArguments {
     pub(in crate::cli) progress_timeout: Duration,
 }
 
-impl PatienceArguments {
-    pub(in crate::cli) fn patience(&self) -> Patience {
-        Patience {
+impl TimeoutArguments {
+    pub(in crate::cli) fn timeouts(&self) -> PeerTimeouts {
+        PeerTimeouts {
             answer: self.answer_timeout,
             idle: self.idle_timeout,
             progress: self.progress_timeout,
@@ -172,9 +172,9 @@ pub(in crate::cli) struct FailureArguments {
 
 impl ConnectionArguments {
     /// Returns how to handle rails that fail.
-    pub(in crate::cli) fn care(&self, rail_failure: RailFailure) -> RailCare {
+    pub(in crate::cli) fn rail_repair(&self, rail_failure: RailFailure) -> RailRepair {
         let Self { stall_timeout, rail_timeout, .. } = *self;
-        RailCare { rail_failure, stall_timeout, rail_timeout }
+        RailRepair { rail_failure, stall_timeout, rail_timeout }
     }
 
     /// Returns N of `--qp-timeout`, or its default between two hosts or within one process.

@@ -9,8 +9,8 @@ mod perf;
 mod value;
 
 pub(super) use group::{
-    ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, PatienceArguments,
-    RequestArguments, TokenArguments,
+    ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, RequestArguments,
+    TimeoutArguments, TokenArguments,
 };
 pub(super) use perf::PerfArguments;
 pub(super) use value::{OperationName, SchemeName};
@@ -126,7 +126,7 @@ pub(super) struct CopyArguments {
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
-    pub(super) patience: PatienceArguments,
+    pub(super) timeouts: TimeoutArguments,
     /// Fail if DST exists.
     #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
@@ -176,7 +176,7 @@ pub(super) struct ServeArguments {
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
-    pub(super) patience: PatienceArguments,
+    pub(super) timeouts: TimeoutArguments,
     /// Flush each copy to disk (fsync) before it is complete.
     #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,

@@ -55,7 +55,8 @@ fn a_measurement_outlives_its_control_channels() {
     }
 }
 
-/// What the two ends tell each other of their rails goes with the channel, and is told again over the next.
+/// Messages between the two ends about their rails are lost with the channel, and sent again over
+/// the next channel.
 #[test]
 fn rails_fail_and_return_though_the_control_channel_breaks() {
     let limit = Limit::Time(LONG);

@@ -4,7 +4,7 @@ use super::*;
 use crate::job::Back;
 use crate::perf::ATOMIC_SIZE;
 use crate::perf::measure_latency_to;
-use crate::session::{RailCare, RailNews};
+use crate::session::{RailNews, RailRepair};
 use polyrail::verbs::RecvWr;
 use polyrail::virtual_qp::RailFailure;
 
@@ -128,7 +128,7 @@ fn a_near_end_with_the_wrong_endpoint_is_sent_away() {
         let buffer = ring.remote();
         let hello = Hello { reach, buffer, purpose: Some(messages.clone()), session: None };
         control.send(&Message::Hello(hello)).unwrap();
-        told(&mut control)
+        reported(&mut control)
     });
     let expected = "the peer has an endpoint for requests, and this side one for messages";
     assert!(text.contains(expected), "{text}");
@@ -223,7 +223,7 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
     let lie = |message: Message| {
         move |control: &mut Link| {
             control.send(&message).unwrap();
-            told(control)
+            reported(control)
         }
     };
     let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
@@ -300,10 +300,10 @@ fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
     ] {
         let timeout = Duration::from_millis(300);
         let config = PerfConfig {
-            care: RailCare {
+            rail_repair: RailRepair {
                 rail_failure: RailFailure::Fatal,
                 stall_timeout: timeout,
-                ..RailCare::default()
+                ..RailRepair::default()
             },
             answer_timeout: timeout,
             ..quick(operation, Scheme::Spray, 4, 64)
@@ -324,16 +324,16 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
     let (_directory, source, _) = place_with_source();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
-    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let timeouts = PeerTimeouts { answer: Duration::from_secs(600), ..PeerTimeouts::default() };
+    let options = CopyOptions { timeouts, ..CopyOptions::default() };
     let progress = CopyProgress::default();
     let error = thread::scope(|scope| {
         scope.spawn(|| {
             let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
             control.expect_hello().unwrap();
             progress.interrupted.store(true, Ordering::Relaxed);
-            let told = told(&mut control);
-            assert!(told.contains("gave up: interrupted"), "{told}");
+            let reported = reported(&mut control);
+            assert!(reported.contains("gave up: interrupted"), "{reported}");
         });
         let domains = here.all_domains();
         send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
@@ -356,8 +356,8 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
 #[test]
 fn a_busy_near_end_is_not_mistaken_for_an_idle_one() {
     // Rounds and memcpy together take twice the limit; between them no side is silent for long.
-    let patience = Patience { idle: Duration::from_millis(1500), ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let timeouts = PeerTimeouts { idle: Duration::from_millis(1500), ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::default() };
     let (_, served) = served(&options, 1, |address, host| {
         let limit = Limit::Time(Duration::from_secs(1));
         let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };

@@ -3,7 +3,7 @@
 mod files;
 mod links;
 mod measurements;
-mod patience;
+mod timeouts;
 mod tokens;
 
 use super::*;
@@ -14,7 +14,7 @@ use crate::perf::{
     measure_to,
 };
 use crate::recorded::{Asked, Log, Recorded};
-use crate::session::{Patience, QualityOfService, SessionError};
+use crate::session::{PeerTimeouts, QualityOfService, SessionError};
 use crate::transfer::{
     CopyError, CopyOptions, CopyPlan, CopyProgress, CopyReport, Received, send_to,
 };
@@ -175,8 +175,8 @@ fn a_bad_peer_does_not_affect_others() {
         garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
         let (mut control, ..) = say_hello(address, host, None);
-        let told = told(&mut control);
-        assert!(told.contains("gave up: the peer broke the protocol: its hello"), "{told}");
+        let reported = reported(&mut control);
+        assert!(reported.contains("gave up: the peer broke the protocol: its hello"), "{reported}");
         send(&source, None, address, host, &CopyOptions::default()).unwrap()
     });
     assert!(served.len() == 1 && served[0].is_ok() && names(&copies) == ["source"]);
@@ -187,14 +187,14 @@ fn a_bad_peer_does_not_affect_others() {
     }
 }
 
-/// The patience of peers that send nothing.
+/// The timeout for peers that send nothing.
 const AGES: Duration = Duration::from_secs(600);
 
 #[test]
 fn any_number_of_silent_peers_delays_no_other() {
     let (_directory, source, copies) = place_with_source();
-    let patience = Patience { answer: AGES, ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::new(&copies) };
+    let timeouts = PeerTimeouts { answer: AGES, ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::new(&copies) };
     let (_, served, strays) = run_server(&options, 2, |address, host| {
         let connect = |count| -> Vec<TcpStream> {
             (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
@@ -212,8 +212,8 @@ fn any_number_of_silent_peers_delays_no_other() {
 
 #[test]
 fn a_silent_peer_loses_its_place_after_a_time() {
-    let patience = Patience { answer: Duration::from_millis(200), ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let timeouts = PeerTimeouts { answer: Duration::from_millis(200), ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::default() };
     let (_, served, strays) = run_server(&options, 1, |address, _| {
         for beginning in [&b""[..], b"PLYR\0\0"] {
             let mut stranger = TcpStream::connect(address).unwrap();
@@ -259,8 +259,8 @@ fn peers_are_served_at_the_same_time() {
 #[test]
 fn a_peer_is_told_that_the_server_is_busy() {
     let (_directory, source, copies) = place_with_source();
-    let patience = Patience { answer: Duration::from_secs(2), ..Patience::default() };
-    let options = ServeOptions { peers: 1, patience, ..ServeOptions::new(&copies) };
+    let timeouts = PeerTimeouts { answer: Duration::from_secs(2), ..PeerTimeouts::default() };
+    let options = ServeOptions { peers: 1, timeouts, ..ServeOptions::new(&copies) };
     let (error, served, strays) = run_server(&options, 2, |address, host| {
         let send = || send(&source, None, address, host, &CopyOptions::default());
         let error = hold(address, host, || send().unwrap_err());
@@ -325,10 +325,10 @@ fn a_link_in_the_directory_is_not_followed() {
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
 }
 
-/// Returns what a side's queue pairs were told: their timeouts, and how the network is to treat
+/// Returns the attributes of a side's queue pairs: their timeouts, and how the network is to treat
 /// their packets.
 fn requested(log: &Log) -> Vec<(u8, QualityOfService)> {
-    let told = log.lock().unwrap();
+    let transitions = log.lock().unwrap();
     let of = |asked: &Asked| match asked {
         Asked::Rts { options, .. } => {
             let ConnectOptions { traffic_class, service_level, timeout, .. } = *options;
@@ -336,7 +336,7 @@ fn requested(log: &Log) -> Vec<(u8, QualityOfService)> {
         }
         _ => None,
     };
-    told.iter().filter_map(|(_, _, asked)| of(asked)).collect()
+    transitions.iter().filter_map(|(_, _, asked)| of(asked)).collect()
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn ask<T>(
 }
 
 /// Why the peer gave up.
-fn told(control: &mut Link) -> String {
+fn reported(control: &mut Link) -> String {
     control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
 

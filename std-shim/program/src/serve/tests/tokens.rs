@@ -49,8 +49,8 @@ fn a_peer_with_the_token_copies_and_measures_and_others_are_told_nothing() {
 #[test]
 fn a_peer_that_knocks_and_says_nothing_more_delays_nobody() {
     let (_directory, source, copies) = place_with_source();
-    let patience = Patience { answer: Duration::from_secs(3), ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::new(&copies) };
+    let timeouts = PeerTimeouts { answer: Duration::from_secs(3), ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::new(&copies) };
     let (_, served, _) = run_this_server(server(), &options, 1, |address, host| {
         let mut knocks: Vec<TcpStream> =
             (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How a side handles rails that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RailCare {
+pub struct RailRepair {
     /// Whether other rails carry the data of a failed rail. The failure of a single rail is always
     /// fatal.
     pub rail_failure: RailFailure,
@@ -17,7 +17,7 @@ pub struct RailCare {
     pub rail_timeout: Duration,
 }
 
-impl Default for RailCare {
+impl Default for RailRepair {
     /// Reroutes; a rail fails after 10 s without progress, and requests wait a minute for its
     /// return.
     fn default() -> Self {
@@ -29,7 +29,7 @@ impl Default for RailCare {
     }
 }
 
-impl RailCare {
+impl RailRepair {
     /// Applies this to the builder of an endpoint with this number of rails.
     pub(crate) fn chosen(&self, builder: EndpointBuilder, rails: usize) -> EndpointBuilder {
         if rails < 2 || self.rail_failure == RailFailure::Fatal {

@@ -39,11 +39,11 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
 
 #[test]
 fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
-    let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
-    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let timeouts = PeerTimeouts { idle: Duration::from_millis(300), ..PeerTimeouts::default() };
+    let options = CopyOptions { timeouts, ..CopyOptions::default() };
     let error = quiet_receiver(&options, |mut control| {
-        let told = told(&mut control);
-        assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
+        let reported = reported(&mut control);
+        assert!(reported.contains("gave up: nothing happened for 300ms"), "{reported}");
     });
     let text = "sender: nothing happened for 300ms while waiting for the receiver's credits for the \
                 chunks that were sent";
@@ -63,18 +63,18 @@ fn say_alive(control: &mut Link) -> LinkError {
 }
 
 /// Allows more silence than `say_alive` needs, and a little longer without data.
-fn no_progress() -> Patience {
+fn no_progress() -> PeerTimeouts {
     let idle = Duration::from_secs(3);
     let progress = Duration::from_secs(4);
-    Patience { idle, progress, ..Patience::default() }
+    PeerTimeouts { idle, progress, ..PeerTimeouts::default() }
 }
 
 #[test]
 fn a_sender_does_not_wait_forever_for_a_receiver_that_only_sends_alive() {
-    let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
+    let options = CopyOptions { timeouts: no_progress(), ..CopyOptions::default() };
     let error = quiet_receiver(&options, |mut control| {
-        let told = say_alive(&mut control).to_string();
-        assert!(told.contains("gave up: no data moved for 4s"), "{told}");
+        let reported = say_alive(&mut control).to_string();
+        assert!(reported.contains("gave up: no data moved for 4s"), "{reported}");
     });
     assert!(Chain(&error).to_string().starts_with("sender: no data moved for 4s while"), "{error}");
 }
@@ -82,14 +82,14 @@ fn a_sender_does_not_wait_forever_for_a_receiver_that_only_sends_alive() {
 #[test]
 fn a_peer_that_only_sends_alive_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
-    let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
+    let options = ServeOptions { timeouts: no_progress(), ..ServeOptions::new(copies.join("one")) };
     let copy = Job::Copy(CopyJob::new(CopyPlan::new(300_000, 4096, 4).unwrap()));
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
         for purpose in purposes {
-            let told = ask(address, host, Some(purpose), say_alive).to_string();
-            assert!(told.contains("no data moved for 4s"), "{told}");
+            let reported = ask(address, host, Some(purpose), say_alive).to_string();
+            assert!(reported.contains("no data moved for 4s"), "{reported}");
         }
     });
     for served in served {
@@ -101,15 +101,15 @@ fn a_peer_that_only_sends_alive_is_sent_away() {
 #[test]
 fn a_peer_that_does_nothing_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
-    let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
+    let timeouts = PeerTimeouts { idle: Duration::from_millis(100), ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::new(copies.join("one")) };
     let copy = Job::Copy(CopyJob::new(CopyPlan::new(300_000, 4096, 4).unwrap()));
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
         for purpose in purposes {
-            let told = ask(address, host, Some(purpose), told);
-            assert!(told.contains("nothing happened for"), "{told}");
+            let reported = ask(address, host, Some(purpose), reported);
+            assert!(reported.contains("nothing happened for"), "{reported}");
         }
     });
     for served in served {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// How long a side waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct PeerTimeouts {
     /// To connect, and for each answer while the connection is set up or closed.
     pub answer: Duration,
     /// While data moves: without anything from the other side, neither data over the rails nor
@@ -16,7 +16,7 @@ pub struct Patience {
     pub progress: Duration,
 }
 
-impl Default for Patience {
+impl Default for PeerTimeouts {
     /// 10 seconds for an answer, a minute without anything, 10 minutes without data.
     fn default() -> Self {
         let idle = Duration::from_secs(60);
@@ -25,9 +25,9 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
-    /// Returns the timeouts of a control channel.
-    pub(crate) fn timeouts(&self) -> Timeouts {
+impl PeerTimeouts {
+    /// Returns the timeouts of the link that is the control channel.
+    pub(crate) fn link(&self) -> Timeouts {
         let Self { answer, idle, .. } = *self;
         Timeouts { connect: answer, message: answer, resume: idle, ..Timeouts::default() }
     }
