@@ -559,11 +559,11 @@ typedef struct {
   uint32_t size;
   // Milliseconds within which the TCP connection has to be established. 0: 10000.
   uint32_t connect_ms;
-  // Milliseconds that the other side may take for one message, and for its part of connecting.
+  // Milliseconds that the peer may take for one message, and for its part of connecting.
   // 0: 10000.
   uint32_t message_ms;
   // Milliseconds within which a broken link has to be reconnected. 0: 60000.
-  uint32_t anew_ms;
+  uint32_t reconnect_ms;
   // A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
   // sent.
   const char *token;
@@ -870,35 +870,39 @@ polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_
 // Closes the handle of a peer's memory.
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
-// Begins to connect to a listener, such as "10.0.0.2:7471", in the background. Never waits; what becomes of it,
-// the events of the peer tell to which the link is given. `options` may be NULL.
+// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at once.
+// Pass the link to polyrail_peers_meet: the events of that peer report whether the link connected.
+// `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);
 
-// The bytes of the other side's hello, of a link that was accepted: who asks. At most POLYRAIL_HELLO_BYTES.
+// Stores the bytes of the peer's hello, at most POLYRAIL_HELLO_BYTES, by which the program can
+// identify the peer. The link must have been accepted by a listener.
 polyrail_code polyrail_link_hello(polyrail_link *link, void *bytes, size_t capacity, size_t *length);
 
-// Closes a link that was not given to a peer.
+// Closes a link that was not passed to polyrail_peers_meet.
 polyrail_code polyrail_link_close(polyrail_link *link);
 
-// Begins to listen at an address such as "0.0.0.0:7471"; with port 0 the system chooses one. `options` may be NULL.
-// As long as links that were accepted are in use, it should stay open, and be asked for new ones now and then:
-// those that break are made anew by it.
+// Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
+// `options` may be NULL. While accepted links are in use, keep the listener open and call
+// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the listener.
 polyrail_code polyrail_listener_open(const char *address,
                                      const polyrail_link_options *options,
                                      polyrail_listener **listener);
 
-// Where it listens, as text with a 0 behind it. Stores in `length` the bytes without the 0.
+// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number of
+// bytes without the 0 byte.
 polyrail_code polyrail_listener_address(polyrail_listener *listener,
                                         char *text,
                                         size_t capacity,
                                         size_t *length);
 
-// The next link, whose other side has said hello: polyrail_link_hello. Never waits: POLYRAIL_CODE_NOT_NOW.
+// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits: returns
+// POLYRAIL_CODE_NOT_NOW if there is no such link.
 polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
 
-// Stops listening. Links that were accepted stay, and are not made anew.
+// Stops listening. Accepted links stay open, but no longer reconnect if they break.
 polyrail_code polyrail_listener_close(polyrail_listener *listener);
 
 // The card of this end of a connection: bytes for the other end, to be carried there by whatever way. At most
@@ -926,10 +930,10 @@ polyrail_code polyrail_peers_meet(polyrail_peers *peers,
                                   const void *hello,
                                   size_t length);
 
-// Sends a message over the peer's link, at most POLYRAIL_MESSAGE_BYTES. POLYRAIL_CODE_NOT_NOW: the two sides have not
-// met yet, or too much waits to be taken by the other side: a side that has 256 events to take reads no more, and one
-// that reads nothing for 9 seconds while messages wait may lose its link, which is made anew. It has no order with what
-// goes over the rails.
+// Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
+// the two sides are not connected yet, or the peer has too many unread messages. A side with 256
+// untaken events reads no messages; if it reads none for 9 seconds while messages wait, the link
+// may break and reconnect. Messages are not ordered with requests and messages over the rails.
 polyrail_code polyrail_peers_say(polyrail_peers *peers,
                                  uint64_t peer,
                                  const void *bytes,

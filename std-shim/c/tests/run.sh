@@ -32,7 +32,7 @@ export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig" LD_LIBRARY_PATH="$PREFIX/lib"
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0
 WARNINGS="-Wall -Wextra -Wpedantic -Werror"
 LIBRARY=$(pkg-config --cflags --libs polyrail)
-PROGRAMS="layout small options move messages links anew heal misuse again"
+PROGRAMS="layout small options move messages links reconnect heal misuse again"
 
 build() { # COMPILER... KIND
   local kind=${*: -1} program
@@ -46,7 +46,7 @@ build() { # COMPILER... KIND
 run() { # KIND MIB TIMES MESSAGES [WRAPPER]...
   local kind=$1 mib=$2 times=$3 messages=$4 program
   shift 4
-  for program in layout small options "move $mib" messages "messages link" "links $messages" anew heal misuse "again $times"; do
+  for program in layout small options "move $mib" messages "messages link" "links $messages" reconnect heal misuse "again $times"; do
     # shellcheck disable=SC2086
     timeout 300 "$@" "$OUT/$kind"/$program || { echo "$kind: $program failed" >&2; exit 1; }
   done

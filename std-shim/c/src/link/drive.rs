@@ -1,4 +1,4 @@
-//! Drives a link of a peer, step by step. No step waits.
+//! Drives a link: connects it and exchanges messages, in steps that never wait.
 
 use super::handle::Connecting;
 use super::meeting::{OurLink, OurMessage as Message};
@@ -11,7 +11,7 @@ use crate::types::EventKind;
 use polyrail::link::LinkError;
 use std::time::Instant;
 
-/// Drives a link as far as it goes now. Afterwards there is none if it ended.
+/// Drives a link as far as possible without waiting. Sets `link` to `None` if the link ended.
 pub(crate) fn drive(
     link: &mut Option<PeerLink>,
     (number, peer): (u64, &mut dyn Meets),
@@ -28,9 +28,9 @@ pub(crate) fn drive(
     }
 }
 
-/// What a stage came to.
+/// The result of a step.
 enum Step {
-    /// Nothing now.
+    /// The stage is unchanged: the next event has not happened.
     Stays(Stage),
     /// The next stage.
     Goes(Stage),
@@ -45,7 +45,7 @@ impl PeerLink {
     ) -> Result<(), Failure> {
         loop {
             if let Stage::Met(control) = &mut self.stage {
-                return carry(control, &mut self.unheard, number, peer, events);
+                return carry(control, &mut self.unhandled, number, peer, events);
             }
             let stage = std::mem::replace(&mut self.stage, Stage::Over);
             match self.step(stage, number, peer, events)? {
@@ -89,7 +89,7 @@ impl PeerLink {
                     events.push(number, PeerEvent::new(EventKind::Connected, theirs));
                     Ok(Step::Goes(Stage::Met(control)))
                 }
-                // Before that there is nothing of which a part could be lost.
+                // Nothing was sent that a reconnected link could have lost.
                 Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(control, theirs))),
                 Some(other) => Err(out_of_turn(&other, "\"ready\"")),
             },
@@ -108,11 +108,11 @@ impl PeerLink {
             self.since = Instant::now();
             return Ok(());
         }
-        let patience = control.message_timeout();
-        if control.is_broken() || self.since.elapsed() < patience {
+        let timeout = control.message_timeout();
+        if control.is_broken() || self.since.elapsed() < timeout {
             return Ok(());
         }
-        Err(link_failure(&control.no_answer(expected, patience)))
+        Err(link_failure(&control.no_answer(expected, timeout)))
     }
 }
 
@@ -120,7 +120,7 @@ fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
     link_failure(&LinkError::Handshake(message.out_of_turn(expected)))
 }
 
-/// Returns the next message of the other side. That it gave up is an error.
+/// Returns the peer's next message, if one has arrived. A message that the peer failed is an error.
 fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     match control.try_recv() {
         Ok(Some(Message::Failed { reason })) => Err(link_failure(&LinkError::GaveUp { reason })),
@@ -129,14 +129,14 @@ fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     }
 }
 
-/// Messages that are taken from the other side at a time: a side that floods the link keeps nothing else
-/// waiting.
+/// Messages that are taken from the peer in one call: a peer that floods the link must not keep other
+/// links waiting.
 const AT_ONCE: usize = 64;
 
-/// Carries the messages of rails and programs.
+/// Carries messages of rails and programs in both directions.
 fn carry(
     control: &mut OurLink,
-    unheard: &mut Option<Message>,
+    unhandled: &mut Option<Message>,
     number: u64,
     peer: &mut dyn Meets,
     events: &mut EventQueue,
@@ -145,7 +145,7 @@ fn carry(
         if !events.has_room() {
             break;
         }
-        let message = match unheard.take() {
+        let message = match unhandled.take() {
             Some(message) => message,
             None => match next(control)? {
                 Some(message) => message,
@@ -155,7 +155,7 @@ fn carry(
         match peer.hear(&message) {
             Ok(()) => {}
             Err(Refusal::NotNow) => {
-                *unheard = Some(message);
+                *unhandled = Some(message);
                 break;
             }
             Err(Refusal::Failure(failure)) => return Err(failure),
@@ -169,7 +169,7 @@ fn carry(
                 events.push(number, PeerEvent::new(EventKind::LinkResumed, []));
             }
             Message::Done(_) => {
-                return Err(Failure::new(Code::Link, "the other side removed the peer"));
+                return Err(Failure::new(Code::Link, "the peer closed the connection"));
             }
             _ => {}
         }

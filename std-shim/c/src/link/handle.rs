@@ -1,4 +1,4 @@
-//! A link before it belongs to a peer.
+//! Handles of links that do not belong to a peer yet.
 
 use super::meeting::{Meeting, OurHello as Hello, OurLink};
 use crate::arguments::{Answer, needed_text, out, text};
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(crate) enum Unused {
     /// This side connects.
     Connecting(Connecting),
-    /// The other side has connected, and has sent its hello.
+    /// The peer connected, and its hello has arrived.
     Accepted(Box<(OurLink, Hello)>),
 }
 
@@ -64,7 +64,7 @@ impl Connecting {
         }
     }
 
-    /// Goes on as far as it goes now.
+    /// Continues as far as possible without waiting.
     pub(super) fn step(self) -> Self {
         let Self::Looking(found, chosen) = self else { return self };
         match found.try_recv() {
@@ -79,7 +79,7 @@ impl Connecting {
     }
 }
 
-/// The options of a link.
+/// The options of links, with defaults filled in.
 pub(crate) struct Chosen {
     pub(super) timeouts: Timeouts,
     pub(super) token: Option<Token>,
@@ -103,14 +103,15 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
         connect: or(options.connect_ms, default.connect),
         accept: None,
         message: or(options.message_ms, default.message),
-        resume: or(options.anew_ms, default.resume),
+        resume: or(options.reconnect_ms, default.resume),
         ..default
     };
     Ok(Chosen { timeouts, token: token.map_err(|error| Failure::of(Code::Argument, &error))? })
 }
 
-/// Begins to connect to a listener, such as "10.0.0.2:7471", in the background. Never waits; what becomes of it,
-/// the events of the peer tell to which the link is given. `options` may be NULL.
+/// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
+/// once. Pass the link to polyrail_peers_meet: the events of that peer report whether the link
+/// connected. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn polyrail_link_open(
     })
 }
 
-/// The bytes of the other side's hello, of a link that was accepted: who asks. At most POLYRAIL_HELLO_BYTES.
+/// Stores the bytes of the peer's hello, at most POLYRAIL_HELLO_BYTES, by which the program can
+/// identify the peer. The link must have been accepted by a listener.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_hello(
     link: *mut Link,
@@ -143,25 +145,25 @@ pub unsafe extern "C" fn polyrail_link_hello(
         let answer = unsafe { Answer::new(bytes, capacity, length) }?;
         match &*table::exclusive(link)? {
             Unused::Connecting(_) => {
-                refuse(Code::State, "only a link that was accepted has heard a hello")
+                refuse(Code::State, "only an accepted link has the hello of its peer")
             }
             Unused::Accepted(accepted) => answer.give(said(&accepted.1)),
         }
     })
 }
 
-/// The program's part of a hello.
+/// Returns the program's part of a hello.
 pub(super) fn said(hello: &Hello) -> &[u8] {
     hello.purpose.as_ref().map_or(&[], |Meeting { hello }| &hello.0)
 }
 
-/// Closes a link that was not given to a peer.
+/// Closes a link that was not passed to polyrail_peers_meet.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_link_close(link: *mut Link) -> Code {
     call(|| table::remove(link).map(drop))
 }
 
-/// The link becomes a peer's.
+/// Takes the link out of its handle, to pass it to a peer.
 pub(crate) fn take(link: *mut Link) -> Result<Unused, Refusal> {
     Ok(*table::remove(link)?)
 }

@@ -12,7 +12,7 @@ use polyrail::link::{self, Arrival, Arrivals, Timeouts};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 
-/// A listener, the links without a hello, and the links whose hello has come.
+/// A listener, the links without a hello, and the links whose hello has arrived.
 pub(crate) struct Listening {
     listener: link::Listener,
     timeouts: Timeouts,
@@ -37,9 +37,10 @@ impl Listening {
     }
 }
 
-/// Begins to listen at an address such as "0.0.0.0:7471"; with port 0 the system chooses one. `options` may be NULL.
-/// As long as links that were accepted are in use, it should stay open, and be asked for new ones now and then:
-/// those that break are made anew by it.
+/// Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
+/// `options` may be NULL. While accepted links are in use, keep the listener open and call
+/// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
+/// listener.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_open(
     address: *const c_char,
@@ -66,7 +67,8 @@ pub unsafe extern "C" fn polyrail_listener_open(
     })
 }
 
-/// Where it listens, as text with a 0 behind it. Stores in `length` the bytes without the 0.
+/// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number
+/// of bytes without the 0 byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_address(
     listener: *mut Listener,
@@ -84,7 +86,8 @@ pub unsafe extern "C" fn polyrail_listener_address(
     })
 }
 
-/// The next link, whose other side has said hello: polyrail_link_hello. Never waits: POLYRAIL_CODE_NOT_NOW.
+/// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits:
+/// returns POLYRAIL_CODE_NOT_NOW if there is no such link.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_accept(
     listener: *mut Listener,
@@ -99,7 +102,7 @@ pub unsafe extern "C" fn polyrail_listener_accept(
     })
 }
 
-/// Stops listening. Links that were accepted stay, and are not made anew.
+/// Stops listening. Accepted links stay open, but no longer reconnect if they break.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_listener_close(listener: *mut Listener) -> Code {
     call(|| table::remove(listener).map(drop))

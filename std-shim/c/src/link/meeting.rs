@@ -1,4 +1,4 @@
-//! The purpose of links between two users of this library.
+//! The messages of two sides that use this library.
 
 use crate::types::POLYRAIL_HELLO_BYTES;
 use polyrail::link::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};
@@ -11,6 +11,8 @@ pub(crate) struct Meeting {
 }
 
 pub(crate) type OurHello = link::Hello<Meeting>;
+// cbindgen would take the alias for one of the header's `Link`.
+/// cbindgen:ignore
 pub(crate) type OurLink = link::Link<Meeting>;
 pub(crate) type OurMessage = link::Message<Meeting>;
 

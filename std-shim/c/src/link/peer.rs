@@ -1,4 +1,4 @@
-//! A link that belongs to a peer: where the meeting stands.
+//! A link that belongs to a peer, and the stage of its handshake.
 
 use super::handle::{Connecting, Unused};
 use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
@@ -8,12 +8,12 @@ use crate::error::{Failure, Refusal, refuse};
 use polyrail::link::{HexBytes, LinkError, Reach, Reason};
 use std::time::Instant;
 
-/// What a link does with its peer.
+/// The operations of a peer that its link calls.
 pub(crate) trait Meets {
-    /// Where this side can be reached.
+    /// Returns the address of this side's endpoint.
     fn reach(&mut self) -> Result<Reach, Failure>;
 
-    /// Connects with the other side.
+    /// Connects to the peer's endpoint.
     fn connect(&mut self, theirs: &Reach) -> Result<(), Failure>;
 
     /// Returns the next message of this end's rails for the other end, if there is one.
@@ -26,7 +26,7 @@ pub(crate) trait Meets {
     fn control_lost(&mut self);
 }
 
-/// Where a meeting stands.
+/// A stage of the handshake.
 pub(super) enum Stage {
     /// This side connects.
     Connecting(Connecting),
@@ -34,9 +34,9 @@ pub(super) enum Stage {
     Over,
     /// This side has sent its hello, and waits for the other side's.
     Greeted(OurLink),
-    /// This side is ready, and waits until the other one is.
+    /// This side is ready, and waits until the peer is. With the peer's hello.
     Ready(OurLink, Vec<u8>),
-    /// Both are.
+    /// Both sides are ready.
     Met(OurLink),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct PeerLink {
     pub(super) hello: Vec<u8>,
     pub(super) since: Instant,
     /// A message of the other end that could not be handled yet.
-    pub(super) unheard: Option<Message>,
+    pub(super) unhandled: Option<Message>,
 }
 
 impl PeerLink {
@@ -63,15 +63,15 @@ impl PeerLink {
                 ready(control, &theirs, peer)?
             }
         };
-        Ok(Self { stage, hello, since, unheard: None })
+        Ok(Self { stage, hello, since, unhandled: None })
     }
 
-    /// Whether both sides are ready.
+    /// Returns whether both sides are ready.
     pub(crate) const fn has_met(&self) -> bool {
         matches!(self.stage, Stage::Met(_))
     }
 
-    /// Tells the other side something, once both have met; whether it was taken.
+    /// Sends a message if the handshake is done and there is room; returns whether it was sent.
     fn say(&mut self, message: &Message) -> Result<bool, LinkError> {
         let Stage::Met(control) = &mut self.stage else { return Ok(false) };
         if control.is_broken() || !control.go_on_sending()? {
@@ -81,7 +81,7 @@ impl PeerLink {
         Ok(true)
     }
 
-    /// Tells the other side that this is the end.
+    /// Ends the link: sends the peer a last message.
     pub(crate) fn end(mut self) {
         let last = match self.stage {
             Stage::Met(_) => Message::Done(polyrail::link::NoOutcome {}),
@@ -90,16 +90,16 @@ impl PeerLink {
         if let Stage::Greeted(control) | Stage::Ready(control, _) | Stage::Met(control) =
             &mut self.stage
         {
-            // If it does not take that, it notices that the link is closed.
+            // If the message cannot be sent, the peer notices that the link is closed.
             _ = control.offer(&last);
         }
     }
 }
 
-/// Tells the program at the other end of a peer's link something.
+/// Sends a note to the program at the other end of a peer's link.
 pub(crate) fn say(link: &mut Option<PeerLink>, said: &[u8]) -> Result<(), Refusal> {
     let Some(link) = link else {
-        return refuse(Code::State, "the peer has no link, or not any more");
+        return refuse(Code::State, "the peer has no link, or its link has ended");
     };
     let note = Message::Note { bytes: HexBytes([&[PROGRAM], said].concat()) };
     match link.say(&note).map_err(|error| link_failure(&error))? {
@@ -108,7 +108,7 @@ pub(crate) fn say(link: &mut Option<PeerLink>, said: &[u8]) -> Result<(), Refusa
     }
 }
 
-/// Says this side's hello.
+/// Sends this side's hello.
 pub(super) fn greet(
     control: &mut OurLink,
     hello: &[u8],

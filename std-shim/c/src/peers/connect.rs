@@ -102,10 +102,10 @@ pub unsafe extern "C" fn polyrail_peers_meet(
     })
 }
 
-/// Sends a message over the peer's link, at most POLYRAIL_MESSAGE_BYTES. POLYRAIL_CODE_NOT_NOW: the two sides have not
-/// met yet, or too much waits to be taken by the other side: a side that has 256 events to take reads no more, and one
-/// that reads nothing for 9 seconds while messages wait may lose its link, which is made anew. It has no order with what
-/// goes over the rails.
+/// Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
+/// the two sides are not connected yet, or the peer has too many unread messages. A side with 256
+/// untaken events reads no messages; if it reads none for 9 seconds while messages wait, the link
+/// may break and reconnect. Messages are not ordered with requests and messages over the rails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_say(
     peers: *mut Peers,

@@ -31,7 +31,7 @@ fn structures_are_laid_out_as_they_were() {
             queue_pairs_per_rail, split_threshold, heal_first_ms, heal_longest_ms, stall_timeout_ms, rail_timeout_ms,
             fence_timeout_ms,
         }
-        LinkOptions "polyrail_link_options" { size, connect_ms, message_ms, anew_ms, token }
+        LinkOptions "polyrail_link_options" { size, connect_ms, message_ms, reconnect_ms, token }
         DeviceInfo "polyrail_device_info" { name, pci_path, guid, mbps, numa_node, ports, reserved }
         Request "polyrail_request" {
             id, opcode, flags, region, offset, length, imm, remote, remote_offset, compare_add, swap,

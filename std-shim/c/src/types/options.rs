@@ -187,11 +187,11 @@ pub struct LinkOptions {
     pub size: u32,
     /// Milliseconds within which the TCP connection has to be established. 0: 10000.
     pub connect_ms: u32,
-    /// Milliseconds that the other side may take for one message, and for its part of connecting.
+    /// Milliseconds that the peer may take for one message, and for its part of connecting.
     /// 0: 10000.
     pub message_ms: u32,
     /// Milliseconds within which a broken link has to be reconnected. 0: 60000.
-    pub anew_ms: u32,
+    pub reconnect_ms: u32,
     /// A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
     /// sent.
     pub token: *const c_char,

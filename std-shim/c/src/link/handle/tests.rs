@@ -1,4 +1,4 @@
-//! Every option of a link arrives.
+//! Each option of a link takes effect.
 
 use super::*;
 use std::mem::zeroed;
@@ -14,11 +14,11 @@ fn timeouts(change: impl FnOnce(&mut LinkOptions)) -> Timeouts {
 }
 
 #[test]
-fn every_time_arrives() {
+fn each_timeout_takes_effect() {
     let default = Timeouts { accept: None, ..Timeouts::default() };
     let ms = Duration::from_millis;
     assert_eq!(timeouts(|_| {}), default);
     assert_eq!(timeouts(|o| o.connect_ms = 11), Timeouts { connect: ms(11), ..default });
     assert_eq!(timeouts(|o| o.message_ms = 12), Timeouts { message: ms(12), ..default });
-    assert_eq!(timeouts(|o| o.anew_ms = 13), Timeouts { resume: ms(13), ..default });
+    assert_eq!(timeouts(|o| o.reconnect_ms = 13), Timeouts { resume: ms(13), ..default });
 }

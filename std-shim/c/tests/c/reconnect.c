@@ -1,4 +1,4 @@
-/* The link of two peers goes through a relay, which cuts it: it is made anew, and carries messages and what heals rails.
+/* The link of two peers goes through a relay, which cuts it: it reconnects, and carries messages of programs and of rails.
  * Once it ends in order it is lost, and the peers go on without. */
 #include "common.h"
 
@@ -201,6 +201,6 @@ int main(void) {
   OK(polyrail_peers_close(near));
   OK(polyrail_peers_close(far));
   OK(polyrail_domain_close(domain));
-  printf("anew\n");
+  printf("reconnect\n");
   return 0;
 }
