@@ -77,7 +77,7 @@ impl<'a> Counterpart<'a> {
             link: None,
             timeouts,
             interrupted,
-            awaited: "the other side",
+            awaited: "the peer",
             outcome: None,
             idle_since: None,
             still_since: None,

@@ -1,4 +1,4 @@
-//! Which files a server takes, and what they replace.
+//! The files that a server accepts, and the files that they replace.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -28,7 +28,7 @@ fn a_new_file_has_the_permissions_of_its_source_and_an_old_one_keeps_its_own() {
         }
     });
     let mode = |name| fs::metadata(copies.join(name)).unwrap().mode() & 0o7777;
-    // Nobody's set-user-ID comes over the network.
+    // A set-user-ID bit is not copied over the network.
     assert_eq!((mode("new"), mode("old")), (0o711, 0o666));
 }
 

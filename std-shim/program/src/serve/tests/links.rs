@@ -1,4 +1,4 @@
-//! Link channels that break while data moves.
+//! Control channels that break while data moves.
 
 use super::*;
 use crate::session::RailNews;
@@ -6,15 +6,16 @@ use polyrail::nic::Fault;
 use polyrail_faults::Relay;
 use std::time::Instant;
 
-/// Time between two cuts, and how many there are.
+/// Time between two cuts, and the number of cuts.
 const CUT_EVERY: Duration = Duration::from_millis(60);
 const CUTS: u64 = 4;
 
-/// Long enough for all of them and more.
+/// Longer than all cuts take.
 const LONG: Duration = Duration::from_millis(700);
 
-/// Does something through a relay that cuts the control channel a few times once data moves: what is not
-/// agreed yet cannot be resumed. Returns with it how many channels there were.
+/// Calls a function with a relay that cuts the control channel a few times once data moves, since a
+/// channel cannot be resumed before both sides are connected. Returns the result and the number of
+/// channels.
 fn through_cuts<T>(address: &str, host: &Host, work: impl FnOnce(&str) -> T) -> (T, u64) {
     let relay = Relay::to(address.parse().unwrap()).unwrap();
     let is_over = AtomicBool::new(false);
@@ -70,7 +71,7 @@ fn rails_fail_and_return_though_the_control_channel_breaks() {
                     let begin = Instant::now();
                     while !is_over.load(Ordering::Relaxed) {
                         thread::sleep(CUT_EVERY / 3);
-                        // The second half is for healing.
+                        // The second half of the time is for repair.
                         if begin.elapsed() < LONG / 2 {
                             host.inject(1, Fault::LinkDown);
                             thread::sleep(CUT_EVERY / 3);

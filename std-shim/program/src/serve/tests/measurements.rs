@@ -8,7 +8,7 @@ use crate::session::{RailNews, RailRepair};
 use polyrail::verbs::RecvWr;
 use polyrail::virtual_qp::RailFailure;
 
-/// A line of a sweep, short.
+/// A short measurement.
 fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) -> PerfConfig {
     let limit = Limit::Count(40);
     PerfConfig { operation, scheme, rails, message_size, limit, ..PerfConfig::default() }
@@ -29,7 +29,7 @@ fn every_operation_is_measured_between_two_sides() {
             }
         }
     }
-    // Without a destination: measurements need none.
+    // Without a destination, since measurements need none.
     let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
         lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
     });
@@ -40,7 +40,7 @@ fn every_operation_is_measured_between_two_sides() {
         assert_eq!(there.operation, line.operation);
         assert_eq!((message_size, window), (line.message_size.into(), 8));
         assert_eq!((rails, devices), (line.rails, line.rails.min(2)));
-        // The measured requests, and two windows and 16 before those.
+        // The measured requests, after two windows and 16 requests to warm up.
         assert_eq!(there.requests, 40 + 32, "{line:?}");
     }
 }
@@ -60,7 +60,7 @@ fn answers_are_measured_between_two_sides() {
     for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
         assert!(measured.round_trips == 40 && measured.min_ns > 0.0, "{line:?}");
         let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
-        // The measured ones, and 200 before those.
+        // The measured requests, after 200 requests to warm up.
         assert_eq!((there.operation, there.requests), (line.operation, 240));
     }
 }
@@ -89,7 +89,7 @@ fn both_directions_are_measured_between_two_sides() {
     }
 }
 
-/// A far end that says nothing of what it has posted, or posted more than came.
+/// A far end that does not report what it has posted, or reports more than arrived.
 #[test]
 fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
     let line = quick(Operation::WriteImm, Scheme::Spray, 4, 64);
@@ -115,7 +115,7 @@ fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
     assert!(matches!(error, PerfError::Lost { sent: 3, received: 0 }), "{error}");
 }
 
-/// The operation says which kind of endpoint it needs.
+/// The operation determines the kind of endpoint.
 #[test]
 fn a_near_end_with_the_wrong_endpoint_is_sent_away() {
     let messages = Job::Perf(Workload::new(Operation::P2p, 4096, 4).unwrap());
@@ -279,7 +279,7 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
     };
     let error = far_end(&endless, |control, endpoint| {
         drop(control);
-        // Its queue pairs outlive its process's connection.
+        // Its queue pairs outlive the control channel.
         thread::sleep(Duration::from_millis(300));
         endpoint.give_up(Duration::ZERO);
     });

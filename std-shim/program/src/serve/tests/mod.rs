@@ -1,4 +1,4 @@
-//! Servers on software NICs, and peers that come to them over TCP.
+//! Servers on software NICs, and peers that connect to them over TCP.
 
 mod files;
 mod links;
@@ -49,8 +49,8 @@ fn served<T: Send>(
     (visited, served)
 }
 
-/// Runs a server for this number of peers, and returns the result of each, and why others were not
-/// served.
+/// Runs a server for this number of peers, and returns the result of each, and the reasons why other
+/// peers were not served.
 fn run_server<T: Send>(
     options: &ServeOptions,
     visitors: usize,
@@ -72,7 +72,7 @@ fn run_this_server<T: Send>(
     let mut strays = Vec::new();
     let visited = thread::scope(|scope| {
         let visited = scope.spawn(|| {
-            // No more peers come, after a panic either.
+            // No more peers connect, not after a panic either.
             let _gone = SetAtEnd(&gone);
             visit(&address, &here)
         });
@@ -206,7 +206,7 @@ fn any_number_of_silent_peers_delays_no_other() {
         drop((few, many));
     });
     assert!(served.iter().all(Result::is_ok), "{served:?}");
-    // Those for which there is no place.
+    // Peers for which there is no place.
     assert!(strays.len() >= 100, "{}", strays.len());
 }
 
@@ -367,7 +367,7 @@ fn either_side_has_its_own_timeout_and_quality_of_service() {
         };
         server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
     });
-    // Four rails, and the one that notifies.
+    // Four rails, and the notify queue pair.
     assert_eq!((requested(&near), requested(&far)), (vec![(20, quality); 5], vec![(21, other); 5]));
 }
 
@@ -394,7 +394,8 @@ fn say_hello(
     (control, endpoint, buffer)
 }
 
-/// Does the same, gets ready too, and calls `then` with the control channel.
+/// Connects as a peer that asks for `purpose`, also sends `ready`, and calls `then` with the control
+/// channel.
 fn ask<T>(
     address: &str,
     host: &Host,
@@ -408,7 +409,7 @@ fn ask<T>(
     then(&mut control)
 }
 
-/// Why the peer gave up.
+/// Returns the reason that the peer reported.
 fn reported(control: &mut Link) -> String {
     control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }

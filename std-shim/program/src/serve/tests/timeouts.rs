@@ -1,9 +1,9 @@
-//! Peers that stay connected, and do nothing.
+//! Peers that stay connected without making progress.
 
 use super::*;
 
-/// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's
-/// error.
+/// Runs a receiver that sends its hello and `ready`, then receives nothing and calls `then`. Returns
+/// the sender's error.
 fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
@@ -50,7 +50,7 @@ fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
     assert_eq!(Chain(&error).to_string(), text);
 }
 
-/// Sends `alive` until the other side gives up.
+/// Sends `alive` until the peer gives up.
 fn say_alive(control: &mut Link) -> LinkError {
     loop {
         control.send(&Message::Alive {}).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that want their peers to know a token.
+//! Servers that require a token of their peers.
 
 use super::*;
 use crate::session::ServerAddress;
