@@ -1,4 +1,4 @@
-//! One end: a connection each way, and memory for the messages under way.
+//! One end: a connection in each direction, and memory for the messages in flight.
 
 use crate::elf;
 use crate::options::Options;
@@ -9,10 +9,10 @@ use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
+/// Time limit of each operation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Messages under way.
+/// Messages in flight.
 pub(crate) const WINDOW: usize = 8;
 
 pub(crate) extern "C" fn logger(
@@ -41,7 +41,8 @@ pub(crate) extern "C" fn logger(
 /// The newest version of the table.
 pub(crate) const NEWEST: u32 = 12;
 
-/// A table, for as long as this process lives. Of NCCL's own there is the newest version.
+/// Loads a plugin's function table, which stays loaded until the process ends. ncclNetIb has only
+/// the newest version.
 pub(crate) fn load(plugin: &str, version: u32) -> Result<Table, String> {
     let table = match plugin.strip_prefix("ncclNetIb:") {
         Some(path) => {
@@ -50,7 +51,7 @@ pub(crate) fn load(plugin: &str, version: u32) -> Result<Table, String> {
             symbols.find("ncclNetIb").ok_or("the library has no ncclNetIb")?.cast_const()
         }
         None => {
-            // SAFETY: a plugin has nothing that runs when it is loaded.
+            // SAFETY: a plugin runs no code when it is loaded.
             let library =
                 unsafe { libloading::Library::new(plugin) }.map_err(|error| error.to_string())?;
             let library = Box::leak(Box::new(library));
@@ -65,7 +66,8 @@ pub(crate) fn load(plugin: &str, version: u32) -> Result<Table, String> {
     Ok(unsafe { Table::new(table, version) })
 }
 
-/// Calls until there is something. In between it lets others run, as NCCL's proxy does when nothing has moved.
+/// Calls `call` until it returns a value, and yields in between, as NCCL's proxy thread does when
+/// nothing progresses.
 pub(crate) fn until<T>(
     what: &str,
     mut call: impl FnMut() -> Result<Option<T>, Status>,
@@ -163,7 +165,7 @@ impl End {
         self.irecv_of(&[(at, bytes, 0)])
     }
 
-    /// Buffers: where, how many bytes, and the tag.
+    /// The address, length in bytes and tag of each buffer.
     pub(crate) fn irecv_of(
         &mut self,
         buffers: &[(usize, usize, c_int)],
@@ -203,7 +205,7 @@ fn decode(text: &str) -> Result<[u8; HANDLE], String> {
     Ok(handle)
 }
 
-/// What a message has in it.
+/// Returns the contents of a message.
 pub(crate) fn fill(bytes: &mut [u8], number: usize) {
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = (at / 61 + at + 7 * number) as u8;

@@ -1,4 +1,4 @@
-//! Messages both ways at once, of all sizes, each checked whole, whatever becomes of links meanwhile.
+//! Messages of all sizes in both directions at once, each checked completely, while links may fail.
 
 use crate::end::{End, PATIENCE, WINDOW, fill};
 use crate::table::{Pointer, REMOTE, Status};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Sends and receives until there is such a file. No call fails.
+/// Sends and receives until `file` exists. No call may fail.
 pub(crate) fn until(
     end: End,
     talk: &mut Talk,
@@ -18,13 +18,13 @@ pub(crate) fn until(
     let mut flow = Flow::new(end, talk.is_first(), bytes);
     flow.run(|| !file.exists()).map_err(Trouble::words)?;
     let received = flow.receives.done.to_string();
-    // Neither end goes while the other one has something under way.
+    // Neither end closes while the other one has requests in flight.
     let theirs = talk.swap(&received)?;
     flow.end.close()?;
     Ok(format!("{received} and {theirs} messages arrived as they were sent"))
 }
 
-/// Sends and receives until that fails, which has to end every request in time.
+/// Sends and receives until a call fails. Then every request must end in time.
 pub(crate) fn ends_within(
     end: End,
     talk: &mut Talk,
@@ -38,7 +38,7 @@ pub(crate) fn ends_within(
     Ok(format!("all failed within {took:?} and {theirs}, and was closed within {closed:?}"))
 }
 
-/// The same, of the process whose peer is killed once messages go both ways.
+/// As [`ends_within`], after killing the second process while messages move in both directions.
 pub(crate) fn outlives(
     end: End,
     talk: &mut Talk,
@@ -61,7 +61,7 @@ pub(crate) fn outlives(
     Ok(format!("one was killed: all failed within {took:?}, and was closed within {closed:?}"))
 }
 
-/// What came between.
+/// Why the exchange stopped.
 enum Trouble {
     Call(&'static str, Status),
     Words(String),
@@ -76,7 +76,7 @@ impl Trouble {
     }
 }
 
-/// Requests under way, the oldest first.
+/// Requests in flight, oldest first.
 #[derive(Default)]
 struct Requests {
     under_way: VecDeque<Pointer>,
@@ -84,7 +84,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// The number of the message that is the next one.
+    /// The number of the next message.
     fn next(&self) -> usize {
         self.done + self.under_way.len()
     }
@@ -92,18 +92,18 @@ impl Requests {
 
 struct Flow {
     end: End,
-    /// Of the longest message.
+    /// Length of the longest message in bytes.
     bytes: usize,
     /// Offsets of the numbers in outgoing and incoming messages, so that messages of the two ends
     /// differ.
     salts: [usize; 2],
     sends: Requests,
     receives: Requests,
-    /// Messages that have been written where they are sent from.
+    /// Number of messages whose contents were written to send memory.
     filled: usize,
-    /// What is in memory where messages are received, if all is well.
+    /// The expected contents of receive memory.
     expected: Vec<u8>,
-    /// The first of the empty messages with which each way ends: as many as may be under way.
+    /// The first of the empty messages that end each direction: as many as can be in flight.
     last_sent: Option<usize>,
     last_received: Option<usize>,
     last_done: Instant,
@@ -127,7 +127,7 @@ impl Flow {
         }
     }
 
-    /// Every third one is as long as can be; the others have all sizes.
+    /// Returns the length of a message: every third has the maximum, the others have all sizes.
     fn length(&self, number: usize) -> usize {
         if number.is_multiple_of(3) { self.bytes } else { 1 + number * 104_729 % self.bytes }
     }
@@ -190,7 +190,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether the oldest send is done now.
+    /// Returns whether the oldest send completed now.
     fn test_send(&mut self) -> Result<bool, Trouble> {
         let Some(request) = self.sends.under_way.front() else { return Ok(false) };
         let tested = self.end.table.test(*request);
@@ -203,7 +203,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// Whether the oldest receive is done now: then it is what was sent.
+    /// Returns whether the oldest receive completed now, after checking its contents.
     fn test_receive(&mut self) -> Result<bool, Trouble> {
         let Some(request) = self.receives.under_way.front() else { return Ok(false) };
         let tested = self.end.table.test(*request);
@@ -225,7 +225,7 @@ impl Flow {
         }
         let start = number % WINDOW * self.bytes;
         fill(&mut self.expected[start..start + sent], number + self.salts[1]);
-        // Behind the message there is what was there before it.
+        // The memory behind the message must be unchanged.
         let place = start..start + self.bytes;
         let (expected, there) = (&self.expected[place.clone()], &self.end.to[place]);
         if expected != there {
@@ -238,7 +238,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// Goes on until that fails, and returns how soon after the last message everything had.
+    /// Continues until all requests have failed, and returns the time since the last message.
     fn fail(&mut self, goes_on: impl FnMut() -> bool) -> Result<Duration, String> {
         match self.run(goes_on) {
             Err(Trouble::Call(_, REMOTE)) => {}
@@ -249,7 +249,7 @@ impl Flow {
         Ok(self.last_done.elapsed())
     }
 
-    /// Closes, and returns how long that took; nothing may have taken too long.
+    /// Closes both connections, and returns how long that took.
     fn close_within(self, took: Duration, time: Duration) -> Result<Duration, String> {
         let begin = Instant::now();
         self.end.close()?;
@@ -260,8 +260,8 @@ impl Flow {
         Ok(closed)
     }
 
-    /// The connections have failed: what is under way ends with ncclRemoteError, unless it is done, and nothing new
-    /// is taken.
+    /// After the connections have failed: requests in flight end with ncclRemoteError or complete,
+    /// and new requests are refused.
     fn expect_remote_errors(&mut self) -> Result<(), String> {
         let under_way = self.sends.under_way.drain(..).chain(self.receives.under_way.drain(..));
         for request in under_way.collect::<Vec<_>>() {
@@ -276,7 +276,7 @@ impl Flow {
     }
 }
 
-/// Calls until that fails, as it has to.
+/// Calls `call` until it fails, which it must.
 fn await_remote_error(
     what: &str,
     mut call: impl FnMut() -> Result<(), Status>,

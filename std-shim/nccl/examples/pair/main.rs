@@ -1,31 +1,36 @@
-//! Two processes that exchange messages through a network plugin of NCCL's: ours, or NCCL's own ncclNetIb, of the same
-//! program.
+//! Two processes of this program that exchange messages through a network plugin of NCCL:
+//! polyrail's, or ncclNetIb, which is part of NCCL.
 //!
 //!     pair PLUGIN [--devices N] [--bytes N] [--rounds N] [--messages N]
 //!
-//! measures half round trips of 8 bytes, and goodput of messages of so many bytes, which are checked.
+//! measures half round trips of 8 bytes, and the goodput of messages of `--bytes` bytes, whose
+//! contents are checked.
 //!
 //!     pair PLUGIN [--devices N] [--bytes N] --until FILE
 //!     pair PLUGIN [--devices N] [--bytes N] --ends-within MS
-//!
 //!     pair PLUGIN [--devices N] [--bytes N] --outlives-within MS
 //!
-//! send messages of all sizes up to so many bytes, both ways at once, and check each. With `--until` no call may fail,
-//! and all ends well once there is such a file. With `--ends-within` links fail for good: then every request has to end
-//! with ncclRemoteError, so soon after the last one that was done, and everything is closed. With `--outlives-within`
-//! the second process is killed, and the same is so of the first.
+//! send messages of all sizes up to `--bytes` bytes in both directions at once, and check each.
+//! With `--until`, no call may fail, and the processes end once FILE exists. With `--ends-within`,
+//! network links must fail permanently: every request in flight must end with ncclRemoteError
+//! within MS milliseconds after the last successful request, and closing must succeed. With
+//! `--outlives-within`, the first process kills the second, and must then end its requests in the
+//! same way.
 //!
 //!     pair PLUGIN [--devices N] --tables N
 //!
-//! sends N messages of one to eight buffers, both ways, by each version of the table.
+//! sends N messages of one to eight buffers in both directions, with each version of the plugin's
+//! function table.
 //!
 //!     pair PLUGIN --describe N,N
 //!
-//! tells what each device says of itself, and these NICs merged, which every version has to agree on.
+//! prints the properties of each device, and of these NICs merged into one device. All versions of
+//! the table must return the same properties.
 //!
-//! PLUGIN is the path of a plugin, or `ncclNetIb:PATH` of NCCL's library, as the wheel has it. The environment of each
-//! process is HERE_* and THERE_* of this one's, without that prefix. Devices beyond one are merged. With TELL in the
-//! environment everything that the plugin logs is told, not only warnings.
+//! PLUGIN is the path of a plugin, or `ncclNetIb:PATH` with the path of NCCL's library, as in its
+//! Python wheel. Environment variables HERE_* are passed to the first process and THERE_* to the
+//! second, without the prefix. Several devices are merged into one. If TELL is set in the
+//! environment, all log messages of the plugin are printed, not only warnings.
 
 #[path = "../../tests/plugin/elf.rs"]
 mod elf;
@@ -58,7 +63,7 @@ fn run(options: &Options) -> Result<(), String> {
     let mut talk = Talk::new()?;
     let end = |talk: &mut Talk| End::new(options, talk);
     let bytes = options.bytes;
-    let told = match &options.task {
+    let report = match &options.task {
         Task::Measure { rounds, messages } => {
             let end = end(&mut talk)?;
             let measure = if talk.is_first() { measure::run } else { measure::answer };
@@ -72,7 +77,7 @@ fn run(options: &Options) -> Result<(), String> {
     };
     if talk.is_first() {
         talk.finish()?;
-        println!("{told}");
+        println!("{report}");
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! Half round trips of 8 bytes, and goodput.
+//! Measures half round trips of 8 bytes, and goodput.
 
 use crate::end::{End, WINDOW, fill, until};
 use crate::table::Pointer;
 use std::time::{Duration, Instant};
 
-/// In the process that measures: a line with the median half round trip in us, the mean one, and MB/s.
+/// Runs in the measuring process. Returns a line with the median and mean half round trip in us,
+/// and MB/s.
 pub(crate) fn run(
     mut end: End,
     bytes: usize,
@@ -19,7 +20,7 @@ pub(crate) fn run(
     Ok(format!("{:.2} {:.2} {:.1}", median / 2e3, mean / 2e3, goodput / 1e6))
 }
 
-/// In the process that answers.
+/// Runs in the answering process.
 pub(crate) fn answer(
     mut end: End,
     bytes: usize,
@@ -56,7 +57,7 @@ pub(crate) fn answer(
     Ok(String::new())
 }
 
-/// Round trips of 8 bytes, the shortest first.
+/// Returns the times of round trips of 8 bytes, shortest first.
 fn latency(end: &mut End, rounds: usize) -> Result<Vec<Duration>, String> {
     let mut took = Vec::with_capacity(rounds);
     let warm_up = rounds / 10;
@@ -73,7 +74,7 @@ fn latency(end: &mut End, rounds: usize) -> Result<Vec<Duration>, String> {
     Ok(took)
 }
 
-/// Bytes a second of long messages, from the first to the answer.
+/// Returns bytes per second of long messages, from posting the first until the answer arrives.
 fn stream(end: &mut End, bytes: usize, messages: usize) -> Result<f64, String> {
     for place in 0..WINDOW {
         fill(&mut end.from[place * bytes..(place + 1) * bytes], place);
@@ -95,21 +96,21 @@ fn stream(end: &mut End, bytes: usize, messages: usize) -> Result<f64, String> {
     Ok((messages * bytes) as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Sends 8 bytes to the end.
+/// Sends 8 bytes, and waits for completion.
 fn send(end: &mut End, number: u64) -> Result<(), String> {
     end.from[..8].copy_from_slice(&number.to_le_bytes());
     let request = until("isend", || end.isend(0, 8))?;
     until("a send", || end.table.test(request)).map(drop)
 }
 
-/// Offers room for 8 bytes.
+/// Posts a receive of 8 bytes.
 fn offer(end: &mut End) -> Result<Pointer, String> {
     until("irecv", || end.irecv(0, 8))
 }
 
 fn receive(end: &mut End, request: Pointer, number: u64) -> Result<(), String> {
     until("a receive", || end.table.test(request))?;
-    // SAFETY: the memory is there, and has been written by a device.
+    // SAFETY: the memory is allocated and initialized.
     let came = unsafe { end.to.as_ptr().cast::<u64>().read_unaligned() };
     if came == number { Ok(()) } else { Err(format!("number {came} came, not {number}")) }
 }

@@ -10,7 +10,7 @@ const USAGE: &str = "pair PLUGIN [--devices N] [--bytes N] [--rounds N] \
 pub(crate) struct Options {
     pub(crate) plugin: String,
     pub(crate) devices: c_int,
-    /// Of a message.
+    /// Length of a message in bytes.
     pub(crate) bytes: usize,
     pub(crate) task: Task,
 }
@@ -23,9 +23,9 @@ pub(crate) enum Task {
     Until(PathBuf),
     EndsWithin(Duration),
     OutlivesWithin(Duration),
-    /// This many messages by each version of the table.
+    /// The number of messages for each version of the table.
     Tables(usize),
-    /// The NICs that are merged.
+    /// The NICs to merge.
     Describe(Vec<c_int>),
 }
 
@@ -56,7 +56,7 @@ impl Options {
                     let nics = nics.map_err(|_| format!("{name} needs numbers, not {value}"))?;
                     task = Some(Task::Describe(nics));
                 }
-                _ => return Err(format!("{name} is no option: {USAGE}")),
+                _ => return Err(format!("unknown option {name}; usage: {USAGE}")),
             }
         }
         let task = task.unwrap_or(Task::Measure { rounds, messages });

@@ -1,4 +1,4 @@
-//! Every version of the table: properties of devices, and receives of several buffers.
+//! All versions of the function table: properties of devices, and receives of several buffers.
 
 use crate::end::{End, NEWEST, fill, load, logger, until};
 use crate::options::Options;
@@ -7,30 +7,31 @@ use crate::talk::Talk;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-/// The newest first, as NCCL looks for them.
+/// All versions, newest first, in the order in which NCCL looks for them.
 const VERSIONS: [u32; 5] = [NEWEST, 11, 10, 9, 8];
 
-/// From this one on devices are merged.
+/// The first version that can merge devices.
 const MERGES: u32 = 9;
 
-/// Of the buffers of a receive, one after the other.
+/// Tags of the buffers of a receive.
 const TAGS: [c_int; 8] = [7, -1, 0, c_int::MAX, 3, c_int::MIN, 2, 1000];
 
-/// Bytes of messages: none, few, and as many as go over several rails.
+/// Lengths of messages: empty, short, and long enough for several rails.
 const LENGTHS: [usize; 5] = [0, 1, 100, 5000, 100_000];
 
-/// Bytes from one buffer to the next.
+/// Distance between buffers in bytes.
 const ROOM: usize = 100_064;
 
-/// What is in a buffer where nothing arrived.
+/// The initial contents of buffers.
 const UNTOUCHED: u8 = 0xa5;
 
-/// Receives that are offered before the oldest one is sent to.
+/// Receives that are posted before the first message is sent.
 const AHEAD: usize = 3;
 
-/// A line for each device, and for these NICs merged, which all versions agree on.
+/// Returns a line for each device, and for these NICs merged, after checking that all versions
+/// agree.
 pub(crate) fn describe(plugin: &str, nics: &[c_int]) -> Result<String, String> {
-    // The oldest first: what the next ones merge stays.
+    // Oldest first, because merged devices of later versions remain.
     let found = VERSIONS.into_iter().rev().map(|version| {
         let found = properties(&load(plugin, version)?, nics);
         Ok((version, found.map_err(|status| format!("version {version}: {status}"))?))
@@ -50,7 +51,7 @@ pub(crate) fn describe(plugin: &str, nics: &[c_int]) -> Result<String, String> {
     Ok(newest.iter().map(words).collect::<Vec<_>>().join("\n"))
 }
 
-/// Of all NICs, and of these merged, where they can be.
+/// Returns the properties of all NICs, and of these NICs merged if the version can merge.
 fn properties(table: &Table, nics: &[c_int]) -> Result<Vec<Properties>, Status> {
     let context = table.init(logger as Logger, -1)?;
     if table.version >= MERGES {
@@ -101,25 +102,25 @@ fn exchange(table: Table, devices: c_int, talk: &mut Talk, messages: usize) -> R
             check(&end, number, theirs, receive)?;
         }
     }
-    // Neither end goes while the other one has something under way.
+    // Neither end closes while the other one has requests in flight.
     talk.swap("")?;
     end.close()
 }
 
-/// Of one of a message's buffers.
+/// A part of a message, in one buffer.
 struct Part {
     tag: c_int,
-    /// Where it is, at either end.
+    /// Offset in the memory of either end.
     at: usize,
-    /// Bytes that are sent.
+    /// Length of the sent data.
     length: usize,
-    /// Bytes that there is room for.
+    /// Capacity of the buffer.
     holds: usize,
-    /// What they are made of.
+    /// The byte value of the data.
     seed: usize,
 }
 
-/// All buffers of a message, of the end with this salt.
+/// Returns all parts of a message of the end with this salt.
 fn parts(number: usize, salt: usize) -> Vec<Part> {
     let part = |part: usize| {
         let length = LENGTHS[(number + 3 * part) % LENGTHS.len()];
@@ -141,7 +142,7 @@ fn offer(end: &mut End, number: usize) -> Result<Pointer, String> {
     until("irecv", || end.irecv_of(&buffers))
 }
 
-/// Sends to all buffers of a receive, in another order than theirs.
+/// Sends to all buffers of a receive, in a different order than they were posted.
 fn send(end: &mut End, number: usize, salt: usize) -> Result<(), String> {
     let mut parts = parts(number, salt);
     parts.reverse();
@@ -161,7 +162,8 @@ fn send(end: &mut End, number: usize, salt: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Awaits a message: every buffer has what was sent to it, and nothing behind that.
+/// Waits for a message, and checks that each buffer contains what was sent to it, and nothing after
+/// it.
 fn check(end: &End, number: usize, salt: usize, receive: Pointer) -> Result<(), String> {
     let sizes = until("a receive", || end.table.test(receive))?;
     for (part, came) in parts(number, salt).iter().zip(sizes) {

@@ -1,4 +1,4 @@
-//! The two processes: the first starts the second, and they exchange lines.
+//! The two processes: the first starts the second, and they exchange lines of text.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 /// Which of the two a process is.
 const END: &str = "PAIR_END";
 
-/// The pipes between a process and the other one.
+/// The pipes between the two processes.
 pub(crate) struct Talk {
-    /// The second process, in the first.
+    /// The second process; only in the first process.
     second: Option<Child>,
     is_killed: bool,
     to: Box<dyn Write>,
@@ -17,7 +17,7 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// In the first process this starts the second.
+    /// Opens the pipes; the first process starts the second.
     pub(crate) fn new() -> Result<Self, String> {
         if env::var(END).as_deref() == Ok("there") {
             let (to, from) = (Box::new(std::io::stdout()), Box::new(std::io::stdin().lock()));
@@ -33,7 +33,7 @@ impl Talk {
         self.second.is_some()
     }
 
-    /// Sends a line, and returns the other's.
+    /// Sends a line, and returns the line that the other process sent.
     pub(crate) fn swap(&mut self, line: &str) -> Result<String, String> {
         let mut theirs = String::new();
         let swapped = writeln!(self.to, "{line}").and_then(|()| self.to.flush());
@@ -60,7 +60,7 @@ impl Talk {
     }
 }
 
-/// Starts it, and sorts the environment.
+/// Starts the second process, with its environment.
 fn second() -> std::io::Result<Child> {
     let mut command = Command::new(env::current_exe()?);
     command.args(env::args().skip(1)).env(END, "there");

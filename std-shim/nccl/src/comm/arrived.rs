@@ -1,16 +1,16 @@
-//! Messages that arrived and may be flushed: which one NCCL means is known by its buffers.
+//! Messages that arrived and may be flushed. NCCL identifies a message by its buffers.
 
 use arrayvec::ArrayVec;
 use polyrail::p2p::{MAX_BUFFERS, Received};
 use std::collections::VecDeque;
 
-/// Messages that are remembered: more than NCCL has under way.
+/// Maximum messages kept: more than NCCL has in flight.
 const MOST: usize = 64;
 
-/// Where the buffers of a receive begin.
+/// The addresses of the buffers of a receive.
 pub(super) type Addrs = ArrayVec<u64, MAX_BUFFERS>;
 
-/// The last messages that arrived, the oldest first.
+/// The latest messages that arrived, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Arrived(VecDeque<(Addrs, Received)>);
 
@@ -22,7 +22,7 @@ impl Arrived {
         self.0.push_back((addrs.clone(), *received));
     }
 
-    /// The last one that came into a buffer that begins here.
+    /// Returns the latest message that arrived in a buffer with this address.
     pub(super) fn find(&self, addr: u64) -> Option<Received> {
         let came_into = |(addrs, _): &&(Addrs, Received)| addrs.contains(&addr);
         self.0.iter().rev().find(came_into).map(|(_, received)| *received)

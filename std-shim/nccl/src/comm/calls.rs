@@ -1,4 +1,4 @@
-//! What NCCL calls.
+//! The calls of NCCL on a connection.
 
 use super::connection::{Connection, Role};
 use super::memory::{Memory, MemoryHandle};
@@ -13,7 +13,7 @@ use polyrail::verbs::{DeviceKeys, LocalBuffer};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// A buffer of NCCL's.
+/// A buffer of NCCL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) addr: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
 }
 
 impl Connection {
-    /// Sends a buffer. `None`: not now.
+    /// Sends a buffer. Returns `None` if it cannot be sent now.
     pub(crate) fn isend(&mut self, buffer: Buffer) -> Result<Option<u64>, Refusal> {
         self.check_role(Role::Sender)?;
         if !self.requests.has_room() {
@@ -42,7 +42,8 @@ impl Connection {
         }
     }
 
-    /// Offers buffers. `None`: not now. With `early`, nobody waits for the completion.
+    /// Offers buffers. Returns `None` if they cannot be offered now. With `early`, the request is
+    /// reported as done at once, since NCCL does not need the completion.
     pub(crate) fn irecv(
         &mut self,
         buffers: &[Buffer],
@@ -64,7 +65,8 @@ impl Connection {
         drop(offered);
         match called {
             Ok(handle) => {
-                // What is sent again must not land in a buffer that its owner has used anew.
+                // With re-routing, data that is posted again must not land in a buffer that NCCL
+                // has already reused.
                 let request = if early && !self.terms.reroutes {
                     self.early.push(handle);
                     Request::Early { count: buffers.len() as u8 }
@@ -78,10 +80,11 @@ impl Connection {
         }
     }
 
-    /// Makes what arrived in these buffers visible to GPUs. `None`: nothing is to be done.
+    /// Makes the data that arrived in these buffers visible to GPUs. Returns `None` if there is
+    /// nothing to do.
     pub(crate) fn iflush(&mut self, buffers: &[Buffer]) -> Result<Option<u64>, Refusal> {
         self.check_role(Role::Receiver)?;
-        // The buffers of one receive are flushed together: any of them tells which one it was.
+        // The buffers of one receive are flushed together, so any of them identifies the receive.
         let (mut flushed, mut unknown) = (None, None);
         for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
             let is_gpu = registered(&self.memory, buffer.memory)?.is_gpu;
@@ -100,7 +103,7 @@ impl Connection {
             };
             return unknown.map_or(Ok(None), refused);
         };
-        // NCCL would take "not now" for "nothing is to be done".
+        // NCCL would understand "not now" as "nothing to do".
         let request = match self.wire.flush(&received) {
             Ok(handle) => Request::Flush { handle },
             Err(error) if error.is_not_now() => Request::FlushLater { received },
@@ -111,13 +114,18 @@ impl Connection {
         serial.map(Some).ok_or_else(too_many)
     }
 
-    /// Whether a request is done. Of one that is, `tell` is called with the bytes of each of its buffers.
-    // What this costs when nothing has happened is paid thousands of times for each message.
+    /// Returns whether a request is done, after calling `report` with the bytes of each of its
+    /// buffers.
+    // NCCL calls this thousands of times for each message.
     #[inline]
-    pub(crate) fn test(&mut self, serial: u64, tell: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
-        // Most calls find nothing, and should look but once.
+    pub(crate) fn test(
+        &mut self,
+        serial: u64,
+        report: impl FnOnce(&[u32]),
+    ) -> Result<bool, Refusal> {
+        // Most calls find nothing, so they look only once.
         self.poll();
-        let tested = match self.look(serial, tell) {
+        let tested = match self.look(serial, report) {
             Ok(false) => match self.overdue() {
                 None => return Ok(false),
                 Some(overdue) => Err(overdue),
@@ -129,18 +137,18 @@ impl Connection {
     }
 
     #[inline]
-    fn look(&mut self, serial: u64, tell: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
+    fn look(&mut self, serial: u64, report: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
         let Self { requests, wire, arrived, .. } = self;
         let is_done = match requests.get(serial) {
             Some(Request::Send { handle, bytes }) => wire.test_send(*handle).inspect(|is_done| {
                 if *is_done {
-                    tell(&[*bytes])
+                    report(&[*bytes])
                 }
             }),
-            // What is large is looked at where it lies.
+            // By reference, since the value is large.
             Some(Request::Recv { handle, addrs }) => match &wire.test_recv(*handle) {
                 Ok(Some(received)) => {
-                    tell(received.sizes());
+                    report(received.sizes());
                     if let Some(addrs) = addrs {
                         arrived.note(addrs, received);
                     }
@@ -150,12 +158,12 @@ impl Connection {
                 Err(error) => Err(*error),
             },
             Some(Request::Early { count }) => {
-                tell(&[0; MAX_BUFFERS][..usize::from(*count)]);
+                report(&[0; MAX_BUFFERS][..usize::from(*count)]);
                 return Ok(true);
             }
             Some(Request::Flush { handle }) => wire.test_flush(handle).inspect(|is_done| {
                 if *is_done {
-                    tell(&[0])
+                    report(&[0])
                 }
             }),
             Some(Request::FlushLater { received }) => match wire.flush(received) {
@@ -166,24 +174,29 @@ impl Connection {
                 Err(error) if error.is_not_now() => return Ok(false),
                 Err(error) => Err(error),
             },
-            None => return Err(Refusal::argument("a request that is done, or never was")),
+            None => {
+                return Err(Refusal::argument(
+                    "the request is unknown, or its result was already returned",
+                ));
+            }
         };
         is_done.map_err(|error| self.refused(&error))
     }
 
-    /// What memory is registered with: that may take long, and nobody who calls the connection waits for it.
+    /// Returns the device to register memory with. Registration may take long, so it happens
+    /// outside of the connection's lock.
     pub(crate) fn device(&self) -> Arc<Device> {
         Arc::clone(&self.device)
     }
 
-    /// Keeps memory that was registered.
+    /// Adds registered memory.
     pub(crate) fn keep(&mut self, registered: Registered) -> Result<MemoryHandle, Refusal> {
         let handle = self.memory.insert(registered);
         handle
             .ok_or_else(|| Refusal::new(Code::Internal, "too many registrations of one connection"))
     }
 
-    /// Gives memory back, which is deregistered when it is dropped.
+    /// Removes registered memory, which is deregistered when it is dropped.
     pub(crate) fn give_back(&mut self, handle: MemoryHandle) -> Result<Registered, Refusal> {
         self.memory.remove(handle).ok_or_else(|| no_memory(handle))
     }
@@ -195,14 +208,14 @@ impl Connection {
         Err(Refusal::argument(format!("a connection whose end here is the {:?}", self.role)))
     }
 
-    /// An error that is no error, or one that is.
+    /// Returns `None` if the call can be repeated later, or else the error.
     fn not_now<T>(&mut self, error: &CallError) -> Result<Option<T>, Refusal> {
         match error {
             CallError::NotNow(NotNow::NoEntry | NotNow::NoSuchTag) => {}
             CallError::NotNow(_) => self.poll(),
             error => return Err(self.refused(error)),
         }
-        // Of a peer that has ended, nothing will ever come.
+        // A peer that has ended will send nothing.
         self.fail_without_peer();
         Ok(None)
     }
@@ -221,16 +234,16 @@ impl Connection {
     }
 }
 
-/// A buffer as requests name it.
+/// A buffer, converted for a request.
 struct Described<'m> {
     local: LocalBuffer,
     keys: &'m [DeviceKeys],
-    /// This process cannot read it.
+    /// Whether the buffer is GPU memory, which this process cannot read.
     is_gpu: bool,
 }
 
-/// A buffer as requests name it, if it lies within its registration. Without bytes it may lie anywhere: NCCL passes
-/// addresses behind the last one.
+/// Converts a buffer for a request, if it is within its registration. An empty buffer may be
+/// anywhere: NCCL passes addresses behind the last byte.
 #[inline]
 fn described<'m>(memory: &'m Memory, buffer: &Buffer) -> Result<Described<'m>, Refusal> {
     let length = u32::try_from(buffer.length)
@@ -260,6 +273,6 @@ fn registered(memory: &Memory, handle: MemoryHandle) -> Result<&Registered, Refu
 
 fn no_memory(handle: MemoryHandle) -> Refusal {
     Refusal::argument(format!(
-        "a registration ({handle:p}) that is undone, or never was of this connection"
+        "the registration {handle:p} is unknown to this connection, or was already deregistered"
     ))
 }

@@ -1,5 +1,5 @@
-//! The thread for connections that NCCL does not call: it takes messages of their peers at once, lets
-//! peers resume their links, and polls. It lives as long as there are connections.
+//! The thread that serves connections that NCCL does not call: it handles messages of peers at
+//! once, lets peers resume broken links, and polls. It runs while there are connections.
 
 use super::all::CONNECTIONS;
 use super::connection::Connection;
@@ -11,16 +11,19 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the thread visits all connections.
+/// Time between rounds over all connections.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Whether the thread lives.
-static LIVES: Mutex<bool> = Mutex::new(false);
+/// Whether the thread runs.
+static RUNS: Mutex<bool> = Mutex::new(false);
 
-/// Has the thread care for the connection in this place from now on.
+/// Registers the connection in this place with the thread, which is started if necessary.
 pub(crate) fn register(place: u16) -> Result<(), Refusal> {
     let refused = |error: &dyn std::fmt::Display| {
-        Refusal::new(Code::System, format!("the thread that sees to connections: {error}"))
+        Refusal::new(
+            Code::System,
+            format!("cannot start the thread that serves connections: {error}"),
+        )
     };
     {
         let mut slot = CONNECTIONS.at(place).ok();
@@ -30,16 +33,16 @@ pub(crate) fn register(place: u16) -> Result<(), Refusal> {
         connection.watch(place).map_err(|error| refused(&error))?;
     }
     door::with_sockets(news::arm_door).map_err(|error| refused(&error))?;
-    let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*lives {
+    let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*runs {
         let thread = thread::Builder::new().name("polyrail-care".into());
         thread.spawn(live).map_err(|error| refused(&error))?;
-        *lives = true;
+        *runs = true;
     }
     Ok(())
 }
 
-/// Ends the thread's care for a connection that was taken out of its place.
+/// Unregisters a connection that was removed from the table of connections.
 pub(crate) fn unregister(connection: &Connection) {
     connection.link_fd().into_iter().for_each(news::forget);
 }
@@ -47,7 +50,7 @@ pub(crate) fn unregister(connection: &Connection) {
 fn live() {
     let mut next = Instant::now() + PERIOD;
     let mut news = News::default();
-    // Whether a sender may be at a door.
+    // Whether a sender may wait at a door.
     let mut is_called = true;
     loop {
         is_called |= hear(&mut news);
@@ -61,20 +64,20 @@ fn live() {
     }
 }
 
-/// Waits for news for a period at most, has connections take their messages, and returns whether a
-/// sender is at a door.
+/// Waits briefly for events of links, lets the connections read their messages, and returns whether
+/// a sender waits at a door.
 fn hear(news: &mut News) -> bool {
-    let Ok(told) = news.wait(PERIOD) else {
+    let Ok(ready) = news.wait(PERIOD) else {
         thread::sleep(PERIOD);
         return false;
     };
     let mut is_called = false;
-    for who in told {
+    for who in ready {
         match who {
             Who::Link(place) => {
                 _ = visit(place, |connection| {
                     connection.hear();
-                    // Without a stream there is nothing more to take.
+                    // A connection without a link receives nothing more.
                     connection.link_fd().into_iter().for_each(|link| news::arm(place, link));
                 })
             }
@@ -84,14 +87,14 @@ fn hear(news: &mut News) -> bool {
     is_called
 }
 
-/// Resumes links, and returns whether there may be more soon.
+/// Accepts resumed links, and returns whether more may follow soon.
 fn answer_doors() -> bool {
     let is_awaiting = door::answer();
-    // A door that cannot be watched is looked at in every period.
+    // A door that cannot be watched is checked in every round.
     door::with_sockets(news::arm_door).is_err() || is_awaiting
 }
 
-/// A panic poisons the connection, and nothing else.
+/// Calls `what` with the connection in this place. A panic poisons only that connection.
 fn visit<T>(place: u16, what: impl FnOnce(&mut Connection) -> T) -> Option<T> {
     let visited = catch_unwind(AssertUnwindSafe(|| {
         let mut slot = CONNECTIONS.at(place).ok()?;
@@ -100,7 +103,7 @@ fn visit<T>(place: u16, what: impl FnOnce(&mut Connection) -> T) -> Option<T> {
     visited.ok().flatten()
 }
 
-/// Visits connections that no call has locked, and returns whether there are any.
+/// Serves each connection that no other thread has locked, and returns whether there are any.
 fn go_round() -> bool {
     for place in 0..CONNECTIONS.bound() {
         _ = catch_unwind(|| {
@@ -111,7 +114,7 @@ fn go_round() -> bool {
             }
         });
     }
-    let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
-    *lives = CONNECTIONS.len() > 0;
-    *lives
+    let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    *runs = CONNECTIONS.len() > 0;
+    *runs
 }

@@ -1,4 +1,4 @@
-//! A connection: this side's end, its link, and the requests and memory that NCCL has of it.
+//! A connection: its end, its link, and its requests and registrations.
 
 use super::arrived::Arrived;
 use super::memory::Memory;
@@ -19,42 +19,42 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which end of a connection this side is.
+/// The direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Sender,
     Receiver,
 }
 
-/// How long requests may wait after their peer has ended: data on its way may still arrive.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long requests wait after the peer has ended, since data in flight may still arrive.
+const LAST_ARRIVALS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it may take, after a failure, until no device accesses any buffer.
+/// How long devices may still access buffers after a failure.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a call that closes waits for that; queue pairs that are destroyed then access nothing either.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long closing waits for devices. Destroyed queue pairs access no buffers either.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Messages that are taken from the peer at a time.
+/// Maximum messages of the peer that one read handles.
 const AT_ONCE: usize = 64;
 
-/// Polls from one to the next in which messages to the peer go out.
-const SPEAK_EVERY: u64 = 16;
+/// Polls between two polls that also send messages to the peer.
+const SEND_EVERY: u64 = 16;
 
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) role: Role,
-    /// The communicator that it ends with, 0 if there is none.
+    /// The communicator whose end closes the connection; 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
     link: Box<Link>,
-    /// Whether the link was broken when it was last looked at.
+    /// Whether the link was broken at the last check.
     was_broken: bool,
-    /// Whether there may be messages that were read and not taken.
+    /// Whether there may be received messages that were not handled.
     has_more: bool,
-    /// Where the sender comes to resume the link, at the receiver.
+    /// The receiver's door, at which the sender resumes the link.
     _door: Option<Arc<Door>>,
-    /// The place in which the caretaker finds it, once it does.
+    /// The place in the table of connections, once it is registered with the caretaker.
     place: Option<u16>,
     pub(super) terms: Terms,
     pub(super) device: Arc<Device>,
@@ -62,19 +62,19 @@ pub(crate) struct Connection {
     pub(super) memory: Memory,
     pub(super) requests: Requests,
     pub(super) arrived: Arrived,
-    /// Receives that have not arrived, and that NCCL does not wait for.
+    /// Receives in flight that were reported as done when they were posted.
     pub(super) early: Vec<RecvHandle>,
     polls: u64,
-    /// The polls at the caretaker's last visit.
+    /// The value of `polls` in the caretaker's last round.
     polls_seen: u64,
-    /// When the link ended, and why.
+    /// When and why the link to the peer ended.
     ended: Option<(Instant, String)>,
-    /// Why it failed, and when.
+    /// When and why the connection failed.
     failed: Option<(Instant, String)>,
 }
 
 impl Connection {
-    /// Of two ends that have met. Its requests have serial numbers from `spent` on.
+    /// Makes a connection of two connected ends. Its requests have serial numbers from `spent` on.
     pub(crate) fn new(
         role: Role,
         met: Met,
@@ -108,38 +108,38 @@ impl Connection {
         }
     }
 
-    /// The link's stream, if there is one now.
+    /// Returns the file descriptor of the link, unless the link is broken or has ended.
     pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
         (self.ended.is_none() && !self.link.is_broken()).then(|| self.link.as_fd())
     }
 
-    /// Has the caretaker watch the link, for the connection in this place.
+    /// Sets the place of the connection, and reports events of its link to the caretaker.
     pub(super) fn watch(&mut self, place: u16) -> Result<(), Errno> {
         self.place = Some(place);
         self.link_fd().map_or(Ok(()), |link| news::watch(place, link))
     }
 
-    /// Serial numbers of requests below this were given.
+    /// Returns the next serial number of requests; lower ones were used.
     pub(crate) const fn spent(&self) -> u64 {
         self.requests.spent()
     }
 
-    /// Takes completions, and acts on them.
+    /// Polls for completions and handles them.
     #[inline]
     pub(super) fn poll(&mut self) {
         self.polls += 1;
         if let Err(error) = self.wire.poll()
-            // The device of one rail may be gone while others go on.
+            // With re-routing, the other rails continue if the device of one rail is gone.
             && !self.terms.reroutes
         {
             self.fail(Chain(&error).to_string());
         }
-        if self.polls.is_multiple_of(SPEAK_EVERY) {
+        if self.polls.is_multiple_of(SEND_EVERY) {
             self.attend();
         }
     }
 
-    /// Work that is too slow for every poll.
+    /// Does the work that not every poll needs to do.
     #[cold]
     fn attend(&mut self) {
         self.reap_early();
@@ -147,20 +147,20 @@ impl Connection {
             self.read();
         }
         if self.terms.reroutes {
-            self.speak();
-            self.tell_events();
+            self.send_messages();
+            self.log_events();
         }
-        self.tell_failure();
+        self.log_failure();
         if self.has_waiting() {
             self.fail_without_peer();
         }
     }
 
-    /// Fails if the peer has ended, and nothing of it can still come.
+    /// Fails if the peer has ended, and nothing can arrive from it any more.
     #[inline]
     pub(super) fn fail_without_peer(&mut self) {
         if let Some((since, why)) = &self.ended
-            && since.elapsed() > LAST_WORDS
+            && since.elapsed() > LAST_ARRIVALS_TIMEOUT
         {
             self.fail(why.clone());
         }
@@ -170,14 +170,14 @@ impl Connection {
         !self.requests.is_empty() || !self.early.is_empty()
     }
 
-    /// Forgets receives that are complete and that NCCL does not wait for.
+    /// Removes early receives that have arrived.
     fn reap_early(&mut self) {
         let Self { early, wire, .. } = self;
         early.retain(|handle| matches!(wire.test_recv(*handle), Ok(None)));
     }
 
-    /// Sends the peer what rails need, as far as the link takes it.
-    fn speak(&mut self) {
+    /// Sends the peer the messages of rails, as far as the link has room.
+    fn send_messages(&mut self) {
         while self.ended.is_none() && !self.link.is_broken() {
             let sent = match self.link.go_on_sending() {
                 Ok(true) => match self.wire.next_message() {
@@ -197,13 +197,14 @@ impl Connection {
         }
     }
 
-    /// Takes what the peer sends.
+    /// Reads the messages of the peer, and does the work that follows.
     pub(super) fn hear(&mut self) {
         self.read();
         self.attend();
     }
 
-    /// Takes messages, not more than a few: a peer that floods the link keeps nothing else waiting.
+    /// Reads a limited number of messages, so that a peer that floods the link does not block
+    /// others.
     fn read(&mut self) {
         self.has_more = false;
         for _ in 0..AT_ONCE {
@@ -233,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Handles a new stream of the link: messages in both directions may be lost.
+    /// Handles a resumed link: messages in both directions may have been lost.
     fn resumed(&mut self) {
         self.was_broken = false;
         let name = &self.device.description.name;
@@ -247,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the link has ended.
+    /// Notes that the link to the peer has ended.
     fn end(&mut self, why: String) {
         let name = &self.device.description.name;
         log::trace(&format!("{:?} on {name}: {why}", self.role));
@@ -265,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// A visit of the caretaker: polls if NCCL has not polled since the last visit.
+    /// Polls in the caretaker's round, unless NCCL polled since the last round.
     pub(super) fn care(&mut self) {
         if self.polls == self.polls_seen {
             self.poll();
@@ -274,7 +275,7 @@ impl Connection {
         self.polls_seen = self.polls;
     }
 
-    /// It is of no use any more.
+    /// Fails the connection.
     #[cold]
     pub(super) fn fail(&mut self, why: String) {
         if self.failed.is_none() {
@@ -283,12 +284,12 @@ impl Connection {
         }
     }
 
-    /// The words of a failure that is this side's.
+    /// Returns why the connection failed, if it did.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failed.as_ref().map(|(_, why)| why.as_str())
     }
 
-    /// The error of a request that will not be done, once no device accesses its buffers, or that took too long.
+    /// Returns the error for requests that are still not done long after the connection failed.
     pub(super) fn overdue(&self) -> Option<Refusal> {
         let (since, why) = self.failed.as_ref()?;
         (since.elapsed() > DRAIN_TIMEOUT).then(|| {
@@ -297,8 +298,8 @@ impl Connection {
         })
     }
 
-    /// Tells, once, why it has failed.
-    fn tell_failure(&mut self) {
+    /// Logs, once, why the connection failed.
+    fn log_failure(&mut self) {
         if self.failed.is_none()
             && let Some(failure) = self.wire.failure()
         {
@@ -309,7 +310,7 @@ impl Connection {
         }
     }
 
-    fn tell_events(&mut self) {
+    fn log_events(&mut self) {
         while let Some((device, event)) = self.wire.take_rail_event() {
             let what = match event.kind {
                 RailEventKind::Failed { why, .. } => format!("failed: {}", because(&why)),
@@ -322,18 +323,18 @@ impl Connection {
         }
     }
 
-    /// Ends it, so that no device accesses any buffer any more.
+    /// Closes the connection, so that no device accesses its buffers any more.
     pub(crate) fn close(mut self) {
         let Self { wire, .. } = &mut self;
-        wire.give_up(CLOSE_PATIENCE);
+        wire.give_up(CLOSE_TIMEOUT);
     }
 }
 
 fn because(why: &FailedBecause) -> String {
     match why {
         FailedBecause::Error(error) => Chain(error).to_string(),
-        FailedBecause::Owner => "it was noticed here".to_owned(),
+        FailedBecause::Owner => "this side failed it".to_owned(),
         FailedBecause::Lost => "its queue pair is gone".to_owned(),
-        FailedBecause::Peer => "the peer says so".to_owned(),
+        FailedBecause::Peer => "the peer reported the failure".to_owned(),
     }
 }

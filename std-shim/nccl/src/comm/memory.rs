@@ -6,16 +6,16 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Registrations of one connection at a time.
+/// Maximum registrations of a connection.
 const MOST: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 20;
 const SERIAL_BITS: u32 = 40;
 const KIND_SHIFT: u32 = 60;
 
-/// Registrations so far, of all connections: none is taken for another one's.
+/// Number of registrations so far, of all connections, so that handles are unique in the process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// What NCCL holds of a registration.
+/// The handle of a registration that NCCL keeps.
 pub(crate) type MemoryHandle = *mut c_void;
 
 /// The registrations of one connection.
@@ -26,7 +26,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes one in; `None` if there are too many.
+    /// Adds a registration; returns `None` if there are too many.
     pub(super) fn insert(&mut self, registered: Registered) -> Option<MemoryHandle> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -55,7 +55,7 @@ impl Memory {
         registered.as_ref().filter(|_| *its == serial)
     }
 
-    /// Takes one out.
+    /// Removes a registration.
     pub(super) fn remove(&mut self, handle: MemoryHandle) -> Option<Registered> {
         let (serial, place) = Self::decode(handle)?;
         let (its, registered) = self.places.get_mut(place)?;

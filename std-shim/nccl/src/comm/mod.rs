@@ -1,8 +1,10 @@
-//! A connection, as NCCL uses it: one way, with requests that are tested, and memory that is registered for it.
+//! A connection, as NCCL uses it: one way, with requests that are tested, and memory that is
+//! registered for it.
 //!
-//! `requests` are what NCCL has of a connection, `memory` what is registered with it, `arrived` what can be flushed;
-//! `connection` is all of it, with its calls in `calls`; `all` has every one, `news` is what their links tell, and
-//! `caretaker` is the thread that sees to connections which NCCL does not call.
+//! `requests` are the requests of a connection, `memory` its registrations, `arrived` the messages
+//! that can be flushed; `connection` combines them, with the calls of NCCL in `calls`; `all` has
+//! all connections, `news` the events of their links, and `caretaker` is the thread that serves
+//! connections that NCCL does not call.
 
 mod all;
 mod arrived;

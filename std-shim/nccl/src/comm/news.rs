@@ -1,4 +1,4 @@
-//! Which links have something to read, and at which doors there are senders.
+//! Events: links that have something to read, and doors at which a sender waits.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -7,17 +7,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A link with news is reported once, and again only after it was armed again: a connection that has
-/// panicked, or was closed while a forked process has its socket, too, keeps no thread busy.
+/// A link with something to read is reported once, and again only after it is armed again. So a
+/// link does not keep the thread busy if its connection panicked, or was closed while a forked
+/// process still has the link.
 const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
-/// The number of doors in events. Connections have their places, which are smaller.
+/// The event data of doors, which is not the place of any connection.
 const DOOR: u64 = u64::MAX;
 
-/// Links with news that are taken at a time.
+/// Maximum events per wait.
 const EVENTS: usize = 64;
 
-/// The set of links and doors that are watched.
+/// The epoll instance that watches links and doors.
 static LINKS: OnceLock<OwnedFd> = OnceLock::new();
 
 fn links() -> Result<&'static OwnedFd, Errno> {
@@ -32,38 +33,38 @@ const fn data(place: u16) -> epoll::EventData {
     epoll::EventData::new_u64(place as u64)
 }
 
-/// The link of the connection in this place is new.
+/// Watches the new link of the connection in this place.
 pub(super) fn watch(place: u16, link: BorrowedFd<'_>) -> Result<(), Errno> {
     epoll::add(links()?, link, data(place), NEWS)
 }
 
-/// Reports the next news of a link, once its messages were taken.
+/// Arms the link again after its messages were read.
 pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
     if let Ok(links) = links() {
-        // If it is not there, the news were an older one's, and it will be added.
+        // If this fails, the event was for an earlier link; the new link will be added.
         _ = epoll::modify(links, link, data(place), NEWS);
     }
 }
 
-/// Reports the next sender at a door.
+/// Arms a door, so that it is reported once.
 pub(super) fn arm_door(door: BorrowedFd<'_>) -> Result<(), Errno> {
     let (links, data) = (links()?, epoll::EventData::new_u64(DOOR));
     match epoll::modify(links, door, data, NEWS) {
-        // It is a new one.
+        // The door is new.
         Err(Errno::NOENT) => epoll::add(links, door, data, NEWS),
         armed => armed,
     }
 }
 
-/// It is not of interest any more.
+/// Stops watching a link.
 pub(super) fn forget(link: BorrowedFd<'_>) {
     if let Some(links) = LINKS.get() {
-        // If it is not there, it has no news.
+        // An error means that it is not watched.
         _ = epoll::delete(links, link);
     }
 }
 
-/// Who has news.
+/// The source of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Who {
     /// The link of the connection in this place.
@@ -71,12 +72,12 @@ pub(super) enum Who {
     Door,
 }
 
-/// Those that have news, as soon as there are any.
+/// A buffer of events.
 #[derive(Default)]
 pub(super) struct News(Vec<epoll::Event>);
 
 impl News {
-    /// Waits for so long at most.
+    /// Waits for events for up to `at_most`.
     pub(super) fn wait(&mut self, at_most: Duration) -> Result<impl Iterator<Item = Who>, Errno> {
         let Self(events) = self;
         events.clear();

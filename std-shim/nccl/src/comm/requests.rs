@@ -1,13 +1,13 @@
-//! Requests that NCCL holds, of one connection.
+//! The requests of one connection that NCCL has a handle of.
 
 use super::arrived::Addrs;
 use crate::slots::SERIALS;
 use polyrail::p2p::{FlushHandle, Received, RecvHandle, SendHandle};
 
-/// Requests that one connection can have: more than its slots, each with eight buffers, ever need.
+/// Maximum requests of a connection: more than its slots, each with eight buffers, can need.
 const MOST: usize = 512;
 
-/// What is waited for.
+/// A request in flight.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Send {
@@ -16,23 +16,23 @@ pub(super) enum Request {
     },
     Recv {
         handle: RecvHandle,
-        /// Where its buffers begin, if they may be flushed.
+        /// The addresses of its buffers, if they may be flushed.
         addrs: Option<Addrs>,
     },
-    /// A receive whose completion nobody waits for.
+    /// A receive that is reported as done when it is posted.
     Early {
         count: u8,
     },
     Flush {
         handle: FlushHandle,
     },
-    /// There was no room for it.
+    /// A flush that could not be posted yet.
     FlushLater {
         received: Received,
     },
 }
 
-/// The requests of one connection, by serial numbers that rise.
+/// The requests of one connection, by ascending serial numbers.
 #[derive(Debug)]
 pub(super) struct Requests {
     all: Box<[Option<(u64, Request)>; MOST]>,
@@ -42,12 +42,12 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// None yet; serial numbers begin here.
+    /// Makes an empty table; `next` is the first serial number.
     pub(super) fn new(next: u64) -> Self {
         Self { all: Box::new([const { None }; MOST]), next, used: 0 }
     }
 
-    /// Serial numbers below this were given.
+    /// Returns the next serial number; lower ones were used.
     pub(super) const fn spent(&self) -> u64 {
         self.next
     }
@@ -56,19 +56,19 @@ impl Requests {
         self.used == 0
     }
 
-    /// Whether one more finds a place.
+    /// Returns whether another request fits.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.used < MOST
     }
 
-    /// Takes one, if there is [room](Self::has_room), and returns its serial number.
+    /// Adds a request, if there is [room](Self::has_room), and returns its serial number.
     #[inline]
     pub(super) fn insert(&mut self, request: Request) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        // One of as many numbers as there are places has a free one.
+        // Not full, so one of the next `MOST` numbers has a free place.
         loop {
             let serial = self.next;
             self.next = (serial + 1) % SERIALS;
@@ -89,7 +89,7 @@ impl Requests {
         }
     }
 
-    /// It waits for something else now.
+    /// Replaces a request under the same serial number.
     pub(super) fn replace(&mut self, serial: u64, request: Request) {
         if let Some((its, old)) = &mut self.all[serial as usize % MOST]
             && *its == serial
@@ -98,7 +98,7 @@ impl Requests {
         }
     }
 
-    /// The caller was told.
+    /// Removes a request whose result the caller has.
     #[inline]
     pub(super) fn remove(&mut self, serial: u64) {
         let place = &mut self.all[serial as usize % MOST];

@@ -1,5 +1,5 @@
-//! What a sender asks for in its hello: which listening end it calls, and what the connection is to
-//! be like.
+//! The request in a sender's hello: the listening end to connect to, and the terms of the
+//! connection.
 
 use super::terms::Terms;
 use polyrail::link::{self, HandshakeError, NoOutcome, Place, Purpose};
@@ -9,15 +9,15 @@ pub(crate) type Link = link::Link<Call>;
 pub(crate) type Message = link::Message<Call>;
 pub(super) type Hello = link::Hello<Call>;
 
-/// What a sender asks for.
+/// The request of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Call {
-    /// The number of the listening end, which the handle has.
+    /// The number of the listening end, from the handle.
     pub(super) listener: u64,
     /// The number of the sender's process.
     pub(super) process: u64,
-    /// Whether its NICs are software.
+    /// Whether the sender uses software NICs.
     pub(super) software: bool,
     #[serde(flatten)]
     pub(super) terms: Terms,

@@ -1,4 +1,4 @@
-//! The end that connects, and will send.
+//! The end that connects, which is the sender.
 
 use super::call::{Call, Hello, Link, Message};
 use super::handle::Handle;
@@ -11,7 +11,7 @@ use polyrail::link::{LinkError, Reason, Token};
 use polyrail::p2p::End;
 use std::time::Instant;
 
-/// An attempt to connect, under way.
+/// An attempt to connect.
 pub(crate) struct Attempt {
     site: Site,
     handle: Handle,
@@ -20,19 +20,19 @@ pub(crate) struct Attempt {
     stage: Stage,
 }
 
-/// How far it is. A step takes the stage out; if the step fails, nothing is left.
+/// The stage of an attempt. A step takes the stage out; if the step fails, the attempt is over.
 enum Stage {
-    /// The link opens.
+    /// The link is being opened.
     Reaching(Box<Link>),
-    /// The peer's hello is to come.
+    /// This end has sent its hello, and waits for the peer's.
     Greeting(Box<Link>, Box<dyn Wire>),
-    /// This end is connected. The peer's is to be.
+    /// This end is connected, and waits until the peer's is.
     Ready(Box<Link>, Box<dyn Wire>),
-    /// It failed, or is done.
+    /// The attempt failed, or has succeeded.
     Over,
 }
 
-/// What a step came to.
+/// The result of a step.
 enum Step {
     Goes(Stage),
     Stays(Stage),
@@ -40,7 +40,7 @@ enum Step {
 }
 
 impl Attempt {
-    /// Starts one.
+    /// Starts an attempt.
     pub(crate) fn new(site: Site, handle: Handle) -> Result<Self, Refusal> {
         if handle.software != site.is_software() {
             return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
@@ -58,12 +58,13 @@ impl Attempt {
         Ok(Self { site, handle, terms, since: Instant::now(), stage })
     }
 
-    /// Whether it took too long.
+    /// Returns whether the attempt took too long.
     pub(crate) fn is_late(&self) -> bool {
         self.since.elapsed() > self.site.settings.connect_timeout
     }
 
-    /// Goes on. Never waits.
+    /// Continues the attempt as far as possible without waiting. Returns the connected end, once
+    /// there is one.
     pub(crate) fn step(&mut self) -> Result<Option<Met>, Refusal> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Over);
@@ -101,7 +102,7 @@ impl Attempt {
         Refusal::new(Code::Remote, words)
     }
 
-    /// Returns the next message, if it is there.
+    /// Returns the next message, if one has arrived.
     fn next(&self, link: &mut Link) -> Result<Option<Message>, Refusal> {
         match link.try_recv() {
             Ok(Some(Message::Failed { reason })) => Err(self.broken(&LinkError::GaveUp { reason })),
@@ -114,7 +115,7 @@ impl Attempt {
         self.broken(&message.out_of_turn(expected).into())
     }
 
-    /// The link may have opened: sends the hello.
+    /// Sends this end's hello, once the link is open.
     fn reach(&self, mut link: Box<Link>) -> Result<Step, Refusal> {
         if let Some(message) = self.next(&mut link)? {
             return Err(self.out_of_turn(&message, "nothing"));
@@ -135,7 +136,7 @@ impl Attempt {
         Ok(Step::Goes(Stage::Greeting(link, wire)))
     }
 
-    /// The peer may have answered: connects this end.
+    /// Connects this end, once the peer's hello has arrived.
     fn greet(&self, mut link: Box<Link>, mut wire: Box<dyn Wire>) -> Result<Step, Refusal> {
         let hello = match self.next(&mut link)? {
             None => return Ok(Step::Stays(Stage::Greeting(link, wire))),
@@ -143,7 +144,7 @@ impl Attempt {
             Some(message) => return Err(self.out_of_turn(&message, "\"hello\"")),
         };
         if let Err(refusal) = join(&mut *wire, &hello.reach) {
-            // If that does not go out at once, the peer sees that the link ends.
+            // If the message cannot be sent at once, the peer notices that the link is closed.
             _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
             return Err(refusal);
         }
@@ -154,7 +155,7 @@ impl Attempt {
     fn wait(&self, mut link: Box<Link>, wire: Box<dyn Wire>) -> Result<Step, Refusal> {
         match self.next(&mut link)? {
             None => Ok(Step::Stays(Stage::Ready(link, wire))),
-            // Before that there is nothing of which a part could be lost.
+            // Nothing was sent that a resumed link could have lost.
             Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(link, wire))),
             Some(Message::Ready {}) => {
                 let peer = self.handle.address;

@@ -1,5 +1,5 @@
-//! Where senders come to connect and to resume links: one port of this process for each local
-//! address, whatever number of ends listen there.
+//! Doors, at which senders connect and resume links: one port of this process for each local
+//! address, for any number of listening ends.
 
 use super::call::{Call, Hello, Link, Message};
 use super::handle::TOKEN_BYTES;
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// All doors, and some that are closed.
+/// All open doors, and some that are closed.
 static DOORS: Mutex<Vec<Weak<Door>>> = Mutex::new(Vec::new());
 
-/// A sender whose hello names the end that it calls.
+/// A sender whose hello has named the end to connect to.
 pub(super) struct Caller {
     pub(super) link: Box<Link>,
     pub(super) hello: Hello,
@@ -25,8 +25,8 @@ pub(super) struct Caller {
     pub(super) address: SocketAddr,
 }
 
-/// A port of this process. Open as long as an end listens or a connection was accepted there: later
-/// there is nothing to answer, and senders are refused at once.
+/// A port of this process. It is open while an end listens there or a connection that was accepted
+/// there exists. Afterwards the system refuses senders at once.
 pub(crate) struct Door {
     listener: link::Listener,
     address: SocketAddr,
@@ -35,20 +35,20 @@ pub(crate) struct Door {
     hall: Mutex<Hall>,
 }
 
-/// The senders that have come to a door.
+/// The senders that have connected to a door.
 #[derive(Default)]
 struct Hall {
     arrivals: Arrivals<Call>,
-    /// The senders of each end that listens.
+    /// The senders of each listening end, by its number.
     callers: HashMap<u64, VecDeque<Caller>>,
 }
 
 fn locked<T>(data: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Plain data, which a panic leaves whole.
+    // Plain data, which is valid after a panic.
     data.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the door at this address. The port of `at` does not matter.
+/// Returns the door at this IP address, whatever its port, and opens it if necessary.
 pub(super) fn open(at: SocketAddr, timeouts: Timeouts) -> Result<Arc<Door>, Refusal> {
     let is_there = |door: &Arc<Door>| {
         let mut there = door.address;
@@ -69,13 +69,13 @@ fn all() -> Vec<Arc<Door>> {
     locked(&DOORS).iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Calls what is done with the socket of each door, until that fails.
+/// Calls `call` with the socket of each door, until a call fails.
 pub(crate) fn with_sockets<E>(call: impl Fn(BorrowedFd<'_>) -> Result<(), E>) -> Result<(), E> {
     all().iter().try_for_each(|door| call(door.listener.as_fd()))
 }
 
-/// Goes on with all links at all doors: earlier links are resumed, and senders call their ends. Returns
-/// whether there are links without a first message. Never waits.
+/// Serves all senders at all doors: resumes links, and assigns new senders to their ends. Returns
+/// whether some senders have not sent their first message yet. Never waits.
 pub(crate) fn answer() -> bool {
     let mut awaits = false;
     for door in all() {
@@ -105,7 +105,7 @@ impl Door {
         self.token
     }
 
-    /// An end listens from now on. Returns its number.
+    /// Adds a listening end, and returns its number.
     pub(super) fn listen(&self) -> u64 {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -113,13 +113,13 @@ impl Door {
         number
     }
 
-    /// An end does not listen any more. Its senders are refused.
+    /// Removes a listening end, and refuses its senders.
     pub(super) fn close(&self, number: u64) {
         let callers = locked(&self.hall).callers.remove(&number);
         callers.into_iter().flatten().for_each(|caller| refuse(*caller.link));
     }
 
-    /// The next sender of an end.
+    /// Returns the next sender of an end.
     pub(super) fn caller(&self, number: u64) -> Option<Caller> {
         locked(&self.hall).callers.get_mut(&number)?.pop_front()
     }
@@ -142,7 +142,7 @@ impl Door {
                     }
                 }
             }
-            // Others may come the next time.
+            // The next call may find others.
             Err(error) => log::warn(&Chain(&error).to_string()),
         }
         !arrivals.is_empty()
@@ -150,7 +150,7 @@ impl Door {
 }
 
 fn refuse(mut link: Link) {
-    // If that does not go out at once, the peer sees that the link ends.
+    // If the message cannot be sent at once, the peer notices that the link is closed.
     _ = link
         .offer(&Message::Failed { reason: Reason::new("no such end listens, or not any more") });
 }
@@ -162,7 +162,7 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Duration;
 
-    /// No other test's, which would have the same door.
+    /// An address that no other test uses, since it would share the door.
     fn timeouts() -> Timeouts {
         Timeouts { silence: Duration::from_millis(12_345), ..Timeouts::default() }
     }
@@ -175,14 +175,14 @@ mod tests {
     fn a_door_is_open_as_long_as_it_has_a_user() {
         let [one, same] = [0, 1].map(|_| open(at("127.0.0.1:1"), timeouts()).unwrap());
         assert_eq!(one.address, same.address);
-        // The address that others reach this process by may change meanwhile.
+        // The address at which others reach this process may change during the test.
         let other = open(at("127.0.0.2:1"), timeouts()).unwrap();
         let (there, elsewhere) = (one.address, other.address);
         assert!(elsewhere.ip() != there.ip());
         drop(one);
         let _comes = TcpStream::connect(there).unwrap();
         while !same.answer() {}
-        // As a process that was forked has it.
+        // As in a process that was forked.
         let _child = same.listener.as_fd().try_clone_to_owned().unwrap();
         drop(same);
         assert_eq!(TcpStream::connect(there).unwrap_err().kind(), ErrorKind::ConnectionRefused);

@@ -1,4 +1,4 @@
-//! The handle of a listening end: bytes that NCCL carries to the end that connects.
+//! The handle: what a connecting end needs to know of a listening end, as bytes that NCCL carries.
 //!
 //! ```text
 //!  bytes 0..4    "PRN2"
@@ -21,7 +21,7 @@ use crate::guard::Refusal;
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Bytes of the token that senders prove to have.
+/// Length of the token that senders prove to have, in bytes.
 pub(super) const TOKEN_BYTES: usize = 16;
 
 const MAGIC: &[u8; 4] = b"PRN2";
@@ -36,25 +36,25 @@ const _: () = assert!(BYTES <= HANDLE_BYTES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) address: SocketAddr,
-    /// Which peers may connect: the ones that NCCL gave the handle.
+    /// The token that peers must have, so that only peers with the handle can connect.
     pub(crate) token: [u8; TOKEN_BYTES],
-    /// Which of the process's listening ends it is.
+    /// The number of the listening end in its process.
     pub(crate) listener: u64,
     pub(crate) devices: u8,
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
     pub(crate) reroutes: bool,
     pub(crate) software: bool,
-    /// Which process it is in, which matters to software NICs.
+    /// The number of its process. Software NICs connect only within one process.
     pub(crate) process: u64,
 }
 
 impl Handle {
-    /// Writes it where NCCL has room for it.
+    /// Writes the handle to NCCL's memory.
     ///
     /// # Safety
     ///
-    /// There are 128 bytes that may be written.
+    /// The pointer is valid for writes of 128 bytes.
     pub(crate) unsafe fn write(&self, to: *mut c_void) {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[..BYTES].copy_from_slice(&self.encode());
@@ -62,11 +62,11 @@ impl Handle {
         unsafe { to.cast::<[u8; HANDLE_BYTES]>().write_unaligned(bytes) };
     }
 
-    /// Reads it, and the attempt that was noted in it.
+    /// Reads the handle, and the attempt that was noted in it.
     ///
     /// # Safety
     ///
-    /// There are 128 bytes that may be read.
+    /// The pointer is valid for reads of 128 bytes.
     pub(crate) unsafe fn read(from: *const c_void) -> Result<(Self, u64), Refusal> {
         // SAFETY: the caller's promise; any alignment will do.
         let bytes = unsafe { from.cast::<[u8; BYTES]>().read_unaligned() };
@@ -84,7 +84,7 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// There are 128 bytes that may be written.
+    /// The pointer is valid for writes of 128 bytes.
     pub(crate) unsafe fn note_attempt(to: *mut c_void, attempt: u64) {
         // SAFETY: the caller's promise; any alignment will do.
         unsafe { to.byte_add(ATTEMPT).cast::<[u8; 8]>().write_unaligned(attempt.to_le_bytes()) };
@@ -144,7 +144,7 @@ impl Handle {
     }
 }
 
-/// `N` bytes from `at` on, which are there.
+/// Returns the `N` bytes from `at` on, which must be within the array.
 fn part<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
     let mut part = [0; N];
     part.copy_from_slice(&bytes[at..at + N]);

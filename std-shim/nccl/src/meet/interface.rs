@@ -1,4 +1,4 @@
-//! The address by which peers reach this process.
+//! The address at which peers reach this process.
 
 use crate::guard::{Code, Refusal};
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// An address of a network device, and the scope that it means something in.
+/// An address of a network device, with its scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Address {
     interface: String,
@@ -16,14 +16,12 @@ struct Address {
     is_loopback: bool,
 }
 
-/// The address of this network device; without a name, of the first one that leads somewhere. IPv4 before IPv6, and
-/// addresses that hold on their own link only come last.
+/// Returns the address of this network device; without a name, of the first device that is up, and of
+/// a loopback only if there is no other. Prefers IPv4 to IPv6, and any other address to a link-local
+/// one.
 pub(crate) fn address(interface: Option<&str>) -> Result<(IpAddr, u32), Refusal> {
     let addresses = addresses().map_err(|error| {
-        Refusal::new(
-            Code::System,
-            format!("the addresses of this machine are not to be had: {error}"),
-        )
+        Refusal::new(Code::System, format!("cannot list the addresses of this machine: {error}"))
     })?;
     choose(&addresses, interface).ok_or_else(|| match interface {
         Some(name) => {
@@ -42,12 +40,12 @@ fn choose(addresses: &[Address], interface: Option<&str>) -> Option<(IpAddr, u32
     let rank = |address: &&Address| {
         (address.is_loopback && interface.is_none(), address.scope != 0, address.ip.is_ipv6())
     };
-    // The first of the best, in the kernel's order.
+    // The first of the preferred kind, in the kernel's order.
     let best = addresses.iter().filter(fits).min_by_key(rank)?;
     Some((best.ip, best.scope))
 }
 
-/// All of this machine's.
+/// Returns all addresses of this machine.
 fn addresses() -> Result<Vec<Address>, Errno> {
     let mut list = ptr::null_mut();
     // SAFETY: the list is written where there is room for it.
@@ -68,11 +66,11 @@ fn addresses() -> Result<Vec<Address>, Errno> {
     Ok(addresses)
 }
 
-/// An entry that is an address of IP.
+/// Returns the entry's address, if it is an IP address.
 ///
 /// # Safety
 ///
-/// It is of a list that the system made.
+/// The entry is in a list of `getifaddrs`.
 unsafe fn read(entry: &libc::ifaddrs) -> Option<Address> {
     // SAFETY: an entry without an address has none.
     let family = unsafe { entry.ifa_addr.as_ref() }?.sa_family;

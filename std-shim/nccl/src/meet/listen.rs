@@ -1,4 +1,4 @@
-//! The end that listens, and will receive.
+//! The end that listens, which is the receiver.
 
 use super::call::{Call, Hello, Link, Message};
 use super::door::{self, Caller, Door};
@@ -16,7 +16,7 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Senders that are answered at a time. More wait.
+/// Maximum senders that are answered at a time; others wait.
 const MOST_ANSWERED: usize = 64;
 
 /// The end that listens.
@@ -37,7 +37,7 @@ struct Answered {
 }
 
 impl Listener {
-    /// Listens. The handle is for the end that connects.
+    /// Begins to listen, and returns the handle to connect with.
     pub(crate) fn new(site: Site) -> Result<(Self, Handle), Refusal> {
         let (ip, scope) = interface::address(site.settings.interface.as_deref())?;
         let mut address = SocketAddr::new(ip, 0);
@@ -60,7 +60,7 @@ impl Listener {
         Ok((Self { site, door, number, answered: Vec::new() }, handle))
     }
 
-    /// Goes on with senders, and returns the next one that is connected. Never waits.
+    /// Serves senders, and returns the next connected end, if there is one. Never waits.
     pub(crate) fn accept(&mut self) -> Result<Option<Met>, Refusal> {
         self.door.answer();
         while self.answered.len() < MOST_ANSWERED
@@ -82,7 +82,7 @@ impl Listener {
                     let door = Some(Arc::clone(&self.door));
                     return Ok(Some(Met { wire, link, peer: address, terms, door }));
                 }
-                // It was the peer, and cannot be connected.
+                // The sender cannot be connected.
                 Ok(Some(Message::Failed { reason })) => {
                     self.answered.swap_remove(at);
                     return Err(Refusal::new(Code::Remote, format!("the peer: {reason}")));
@@ -97,18 +97,18 @@ impl Listener {
         Ok(None)
     }
 
-    /// A sender went away, which is no fault of this side.
+    /// Logs that a sender was dropped, which is not an error of this side.
     fn dropped(&mut self, at: usize, why: &str) {
         let Answered { address, .. } = self.answered.swap_remove(at);
         log::info(&format!("a connection from {address} is dropped: {why}"));
     }
 
-    /// Makes this side's end for a sender, and answers.
+    /// Makes this side's end for a sender, and answers the sender.
     fn welcome(&self, caller: Caller) -> Result<Option<Answered>, Refusal> {
         let Caller { mut link, hello, call, address } = caller;
         let admitted = admit(&self.site, &hello, &call);
         let wire = admitted.inspect_err(|refusal| {
-            // If that does not go out at once, the peer sees that the link ends.
+            // If the message cannot be sent at once, the peer notices that the link is closed.
             _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
         })?;
         let answer = Hello::without_memory(wire.address().into(), None, session(&link)?);

@@ -12,13 +12,13 @@
 //!  has a connection
 //! ```
 //!
-//! Only then the receiver offers buffers. The link stays: it carries what the two ends exchange about
-//! rails that fail, and its end shows that the peer has ended. If it breaks, the sender comes back to
-//! the receiver's door.
+//! Only then the receiver offers buffers. The link stays open: it carries the messages about rails
+//! that fail, and when it is closed, the peer has ended. If it breaks, the sender resumes it at the
+//! receiver's door.
 //!
-//! `handle` is what travels through NCCL, `terms` what both ends have to agree on, `call` what a
-//! sender asks for in its hello; `interface` chooses an address, `site` is where an end is made;
-//! `door` is where senders come, `listen` and `connect` are the two ends.
+//! `handle` is passed through NCCL, `terms` has what both ends must agree on, `call` is the request
+//! in a sender's hello; `interface` chooses an address, `site` makes an end; `door` accepts
+//! senders, `listen` and `connect` are the two ends.
 
 mod call;
 mod connect;

@@ -1,4 +1,4 @@
-//! Where an end of a connection is made.
+//! What an end of a connection is made with.
 
 use super::call::Link;
 use super::door::Door;
@@ -14,33 +14,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A link breaks when its peer's host has not answered for so long.
+/// Time without an answer of the peer's host after which a link breaks.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// For how long a receiver's process has to refuse to resume a link until it counts as gone.
+/// Time after which a receiver's process counts as gone if its host refuses to resume the link.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// How long a receiver whose link was reset waits for the sender, which may have been killed.
+/// How long to wait for a sender whose link was reset, since it may have been killed.
 const RESET: Duration = Duration::from_secs(30);
 
-/// What both ends have once they have met.
+/// An end that is connected.
 pub(crate) struct Met {
     pub(crate) wire: Box<dyn Wire>,
     pub(crate) link: Box<Link>,
-    /// The peer's address.
+    /// The address of the peer.
     pub(crate) peer: SocketAddr,
     pub(crate) terms: Terms,
-    /// Where the sender comes to resume the link, at the receiver.
+    /// The receiver's door, at which the sender resumes the link.
     pub(crate) door: Option<Arc<Door>>,
 }
 
-/// Where an end of a connection is made.
+/// What an end of a connection is made with.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) settings: Arc<Settings>,
     pub(crate) device: Arc<Device>,
     pub(crate) traffic_class: u8,
-    /// A number that no other process has.
+    /// A number that identifies this process.
     pub(crate) process: u64,
 }
 
@@ -49,13 +49,13 @@ impl Site {
         self.settings.backend == Backend::Software
     }
 
-    /// How long the parts of a link's life may take.
+    /// Returns the timeouts of a link.
     pub(super) fn timeouts(&self) -> Timeouts {
         let Settings { connect_timeout, link_timeout, .. } = *self.settings;
         Timeouts {
             connect: connect_timeout,
             accept: None,
-            // NCCL may be late to accept.
+            // NCCL may accept late.
             message: connect_timeout,
             resume: link_timeout,
             refused: REFUSED,
@@ -64,7 +64,7 @@ impl Site {
         }
     }
 
-    /// An end that is not connected yet.
+    /// Makes an end, which is not connected yet.
     pub(super) fn wire(&self, terms: Terms, end: End) -> Result<Box<dyn Wire>, Refusal> {
         let flushes = self.device.description.gpu.is_reached() || self.settings.always_flush;
         let builder = terms.builder(&self.settings, self.traffic_class);
@@ -80,7 +80,7 @@ impl Site {
     }
 }
 
-/// Connects an end with the peer's.
+/// Connects an end to the peer's.
 pub(super) fn join(wire: &mut dyn Wire, reach: &Reach) -> Result<(), Refusal> {
     let address = reach.messages();
     let address = address.ok_or_else(|| {
@@ -89,7 +89,7 @@ pub(super) fn join(wire: &mut dyn Wire, reach: &Reach) -> Result<(), Refusal> {
     wire.connect(address).map_err(|error| Refusal::new(Code::System, Chain(&error)))
 }
 
-/// The session by which a link is resumed.
+/// Returns the session with which a link can be resumed.
 pub(super) fn session(link: &Link) -> Result<Option<Session>, Refusal> {
     match link.session() {
         Some(session) => Ok(Some(session)),

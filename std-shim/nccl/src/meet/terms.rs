@@ -1,5 +1,5 @@
-//! The properties that both ends of a connection must agree on. The handle has those of the listening
-//! end, and the other end decides.
+//! What both ends of a connection must agree on: the handle has the offer of the listening end, and
+//! the connecting end decides.
 
 use super::handle::Handle;
 use crate::guard::{Code, Refusal};
@@ -10,7 +10,7 @@ use polyrail::p2p::{P2pBuilder, QUEUE_PAIRS};
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure};
 use serde::Serialize;
 
-/// What both ends have to agree on.
+/// What both ends must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Terms {
@@ -20,7 +20,8 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Of an end with these settings and so many devices, and the one that wrote the handle.
+    /// Returns the terms between an end with these settings and this number of devices, and the end
+    /// that wrote the handle.
     pub(crate) fn between(
         settings: &Settings,
         devices: usize,
@@ -40,12 +41,12 @@ impl Terms {
         }
         let of_devices = devices.max(peer.devices.into()).min(MAX_RAILS) as u8;
         let rails = settings.rails.or(peer.rails).unwrap_or(of_devices);
-        // One rail alone has none to give its work to.
+        // A single rail has no other rail that could carry its requests.
         let reroutes = settings.healing && peer.reroutes && rails > 1;
         Ok(Self { rails, queue_pairs_per_rail: here, reroutes })
     }
 
-    /// Returns whether an end with these settings can do what a peer asks for.
+    /// Returns whether an end with these settings supports the terms.
     pub(crate) fn fit(self, settings: &Settings) -> bool {
         let Self { rails, queue_pairs_per_rail, reroutes } = self;
         (1..=MAX_RAILS).contains(&rails.into())
@@ -55,7 +56,7 @@ impl Terms {
             && (!reroutes || settings.healing && rails > 1)
     }
 
-    /// What an end is made with.
+    /// Returns the builder of an end with these terms.
     pub(crate) fn builder(self, settings: &Settings, traffic_class: u8) -> P2pBuilder {
         let options = ConnectOptions {
             timeout: settings.qp_timeout,
@@ -78,8 +79,9 @@ impl Terms {
     }
 }
 
-/// The time limits of repair. The peer's report about a failed rail comes over the link, which may be
-/// broken for as long as its own timeout says: that ends the connection, and no shorter limit does.
+/// The time limits of repair. The peer's report about a failed rail arrives over the link, which
+/// may be broken for up to its own timeout. Only that timeout may end the connection, so no limit
+/// is shorter.
 fn healing(settings: &Settings) -> Healing {
     Healing {
         stall_timeout: Some(settings.stall_timeout),
