@@ -1,6 +1,7 @@
-// What an engine does in bad company: threads that cannot be made, threads that call all the time, rails that all fail
-// at once, and peers that go as soon as their last notification is acknowledged. Linked with the plugin's sources; the
-// linker wraps functions of the library for it (--wrap).
+// The engine under adverse conditions: threads that cannot be created, threads that call all the
+// time, rails that all fail at once, and peers that leave as soon as their last notification is
+// acknowledged. Linked with the plugin's sources; the linker wraps functions of the library
+// (--wrap).
 
 #include "agent.h"
 
@@ -22,14 +23,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Threads that may still be made.
+// Number of threads that may still be created.
 std::atomic<int> threads_left{1 << 30};
 
-// Peers of all engines, and whether the next look at links is to fail all rails of theirs.
+// Peers of all engines, and whether the next poll of links fails all of their rails.
 std::mutex peers_mutex;
 std::vector<std::pair<polyrail_peers *, uint64_t>> peers_made;
 std::atomic<bool> is_cutting{false};
-// Whose polls bring nothing until a peer is gone, and twice again: as polls do that take only what finishes no request.
+// The polling object whose polls return nothing until a peer is gone, and in two polls after that:
+// like polls whose completions finish no request.
 std::atomic<const polyrail_peers *> blind{nullptr};
 std::atomic<int> blind_polls{0};
 
@@ -56,7 +58,7 @@ polyrail_code __wrap_polyrail_peers_add(polyrail_peers *peers, const polyrail_en
     return code;
 }
 
-// The engine calls it with its mutex held: nobody else uses these peers.
+// The engine calls this with its mutex locked, so no other thread uses these peers.
 polyrail_code __wrap_polyrail_peers_drive(polyrail_peers *peers) {
     const std::lock_guard<std::mutex> guard(peers_mutex);
     if (is_cutting && !peers_made.empty() && peers_made.front().first == peers) {
@@ -93,7 +95,7 @@ polyrail_code __wrap_polyrail_peers_poll_armed(polyrail_peers *peers, polyrail_c
 polyrail_code __wrap_polyrail_peers_next_event(polyrail_peers *peers, polyrail_event *event, char *bytes,
                                                size_t room) {
     const polyrail_code code = __real_polyrail_peers_next_event(peers, event, bytes, room);
-    // Not connected: the other side was, and went, before this one had heard of it.
+    // Not connected: the peer was connected, and left before this engine noticed.
     const bool is_end = code == POLYRAIL_CODE_OK && (event->kind == POLYRAIL_EVENT_KIND_LINK_LOST ||
                                                      event->kind == POLYRAIL_EVENT_KIND_NOT_CONNECTED);
     if (blind == peers && is_end) {
@@ -119,7 +121,7 @@ public:
 
     nixl_status_t post() { return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr); }
 
-    // What becomes of it within that time.
+    // The status after at most that time.
     nixl_status_t await(nixl_status_t status, Clock::duration most) {
         const auto deadline = Clock::now() + most;
         while (status == NIXL_IN_PROG && Clock::now() < deadline) {
@@ -156,7 +158,7 @@ void set_up_without_threads() {
             threads_left = 1 << 30;
             REQUIRE(engine != nullptr);
             Agent::plugin().destroy_engine(engine);
-            // What threads of the library still hold.
+            // Threads of the library may still hold some.
             for (int wait = 0; turn > 0 && descriptors() > before && wait < 5000; ++wait) {
                 std::this_thread::sleep_for(milliseconds(1));
             }
@@ -166,7 +168,7 @@ void set_up_without_threads() {
     }
 }
 
-// A connection that cannot even begin takes nothing.
+// A connection that cannot be started leaves no resources behind.
 void connect_without_threads() {
     Agent a("a", PARAMETERS, true), b("b", PARAMETERS, true);
     REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
@@ -188,7 +190,7 @@ void connect_without_threads() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
-// Transfers go on while others prepare and release theirs all the time.
+// Transfers progress while other threads prepare and release transfers all the time.
 void crowd() {
     Agent a("a", PARAMETERS, false), b("b", PARAMETERS, true);
     REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
@@ -203,7 +205,7 @@ void crowd() {
             }
         });
     }
-    // Transfers starve now and then, not always.
+    // Transfers starve sometimes, not always.
     const auto end = Clock::now() + seconds(6);
     int count = 0;
     Clock::duration longest{};
@@ -224,7 +226,7 @@ void crowd() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
-// What was acknowledged is told, though who sent it is gone before anybody looked.
+// An acknowledged notification is reported even if its sender left before this engine polled.
 void leave() {
     Agent b("b", PARAMETERS, true);
     {
@@ -235,7 +237,7 @@ void leave() {
         REQUIRE(peers_made.size() == 2);
         blind_polls = 1 << 30;
         blind = peers_made.back().first;
-        // Ends when it is acknowledged.
+        // Returns when the notification is acknowledged.
         REQUIRE(a.engine->genNotif("b", "the last") == NIXL_SUCCESS);
     }
     notif_list_t came;
@@ -247,7 +249,7 @@ void leave() {
     blind = nullptr;
 }
 
-// A moment without any rail costs no transfer.
+// A transfer survives a moment in which all rails are out of service.
 void lose_all_rails() {
     peers_made.clear();
     nixl_b_params_t parameters = PARAMETERS;

@@ -1,4 +1,5 @@
-// An agent of NIXL's, played without Python: what it does with an engine of the plugin, which is linked with it.
+// An agent of NIXL, simulated without Python: its calls to an engine of the plugin, which is linked
+// in.
 #pragma once
 
 #include "../src/nixl_interface.h"
@@ -49,7 +50,7 @@ public:
         plugin().destroy_engine(engine);
     }
 
-    // The region of another agent, by what its metadata say of it.
+    // The region of another agent, from its metadata.
     nixlBackendMD *load(const std::string &other, uintptr_t memory_of_it, const std::string &keys_of_it) {
         nixlBlobDesc remote;
         remote.addr = memory_of_it;
@@ -61,7 +62,7 @@ public:
         return loaded;
     }
 
-    // A part of a region, here or there.
+    // A part of a region, of this agent or the other one.
     static nixlMetaDesc part(uintptr_t start, size_t length, nixlBackendMD *region) {
         nixlMetaDesc desc;
         desc.addr = start;
@@ -83,7 +84,8 @@ public:
     std::string address;
 };
 
-// Takes a parameter of both engines, or of one: a.NAME=VALUE; false if it is none.
+// Parses a parameter of both engines, or of one: a.NAME=VALUE. Returns false if it is not a
+// parameter.
 inline bool take(const std::string &argument, nixl_b_params_t &of_a, nixl_b_params_t &of_b) {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos) {

@@ -1,8 +1,10 @@
-// Two agents in two processes, each played without Python, which tell each other what of the plugin is in NIXL's metadata:
-// where an agent is, and the keys of its memory; at the end one of the processes is killed. With real NICs only.
+// Two agents in two processes, simulated without Python. They exchange the plugin's part of NIXL's
+// metadata: the address of an agent, and the keys of its memory. At the end one process is killed.
+// Requires real NICs.
 //
-//   apart [TURNS] [NAME=VALUE]...    transfers of each agent, 5 unless told, without a progress thread and with one;
-//                                    parameters of both engines, or of one: a.NAME=VALUE
+//   apart [TURNS] [NAME=VALUE]...    TURNS transfers of each agent (default 5), without a progress
+//                                    thread and with one; parameters of both engines, or of one:
+//                                    a.NAME=VALUE
 
 #include "agent.h"
 
@@ -15,18 +17,19 @@
 
 namespace {
 
-// Nothing here takes as long, in seconds.
-constexpr unsigned PATIENCE = 100;
+// Time limit of the whole test in seconds.
+constexpr unsigned TIMEOUT_SECONDS = 100;
 
-// An agent's transfers are between the first part of its memory and the second one of the other's.
+// Each agent transfers between the first part of its memory and the second part of the other
+// agent's.
 constexpr size_t PART = LENGTH / 2;
 
-// What the two processes talk over.
+// The channel between the two processes.
 class Talk {
 public:
     explicit Talk(int socket) : socket(socket) {}
 
-    // Tells a text, and returns the other's.
+    // Sends a text, and returns the text of the other process.
     std::string swap(const std::string &ours) const {
         const size_t length = ours.size();
         REQUIRE(write(socket, &length, sizeof length) == sizeof length);
@@ -46,7 +49,7 @@ private:
     int socket;
 };
 
-// A transfer of an agent's: as both processes know it.
+// A transfer of an agent, which both processes can compute.
 struct Plan {
     Plan(int turn, const std::string &agent) : random(static_cast<unsigned>(2 * turn + (agent == "a"))) {
         operation = (turn + (agent == "a")) % 2 == 0 ? NIXL_WRITE : NIXL_READ;
@@ -64,19 +67,20 @@ struct Plan {
         }
     }
 
-    // Where a block of its own memory is in the other's part.
+    // The place of a block of the agent's memory in the other agent's part.
     size_t there(size_t index) const { return (count - 1 - index) * block; }
 
     std::mt19937 random;
     nixl_xfer_op_t operation;
     size_t block, count;
-    // Both parts of its memory before, and the notification.
+    // The previous contents of both parts, and the notification.
     std::vector<unsigned char> first = std::vector<unsigned char>(PART), second = first;
     std::string note;
 };
 
-// Both agents begin a transfer at once. When the other one tells that its own is done, what it wrote is there; when this one
-// is done, too, all memory is as it should be.
+// Both agents start a transfer at once. When the other agent notifies that its transfer is done,
+// its data has arrived; when this agent's transfer is done, too, all memory has the expected
+// contents.
 void turn(Agent &here, const Talk &talk, const std::string &other, uintptr_t start, nixlBackendMD *remote, int number) {
     Plan ours(number, here.name);
     const Plan theirs(number, other);
@@ -85,7 +89,7 @@ void turn(Agent &here, const Talk &talk, const std::string &other, uintptr_t sta
     std::copy(ours.second.begin(), ours.second.end(), second);
     talk.swap("filled");
 
-    // From here on both parts are what is expected.
+    // From here on, both parts hold the expected contents.
     List<nixlMetaDesc> near, far;
     for (size_t index = 0; index < ours.count; ++index) {
         const size_t at = index * ours.block, there = ours.there(index);
@@ -123,13 +127,13 @@ void turn(Agent &here, const Talk &talk, const std::string &other, uintptr_t sta
     REQUIRE(std::equal(ours.second.begin(), ours.second.end(), second));
 }
 
-// The other agent's memory.
+// Returns the other agent's memory.
 struct Memory {
     uintptr_t start;
     nixlBackendMD *remote;
 };
 
-// Each tells where it is.
+// Exchanges the addresses of the agents.
 Memory introduce(Agent &here, const Talk &talk, const std::string &other) {
     const std::string address = talk.swap(here.address), keys = talk.swap(here.keys);
     const uintptr_t start = std::stoull(talk.swap(std::to_string(here.start())));
@@ -144,12 +148,12 @@ void run(const std::string &name, const std::string &other, const nixl_b_params_
     for (int number = 0; number < turns; ++number) {
         turn(here, talk, other, start, remote, number);
     }
-    // Neither agent goes while the other one needs it.
+    // Neither agent leaves while the other one needs it.
     talk.swap("done");
     REQUIRE(here.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
-// Transfers to an agent whose process is killed end, soon and with what it is.
+// Transfers to an agent whose process is killed end soon, with the right error.
 void outlive(const nixl_b_params_t &parameters, const Talk &talk, pid_t other) {
     Agent here("a", parameters, true);
     const auto [start, remote] = introduce(here, talk, "b");
@@ -162,7 +166,7 @@ void outlive(const nixl_b_params_t &parameters, const Talk &talk, pid_t other) {
     int count = 0, ended = 0;
     for (; status >= 0; ++count) {
         status = here.engine->postXfer(NIXL_WRITE, near, far, "b", handle, nullptr);
-        // While this one is under way.
+        // While this transfer is in flight.
         if (count == 3) {
             REQUIRE(kill(other, SIGKILL) == 0);
         }
@@ -199,7 +203,7 @@ int main(int count, char **arguments) {
     REQUIRE(child >= 0);
     const bool is_a = child > 0;
     close(sockets[is_a]);
-    alarm(PATIENCE);
+    alarm(TIMEOUT_SECONDS);
     const Talk talk(sockets[!is_a]);
     for (const bool has_thread : {false, true}) {
         run(is_a ? "a" : "b", is_a ? "b" : "a", is_a ? of_a : of_b, talk, has_thread, turns);

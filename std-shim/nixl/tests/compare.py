@@ -57,7 +57,7 @@ def main():
         for operation in ("WRITE", "READ"):
             rounds = []
             for turn in range(ROUNDS):
-                # Whoever is second finds memory as the first one left it.
+                # The second backend finds memory as the first left it.
                 pair = {side: side.goodput(operation, local, remote, count * length) for side in sides[:: 1 - turn % 2 * 2]}
                 rounds.append([pair[side] for side in sides])
             mine, theirs = (memory[:count * stride].reshape(count, stride)[:, :length] for memory in (here, there))

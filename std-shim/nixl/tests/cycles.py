@@ -8,7 +8,7 @@ import os
 import time
 import unittest
 
-from agents import BACKEND, PATIENCE_S, Pair, acquaint, agent, descriptors, move, noise, notes, prepare, register
+from agents import BACKEND, TIMEOUT_S, Pair, acquaint, agent, descriptors, move, noise, notes, prepare, register
 from refusals import ERRORS, WRONG_SETTINGS, wrong_descriptors
 
 CYCLES = int(os.environ.get("NIXL_TEST_CYCLES", "1000"))
@@ -72,14 +72,15 @@ class Counted:
             run()
         gc.collect()
         runs, before = settled()
-        # Stacks of threads are kept for those that come: there may have been more at once than before. Of bytes and
-        # pages, half of the least that could be left each time: 16 bytes, or a page.
+        # The C library keeps stacks for later threads, and more threads than before may have run at
+        # once. The limit is half of the smallest possible leak per cycle: 16 bytes, or a page.
         most = (10, cycles * 16 / 2, cycles / 2)
         for _ in range(cycles):
             run()
         gc.collect()
-        # The far end learns of an end a moment later, and closes its files before it frees what is left.
-        deadline = time.monotonic() + PATIENCE_S
+        # The far end notices a closed connection a moment later, and closes its files before it
+        # frees memory.
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             now = running()
             grown = tuple(map(operator.sub, used(), before))
@@ -119,7 +120,7 @@ class Parts(Counted, Pair):
 class Refusals(Counted, Pair):
     def setUp(self):
         super().setUp()
-        # Every refusal has words.
+        # Every refusal has a message.
         self.saved = os.dup(2)
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
@@ -175,7 +176,7 @@ class Refusals(Counted, Pair):
         metadata = gone.get_agent_metadata()
         del gone
         self.refused(connect, "gone", metadata)
-        # Of which each waits for what the other side says: 10 ms.
+        # Each attempt waits for the peer's answer, 10 ms.
         self.refused(connect, "differs", differs.get_agent_metadata(), cycles=CYCLES // 4)
 
 

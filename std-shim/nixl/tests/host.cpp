@@ -1,9 +1,11 @@
-// Plays NIXL's agent without Python: two engines in one process, driven through the plugin's table by several
-// threads. Linked with the plugin's sources, so that sanitizers see both; with real NICs it needs nothing but them.
+// Simulates NIXL's agent without Python: two engines in one process, driven through the plugin's
+// function table by several threads. Linked with the plugin's sources, so that sanitizers check
+// both; needs no Python, so it also runs where only the NICs are available.
 //
-//   host [TURNS] [with|without] [NAME=VALUE]...    transfers of each thread, 30 unless told; with a progress thread, or
-//                                                  without, or first the one and then the other; parameters of both
-//                                                  engines, or of one: a.NAME=VALUE
+//   host [TURNS] [with|without] [NAME=VALUE]...    TURNS transfers of each thread (default 30);
+//                                                  with a progress thread, without, or by default
+//                                                  both; parameters of both engines, or of one:
+//                                                  a.NAME=VALUE
 
 #include "agent.h"
 
@@ -47,7 +49,7 @@ void move(Agent &here, Agent &there, nixlBackendMD *remote, size_t start, size_t
     }
 }
 
-// The one notification that comes.
+// Waits for one notification and returns it.
 std::string await(Agent &here) {
     notif_list_t got;
     while (got.empty()) {
@@ -57,7 +59,7 @@ std::string await(Agent &here) {
     return got[0].first + ": " + got[0].second;
 }
 
-// Of no period that the parts have in which it travels.
+// A text without a period, so that parts in the wrong place are noticed.
 std::string long_text() {
     std::string text;
     while (text.size() < 100'000) {
@@ -74,7 +76,7 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
     REQUIRE(b.engine->loadRemoteConnInfo("a", a.address) == NIXL_SUCCESS);
     nixlBackendMD *of_a = b.load("a", a.start(), a.keys);
     nixlBackendMD *of_b = a.load("b", b.start(), b.keys);
-    // Both at once.
+    // Both directions at once.
     std::thread first([&] { REQUIRE(a.engine->connect("b") == NIXL_SUCCESS); });
     std::thread second([&] { REQUIRE(b.engine->connect("a") == NIXL_SUCCESS); });
     first.join(), second.join();
@@ -94,7 +96,7 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
             notif_list_t got;
             REQUIRE(agent.engine->getNotifs(got) == NIXL_SUCCESS);
             for (const auto &[from, said] : got) {
-                // Who sends one says its own name.
+                // Each notification contains the name of its sender.
                 REQUIRE(from == said && from == (&agent == &a ? b.name : a.name));
             }
             notes += static_cast<int>(got.size());
@@ -106,7 +108,7 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
         thread.join();
     }
     notes_of_a.join(), notes_of_b.join();
-    // And no more than that: what comes next is what is sent next.
+    // No other notification arrives: the next to arrive is the next to be sent.
     REQUIRE(notes.load() == 2 * THREADS * turns);
     REQUIRE(a.engine->genNotif("b", "last") == NIXL_SUCCESS && b.engine->genNotif("a", "last") == NIXL_SUCCESS);
     REQUIRE(await(b) == "a: last" && await(a) == "b: last");
@@ -117,7 +119,7 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
     REQUIRE(b.engine->unloadMD(of_a) == NIXL_SUCCESS);
 }
 
-// One that could not begin says so, and refuses what is asked of it.
+// An engine whose constructor failed reports that, and refuses all calls.
 void refuse() {
     nixl_b_params_t wrong{{"rails", "none"}};
     nixlBackendInitParams init{"c", "POLYRAIL", &wrong, false, 0, {}, false};

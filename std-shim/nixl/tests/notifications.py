@@ -35,7 +35,7 @@ class Notifications(Pair):
         for turn in range(20):
             self.here[:] = turn
             self.a.transfer(handle, b"%d" % turn)
-            # Nobody has looked at the transfer: what tells is the notification alone.
+            # The transfer was not polled: the notification alone shows that it is done.
             self.assertEqual(notes(self.b, "a", 1), [b"%d" % turn])
             self.assertTrue((self.there == turn).all())
             self.assertEqual(finish(self.a, handle), "DONE")
@@ -63,7 +63,7 @@ class Notifications(Pair):
         with words(), self.assertRaises(nixl.nixlInvalidParamError):
             self.a.transfer(handle, too_long)
         np.testing.assert_array_equal(self.there, before)
-        # Neither costs the transfer nor the connection anything.
+        # Neither harms the transfer or the connection.
         self.a.transfer(handle, b"short enough")
         self.assertEqual(notes(self.b, "a", 1), [b"short enough"])
         self.assertEqual(finish(self.a, handle), "DONE")

@@ -107,7 +107,7 @@ class Descriptors(Pair):
             finish(self.a, handle)
         np.testing.assert_array_equal(extra, before)
         self.a.release_xfer_handle(handle)
-        # The connection failed with it; a new one is made.
+        # The connection failed, too; a new one is made.
         self.a.remove_remote_agent("b")
         self.a.add_remote_agent(self.b.get_agent_metadata())
         good = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
@@ -122,7 +122,8 @@ class Metadata(unittest.TestCase):
         regions = register(a, memory), register(b, target)
         places = descriptors(memory, [(0, 64)]), descriptors(target, [(0, 64)])
         metadata, before = b.get_agent_metadata(), target.copy()
-        # Where the agent is, and the keys of its region, which are last; NIXL's own are not ours to check.
+        # The address of the agent, and the keys of its region, which are last; NIXL checks its own
+        # metadata.
         address = metadata.index(b"polyrail-nixl-1")
         keys = metadata.index(b"PLK")
         for place in (*range(address, address + 48), *range(keys, len(metadata) - 1)):
@@ -135,7 +136,7 @@ class Metadata(unittest.TestCase):
                 finally:
                     a.remove_remote_agent(name)
         np.testing.assert_array_equal(target, before)
-        # Nothing of that is left behind.
+        # No resources are left behind.
         self.assertEqual(move(a, "WRITE", *places, a.add_remote_agent(metadata).decode()), "DONE")
         a.deregister_memory(regions[0]), b.deregister_memory(regions[1])
 
@@ -241,7 +242,7 @@ class Ends(Pair):
             self.here[:] = turn
             self.a.transfer(handle, b"not to come if it was cancelled")
             self.a.release_xfer_handle(handle)
-            # From here on nothing writes there any more.
+            # From here on, nothing writes to this memory.
             self.there[:] = 200
             self.assertTrue((self.there == 200).all())
         places = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
@@ -266,7 +267,7 @@ class LongTransfers(Pair):
         with words() as said:
             self.a.release_xfer_handle(long)
         self.assertIn("the connection to agent b is ended", said[0])
-        # The memory is the caller's again.
+        # The caller owns the memory again.
         self.here[:] = 200
         before = self.there.copy()
         with self.assertRaises(nixl.nixlRemoteDisconnectError):

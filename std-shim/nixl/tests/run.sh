@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The plugin, built from this tree, in NIXL's wheel: on the NIC in software, and beside the wheel's own UCX.
-#   std-shim/nixl/tests/run.sh [TEST]...    these of TESTS, or all of them
+# Tests the plugin, built from this tree, in NIXL's wheel: on the software NIC, and beside the
+# wheel's UCX.
+#   std-shim/nixl/tests/run.sh [TEST]...    only these of TESTS; by default, all
 #   POLYRAIL=PREFIX                         with the libpolyrail that is installed there
-# Needs make, a C++ compiler, and a Python that the wheel is made for, with venv; installs the wheel into a virtual
-# environment of its own below target/.
+# Requires make, a C++ compiler, and a Python version that the wheel supports, with venv; installs
+# the wheel into a separate virtual environment below target/.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -12,7 +13,7 @@ NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
 venv="$out/venv"
 
-# The static library as cargo makes it, unless there is one.
+# Builds the static library with cargo, unless POLYRAIL names an installation.
 if [ -n "${POLYRAIL:-}" ]; then
   library=(POLYRAIL="$POLYRAIL")
 else
@@ -54,12 +55,12 @@ for test in ${*:-$TESTS}; do
       make "$out/adverse"
       timeout 300 "$out/adverse"
       ;;
-    # Only built: for tests/rxe/nixl.sh.
+    # Only built, for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;
     guest) make "$out/host-plain" "$out/apart" "$out/messages" ;;
-    # Which counts memory.
+    # Counts allocations.
     cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;&
-    # In NIXL's own folder, where UCX is.
+    # In NIXL's plugin folder, beside UCX.
     compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
     *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
   esac

@@ -26,7 +26,7 @@ class Lists(Pair):
                 before_there[theirs : theirs + length] = before_here[mine : mine + length]
             else:
                 before_here[mine : mine + length] = before_there[theirs : theirs + length]
-        # What was moved is there, and nothing else has changed.
+        # The transferred bytes have arrived, and nothing else has changed.
         np.testing.assert_array_equal(self.here, before_here)
         np.testing.assert_array_equal(self.there, before_there)
         self.assertEqual(notes(self.b, "a", 1), [note])
@@ -141,7 +141,7 @@ class Agents(unittest.TestCase):
             acquaint(agents[one], agents[other])
         handles = []
         for (i, one), (j, other) in itertools.permutations(enumerate(names), 2):
-            # Everybody's own part goes to where everybody else keeps it.
+            # Each agent writes its own part to the copies of all other agents.
             part = [(i * length, length)]
             handle = prepare(
                 agents[one], "WRITE", descriptors(memory[one], part), descriptors(memory[other], part), other, b"hello"
