@@ -171,7 +171,7 @@ fn what_cannot_be_added_changes_nothing() {
     let refused = set.rebuild(1, builder, &[&small]).unwrap();
     drop(refused);
     let refused = set.rebuild(1, builder.rails(6), &[&small]).unwrap_err();
-    assert!(text(refused).contains("limit of 4000"));
+    assert!(text(refused).contains("at most 4000"));
     assert_eq!(set.rebuild(1, one, &[&others[0]]).map(|_| ()), Ok(()));
     assert_eq!(set.len(), 2);
     let no_rails = BuildError::Rails { rails: 9, max: 8 };
