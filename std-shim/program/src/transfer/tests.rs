@@ -382,7 +382,7 @@ fn hear(stream: &mut TcpStream, incoming: &mut Incoming) -> Message {
             return message;
         }
         let bytes = stream.read(incoming.room()).unwrap();
-        assert!(bytes > 0, "hung up");
+        assert!(bytes > 0, "closed the link");
         incoming.filled(bytes);
     }
 }
