@@ -870,9 +870,9 @@ polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_
 // Closes the handle of a peer's memory.
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
-// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at once.
-// Pass the link to polyrail_peers_meet: the events of that peer report whether the link connected.
-// `options` may be NULL.
+// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
+// once. Pass the link to polyrail_peers_meet: the events of that peer report whether the link
+// connected. `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);
@@ -886,20 +886,21 @@ polyrail_code polyrail_link_close(polyrail_link *link);
 
 // Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
 // `options` may be NULL. While accepted links are in use, keep the listener open and call
-// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the listener.
+// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
+// listener.
 polyrail_code polyrail_listener_open(const char *address,
                                      const polyrail_link_options *options,
                                      polyrail_listener **listener);
 
-// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number of
-// bytes without the 0 byte.
+// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number
+// of bytes without the 0 byte.
 polyrail_code polyrail_listener_address(polyrail_listener *listener,
                                         char *text,
                                         size_t capacity,
                                         size_t *length);
 
-// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits: returns
-// POLYRAIL_CODE_NOT_NOW if there is no such link.
+// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits:
+// returns POLYRAIL_CODE_NOT_NOW if there is no such link.
 polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
 
 // Stops listening. Accepted links stay open, but no longer reconnect if they break.
@@ -934,10 +935,7 @@ polyrail_code polyrail_peers_meet(polyrail_peers *peers,
 // the two sides are not connected yet, or the peer has too many unread messages. A side with 256
 // untaken events reads no messages; if it reads none for 9 seconds while messages wait, the link
 // may break and reconnect. Messages are not ordered with requests and messages over the rails.
-polyrail_code polyrail_peers_say(polyrail_peers *peers,
-                                 uint64_t peer,
-                                 const void *bytes,
-                                 size_t length);
+polyrail_code polyrail_peers_say(polyrail_peers *peers, uint64_t peer, const void *bytes, size_t length);
 
 // With rerouting, and without a link: what this end of a connection has to tell the other one, to be carried there
 // in order, after every poll until it is POLYRAIL_CODE_NOT_NOW. At most POLYRAIL_MESSAGE_BYTES, and there must be
@@ -1004,8 +1002,7 @@ polyrail_code polyrail_peers_fail(polyrail_peers *peers,
 // reported as were posted. A peer for messages is given up first, as by polyrail_peers_fail, and
 // POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
 // discarded without a report.
-polyrail_code polyrail_peers_remove(polyrail_peers *peers,
-                                    uint64_t peer);
+polyrail_code polyrail_peers_remove(polyrail_peers *peers, uint64_t peer);
 
 // Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
 polyrail_code polyrail_messages_poll(polyrail_peers *peers,

@@ -1,4 +1,4 @@
-//! Control connections whose link breaks: made anew where both sides agree to that, and else the end.
+//! Links that break: they are resumed where both sides agree to that, and have ended otherwise.
 
 mod fixture;
 
