@@ -15,6 +15,7 @@ use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
 use recorded::{Asked, Log, Recorded, RecordedQp};
 use rerouted::{Ends, LENGTH, first_offer, healed};
+use std::time::{Duration, Instant};
 
 /// Carries all messages as text, and returns them.
 fn carry(links: &[HealingLink; 2]) -> Vec<HealingMessage> {
@@ -135,6 +136,13 @@ fn a_new_queue_pair_has_its_receives_before_the_old_one_is_retired() {
     }
     let new = near.virtual_qp().physical(rail).unwrap().qp_num();
     assert_ne!(new, old);
+    // A queue pair takes 5 ms to create: no second one is under way.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(50) {
+        for endpoint in [&mut near, &mut far] {
+            assert_eq!(endpoint.poll(16).error, None);
+        }
+    }
     let log = log.lock().unwrap();
     let asked: Vec<(u32, &Asked)> = log.iter().map(|(_, qp_num, asked)| (*qp_num, asked)).collect();
     let [

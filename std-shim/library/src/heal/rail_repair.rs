@@ -5,11 +5,7 @@ use super::message::{RailName, ReplacementAddress};
 use super::options::Healing;
 use crate::backend::{Connect, Connecting, DeviceError, Port};
 use crate::queue_pair::{Place, RailAddress};
-use std::time::{Duration, Instant};
-
-/// How long an offer may stay unanswered. Then the link may have lost it, or the answer. Connecting
-/// the other end can take the peer seconds.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+use std::time::Instant;
 
 /// What a rail has carried so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +67,9 @@ pub(crate) struct RailRepair<R: RailName, Q> {
     pub(super) asked: Option<ReplacementAddress<R>>,
     /// The new queue pair.
     pub(super) next: Option<Next<R, Q>>,
+    /// The generation of the last queue pair that was put in place, until the rail is seen in
+    /// service.
+    placed: Option<u16>,
 }
 
 /// A new queue pair for one generation of a rail.
@@ -91,12 +90,7 @@ pub(super) enum Step<R: RailName, Q> {
     /// It is being created, in INIT.
     Making(Making<R, Q>),
     /// It waits for the peer's queue pair.
-    Offered {
-        /// The queue pair.
-        own: NewQueuePair<Q>,
-        /// When it was offered.
-        since: Instant,
-    },
+    Offered(NewQueuePair<Q>),
     /// It is being connected.
     Joining(Joining<R, Q>),
 }
@@ -134,11 +128,14 @@ pub(super) struct NewQueuePair<Q> {
 }
 
 impl<R: RailName, Q: Connect> Next<R, Q> {
-    /// Destroys it.
+    /// Destroys the queue pair, but not on this thread if it exists: that can take a driver seconds.
     pub(super) fn abandon(self) {
-        if let Step::Offered { own, .. } = self.step {
-            own.queue_pair.retire();
-        }
+        let queue_pair = match self.step {
+            Step::Offered(own) => Some(own.queue_pair),
+            Step::Making(mut step) => step.making.take().and_then(Result::ok).map(|(made, _)| made),
+            Step::Joining(mut step) => step.connecting.take().and_then(Result::ok),
+        };
+        queue_pair.into_iter().for_each(Connect::retire);
     }
 }
 
@@ -155,6 +152,7 @@ impl<R: RailName, Q> Default for RailRepair<R, Q> {
             tried_to_move: false,
             asked: None,
             next: None,
+            placed: None,
         }
     }
 }
@@ -167,21 +165,12 @@ impl<R: RailName, Q> RailRepair<R, Q> {
     {
         let is_offered = |next: &mut Next<R, Q>| {
             next.generation == generation
-                && matches!(&next.step, Step::Offered { own, .. } if own.queue_pair.qp_num() == qp_num)
+                && matches!(&next.step, Step::Offered(own) if own.queue_pair.qp_num() == qp_num)
         };
         match self.next.take_if(is_offered)?.step {
-            Step::Offered { own, .. } => Some(own),
+            Step::Offered(own) => Some(own),
             Step::Making(_) | Step::Joining(_) => None,
         }
-    }
-
-    /// Takes the new queue pair if its offer was not answered in time.
-    pub(super) fn take_late(&mut self, now: Instant) -> Option<Next<R, Q>> {
-        let is_late = |next: &mut Next<R, Q>| match next.step {
-            Step::Offered { since, .. } => now.saturating_duration_since(since) >= ANSWER_TIMEOUT,
-            Step::Making(_) | Step::Joining(_) => false,
-        };
-        self.next.take_if(is_late)
     }
 
     /// Whether the rail is back and has completed nothing since: requests that waited for it still
@@ -202,6 +191,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 
     /// Notes that the rail is in service.
     pub(super) fn note_in_service(&mut self, now: Instant) {
+        self.placed = None;
         if let Some(since) = self.since.take() {
             self.returned = Some(Return { at: now, since, before: self.before });
         }
@@ -245,6 +235,20 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         self.tried_to_move = false;
     }
 
+    /// Notes that a queue pair of this generation was put in the rail's place.
+    pub(super) const fn note_placed(&mut self, generation: u16) {
+        self.placed = Some(generation);
+    }
+
+    /// Notes that the rail is Down in this generation. If its queue pair was put in place and failed
+    /// before a step saw the rail in service, that was an attempt that failed: without a pause, the
+    /// two ends would replace queue pairs as fast as they can.
+    pub(super) fn note_down(&mut self, now: Instant, healing: &Healing, generation: u16) {
+        if self.placed.take_if(|placed| *placed == generation).is_some() {
+            self.attempts.failed(now, healing);
+        }
+    }
+
     /// Whether an offer for this device is turned down, so that the peer may offer another one.
     pub(super) fn turns_down(&mut self, device: usize) -> bool {
         let turns_down = self.barren.contains(&device) && self.turned_down < MOST_TURNED_DOWN;
@@ -283,8 +287,8 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{ConnectOptions, Gid, Mtu};
     use polyrail_core::virtual_qp::RailId;
+    use std::time::Duration;
 
     #[test]
     fn a_rail_that_flaps_is_tried_more_and_more_seldom() {
@@ -360,21 +364,24 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_nobody_answers_is_given_up_and_what_is_under_way_is_not() {
+    fn a_queue_pair_that_fails_before_it_is_seen_in_service_is_a_failed_attempt() {
+        let healing = Healing::default();
         let now = Instant::now();
-        let (gid, mtu) = (Gid::default(), Mtu::Mtu4096);
-        let port = Port { number: 1, gid_index: 0, gid, lid: 0, mtu, max_rd_atomic: 1 };
-        let place = Place { device: 0, port };
-        let address = RailAddress::new(0, &port, 7, &ConnectOptions::default());
-        let own = NewQueuePair { queue_pair: (), place, address };
-        let next = Some(Next { generation: 1, step: Step::Offered { own, since: now } });
-        let mut repair = RailRepair::<RailId, ()> { next, ..RailRepair::default() };
-        assert!(repair.take_late(now + ANSWER_TIMEOUT - Duration::from_nanos(1)).is_none());
-        assert!(repair.take_late(now + ANSWER_TIMEOUT).is_some());
-        let making = Connecting::done(Err(DeviceError::Unfinished));
-        let making = Making { making, place, others: Vec::new(), first: None, answers: None };
-        repair.next = Some(Next { generation: 1, step: Step::Making(making) });
-        assert!(repair.take_late(now + 100 * ANSWER_TIMEOUT).is_none());
+        let mut repair = RailRepair::<RailId, ()>::default();
+        repair.note_out(now, &healing, Some(0), Carried::default());
+        repair.note_placed(1);
+        repair.note_out(now, &healing, Some(0), Carried::default());
+        repair.note_down(now, &healing, 0);
+        assert!(repair.attempts.is_due(now), "another queue pair is down");
+        repair.note_down(now, &healing, 1);
+        assert!(!repair.attempts.is_due(now));
+        let then = now + healing.first_interval;
+        repair.note_down(then, &healing, 1);
+        assert!(repair.attempts.is_due(then), "one attempt failed once");
+        repair.note_placed(2);
+        repair.note_in_service(then);
+        repair.note_down(then, &healing, 2);
+        assert!(repair.attempts.is_due(then), "it was in service");
     }
 
     /// However often its own device was refused, the next one is the first that it moves to.

@@ -25,14 +25,16 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             RailState::InService => repair.note_in_service(now),
             _ => repair.note_out(now, &options, device, carried),
         }
+        if state == RailState::Down {
+            repair.note_down(now, &options, generation);
+        }
         // The generation of these queue pairs has passed.
         let passed = repair.next.take_if(|own| Some(own.generation) != next);
         passed.into_iter().for_each(Next::abandon);
-        if let Some(late) = repair.take_late(now) {
-            late.abandon();
-            repair.attempts.failed(now, &options);
-        }
         self.advance(rail);
+        // What advanced may be in the rail's place by now.
+        let Some((state, generation)) = self.end.state(rail) else { return };
+        let next = (state == RailState::Down).then_some(generation.wrapping_add(1));
         if self.end.offers(rail) {
             self.offer(rail, next);
         } else {
@@ -46,7 +48,7 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         while let Some(next) = self.repair_of(rail).and_then(|repair| repair.next.as_mut()) {
             let generation = next.generation;
             match &mut next.step {
-                Step::Offered { .. } => return,
+                Step::Offered(_) => return,
                 Step::Making(step) => {
                     let Some(made) = step.making.take() else { return };
                     if let Some(Step::Making(step)) = self.take_step(rail) {
@@ -151,7 +153,9 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
         let qp_num = own.queue_pair.qp_num();
         self.send(HealingMessage::Offer(ReplacementAddress { rail, generation, qp_num, address }));
-        self.set_step(rail, generation, Step::Offered { own, since: self.now });
+        // The offer stays until the peer answers or refuses, or the link breaks. If it were withdrawn
+        // after some time, a late answer could meet another queue pair of the same number.
+        self.set_step(rail, generation, Step::Offered(own));
     }
 
     /// Keeps the peer's offer, which is answered once the rail is Down here, too.
@@ -236,6 +240,9 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             Ok(queue_pair) => self.end.replace(&own, place, queue_pair, &peer),
             Err(source) => Err(self.end.device_error(rail, &place, source)),
         };
+        if let Some(repair) = self.repair_of(rail).filter(|_| replaced.is_ok()) {
+            repair.note_placed(own.generation);
+        }
         match (replaced, answers) {
             (Ok(()), Some(to)) => self.send(HealingMessage::Answer { to, with: own }),
             (Ok(()), None) => {}
