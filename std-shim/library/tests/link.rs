@@ -484,3 +484,19 @@ fn a_link_begins_at_the_first_address_that_answers() {
         .unwrap_err();
     assert!(matches!(error, LinkError::Connect { .. }), "{error}");
 }
+
+/// A stream that is still connecting, or that could not connect, looks writable to the system.
+#[test]
+fn a_message_is_sent_once_the_link_is_open() {
+    let (listener, address) = listen();
+    let failed = Message::Failed { reason: Reason::new("enough") };
+    let mut near = Link::<NoPurpose>::begin(&[address], &Timeouts::default(), None).unwrap();
+    near.send(&failed).unwrap();
+    let (mut far, _) = listener.accept::<NoPurpose>(&Timeouts::default()).unwrap();
+    let error = far.expect(Duration::from_secs(5)).unwrap_err();
+    assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
+    drop(listener);
+    let mut near = Link::<NoPurpose>::begin(&[address], &Timeouts::default(), None).unwrap();
+    let error = near.send(&failed).unwrap_err();
+    assert!(matches!(error, LinkError::Connect { .. }), "{error}");
+}

@@ -217,3 +217,36 @@ fn silent_strangers_keep_no_peer_out() {
     peer.join().unwrap().unwrap();
     assert!(refused >= 50, "{refused}");
 }
+
+/// Between its proof and its hello a peer may create queue pairs, which takes time.
+#[test]
+fn a_peer_that_has_proved_its_token_keeps_its_place_among_strangers() {
+    let (listener, address) = listener(Some(1));
+    let timeouts = Timeouts { message: Duration::from_secs(20), ..timeouts() };
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let connect = {
+        let address = address.clone();
+        move || <Link>::connect_with_token(&address, &timeouts, Some(&token(1))).unwrap()
+    };
+    let peer = thread::spawn(connect);
+    let mut refused = Vec::new();
+    while !peer.is_finished() {
+        arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
+    }
+    let mut peer = peer.join().unwrap();
+    // More than there are places; the kernel holds the rest.
+    let _strangers: Vec<_> = (0..120).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let begin = Instant::now();
+    while refused.len() < 50 {
+        arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10), "{} refused", refused.len());
+        thread::sleep(Duration::from_millis(1));
+    }
+    peer.send(&Message::Ready {}).unwrap();
+    // The peer is still there to be refused for a message that is not a hello.
+    let is_answered = |why: &LinkError| why.to_string().contains("\"ready\"");
+    while !refused.iter().any(is_answered) {
+        arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10), "{refused:?}");
+    }
+}

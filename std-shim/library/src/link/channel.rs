@@ -121,11 +121,15 @@ impl<P: Purpose> Channel<P> {
         token: Option<&Token>,
     ) -> Self {
         stream.watch(SILENCE);
+        Self::new(stream, message_timeout, Gate::listens(token))
+    }
+
+    fn new(stream: Box<dyn Stream>, message_timeout: Duration, gate: Gate) -> Self {
         Self {
             stream,
             dial: None,
             answered: 0,
-            gate: Gate::listens(token),
+            gate,
             asked: None,
             incoming: Incoming::new(),
             began: None,
@@ -142,7 +146,7 @@ impl<P: Purpose> Channel<P> {
         let gate = Gate::connects(target.token.as_ref());
         let until = now.checked_add(connect).unwrap_or(now + Duration::from_hours(24));
         let (dial, stream) = Dial::begin(target, 0, (until, now), ErrorKind::NotFound.into())?;
-        Ok(Self { dial: Some(dial), gate, ..Self::over(stream, message, None) })
+        Ok(Self { dial: Some(dial), ..Self::new(stream, message, gate) })
     }
 
     /// Goes on to connect, and with the proofs. Returns whether both are done.
@@ -176,6 +180,8 @@ impl<P: Purpose> Channel<P> {
         while let Some(&Dial { next_at, until, place, .. }) = self.dial.as_ref() {
             let error = match self.stream.is_connected() {
                 Ok(true) => {
+                    // Not before: the limit would end a connect, too (tcp(7), TCP_USER_TIMEOUT).
+                    self.stream.watch(SILENCE);
                     self.dial = None;
                     self.answered = place;
                     match self.gate.knock()? {
@@ -190,7 +196,6 @@ impl<P: Purpose> Channel<P> {
             };
             let Some(Dial { target, .. }) = self.dial.take() else { break };
             let (dial, stream) = Dial::begin(target, place + 1, (until, now), error)?;
-            stream.watch(SILENCE);
             self.stream = stream;
             self.dial = Some(dial);
         }

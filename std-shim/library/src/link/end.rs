@@ -138,6 +138,11 @@ impl<P: Purpose> Link<P> {
         self.resumption.as_ref().is_some_and(Resumption::is_due)
     }
 
+    /// Breaks the stream without a message, so that the peer finds a reset.
+    pub(super) fn reset(&self) {
+        self.channel.reset();
+    }
+
     /// Hands the stream of this link to an earlier link of the same
     /// [`Listener`](super::Listener), after the peer has sent [`Message::Resume`] where a hello
     /// could have come.

@@ -166,8 +166,8 @@ fn refuse<P: Purpose>(link: &mut Link<P>, error: &LinkError) {
 /// Limit of links whose first message has not come. Each takes a socket and about 17 KiB.
 const PLACES: usize = 64;
 
-/// How long a peer may be silent before it can lose its place to another one. A peer sends each
-/// message of the proof at once, so this is the time of a round trip.
+/// How long a peer without a proof keeps its place while others wait. A peer sends each message of
+/// the proof at once, so this is the time of a round trip.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The links of a [`Listener`] whose first message has not come: they prove that they have the
@@ -201,7 +201,7 @@ pub struct Arrival<P: Purpose> {
     pub address: SocketAddr,
 }
 
-/// Called with the address of a peer that was refused, and the reason, which was sent to the peer.
+/// Called with the address of a peer whose link ended before its hello, and the reason.
 type Refused<'a> = dyn FnMut(SocketAddr, LinkError) + 'a;
 
 impl<P: Purpose> Default for Arrivals<P> {
@@ -212,8 +212,8 @@ impl<P: Purpose> Default for Arrivals<P> {
 
 impl<P: Purpose> Arrivals<P> {
     /// Accepts new links, goes on with all of them, and returns those whose hello has come. Never
-    /// waits. If there is no place for a new link, the peer that has been silent longest is refused.
-    /// Calls `refused` for each peer that is refused, after the reason was sent to the peer.
+    /// waits. If there is no place for a new link, the oldest peer that has not proved that it has
+    /// the token loses its place. Calls `refused` for each peer whose link ends here.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl<P: Purpose> Arrivals<P> {
     ) -> Result<(), LinkError> {
         self.lacks_resources = false;
         for _ in 0..PLACES / 2 {
-            if self.guests.len() >= PLACES && !self.evict(refused) {
+            if self.guests.len() >= PLACES && !self.evict(listener, refused) {
                 return Ok(());
             }
             match listener.try_accept(timeouts) {
@@ -250,7 +250,7 @@ impl<P: Purpose> Arrivals<P> {
                 }
                 Ok(None) => return Ok(()),
                 Err(error) if lacks_resources(&error) => {
-                    self.lacks_resources = !self.evict(refused);
+                    self.lacks_resources = !self.evict(listener, refused);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -259,12 +259,21 @@ impl<P: Purpose> Arrivals<P> {
         Ok(())
     }
 
-    /// Refuses the peer that has been silent longest, unless that is not long.
-    fn evict(&mut self, refused: &mut Refused<'_>) -> bool {
-        let Some(guest) = self.guests.pop_front_if(|guest| guest.since.elapsed() >= GRACE) else {
+    /// Resets the link of the oldest peer that has not proved that it has the token, unless it came
+    /// just now. A peer with the token keeps its place for as long as a message may take, because it
+    /// may create queue pairs before its hello.
+    ///
+    /// The link is reset, and no reason is sent: to a peer that resumes an earlier link, a reason is
+    /// the end of that link, while after a reset it tries again.
+    fn evict(&mut self, listener: &Listener, refused: &mut Refused<'_>) -> bool {
+        let has_proved = |guest: &Guest<P>| listener.token.is_some() && guest.link.is_open();
+        let oldest = self.guests.iter().position(|guest| !has_proved(guest));
+        let is_late = |at: &usize| self.guests[*at].since.elapsed() >= GRACE;
+        let Some(guest) = oldest.filter(is_late).and_then(|at| self.guests.remove(at)) else {
             return false;
         };
-        guest.leave(refused);
+        guest.link.reset();
+        refused(guest.address, guest.no_hello());
         true
     }
 
@@ -319,9 +328,13 @@ impl<P: Purpose> Guest<P> {
 
     /// Refuses a peer that has not sent a hello in time.
     fn leave(self, refused: &mut Refused<'_>) {
-        let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
-        let why = self.link.no_answer(HELLO, waited);
+        let why = self.no_hello();
         self.refuse(why, refused);
+    }
+
+    fn no_hello(&self) -> LinkError {
+        let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
+        self.link.no_answer(HELLO, waited)
     }
 
     fn refuse(mut self, why: LinkError, refused: &mut Refused<'_>) {

@@ -97,8 +97,12 @@ impl Sessions {
         is_new
     }
 
-    fn remove(&self, session: Session) {
-        lock(&self.0).remove(&session);
+    /// Removes a session of this mailbox, unless another link has the session by now.
+    fn remove(&self, session: Session, mailbox: &Arc<Mailbox>) {
+        let mut sessions = lock(&self.0);
+        if sessions.get(&session).is_some_and(|of| of.as_ptr() == Arc::as_ptr(mailbox)) {
+            sessions.remove(&session);
+        }
     }
 }
 
@@ -228,7 +232,10 @@ impl<P: Purpose> Resumption<P> {
     ///
     /// No stream will come, or it took too long.
     pub(super) fn step(&mut self, now: Instant) -> Result<Option<NewStream>, LinkError> {
-        if let Some(stream) = self.mailbox.take() {
+        // A link that was given up stays so: its owner has acted on that.
+        if !matches!(self.state, State::Lost)
+            && let Some(stream) = self.mailbox.take()
+        {
             return Ok(Some(self.resumed(stream)));
         }
         let broken = match &mut self.state {
@@ -257,12 +264,20 @@ impl<P: Purpose> Resumption<P> {
     }
 
     fn give_up(&mut self, now: Instant) -> LinkError {
+        self.forget();
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Broken(Broken { since, source, .. }) if !is_reset(&source) => {
                 let waited = now.saturating_duration_since(since);
                 LinkError::NotResumed { waited, source }
             }
             _ => LinkError::HungUp { pending: 0 },
+        }
+    }
+
+    /// Has the peer's attempts refused, because this side no longer takes a stream.
+    fn forget(&self) {
+        if let Origin::Accepted { sessions, .. } = &self.origin {
+            sessions.remove(self.session, &self.mailbox);
         }
     }
 
@@ -279,9 +294,7 @@ impl<P: Purpose> Resumption<P> {
 
 impl<P: Purpose> Drop for Resumption<P> {
     fn drop(&mut self) {
-        if let Origin::Accepted { sessions, .. } = &self.origin {
-            sessions.remove(self.session);
-        }
+        self.forget();
     }
 }
 

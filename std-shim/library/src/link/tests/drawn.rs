@@ -75,7 +75,9 @@ impl Stream for End {
         Ok(!self.wire.lock().unwrap().is_pending)
     }
 
-    fn watch(&self, _: Duration) {}
+    fn watch(&self, _: Duration) {
+        assert!(!self.wire.lock().unwrap().is_pending, "silence would limit the connect");
+    }
 
     fn reset(&self) {
         let mut wire = self.wire.lock().unwrap();
