@@ -47,7 +47,8 @@ pub(crate) struct Connection {
     /// The communicator whose end closes the connection; 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
-    link: Box<Link>,
+    /// `None` once it has ended: the peer finds it closed, and its attempts to resume it are refused.
+    link: Option<Box<Link>>,
     /// Whether the link was broken at the last check.
     was_broken: bool,
     /// Whether there may be received messages that were not handled.
@@ -89,7 +90,7 @@ impl Connection {
             role,
             context,
             wire,
-            link,
+            link: Some(link),
             was_broken: false,
             has_more: true,
             _door: door,
@@ -110,7 +111,7 @@ impl Connection {
 
     /// Returns the file descriptor of the link, unless the link is broken or has ended.
     pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        (self.ended.is_none() && !self.link.is_broken()).then(|| self.link.as_fd())
+        self.link.as_ref().filter(|link| !link.is_broken()).map(|link| link.as_fd())
     }
 
     /// Sets the place of the connection, and reports events of its link to the caretaker.
@@ -143,7 +144,7 @@ impl Connection {
     #[cold]
     fn attend(&mut self) {
         self.reap_early();
-        if self.has_more || self.link.is_due() {
+        if self.has_more || self.link.as_ref().is_some_and(|link| link.is_due()) {
             self.read();
         }
         if self.terms.reroutes {
@@ -178,12 +179,12 @@ impl Connection {
 
     /// Sends the peer the messages of rails, as far as the link has room.
     fn send_messages(&mut self) {
-        while self.ended.is_none() && !self.link.is_broken() {
-            let sent = match self.link.go_on_sending() {
+        while let Some(link) = self.link.as_mut().filter(|link| !link.is_broken()) {
+            let sent = match link.go_on_sending() {
                 Ok(true) => match self.wire.next_message() {
                     Some(message) => {
                         let bytes = HexBytes(message.to_json().into_bytes());
-                        self.link.offer(&Message::Note { bytes })
+                        link.offer(&Message::Note { bytes })
                     }
                     None => return,
                 },
@@ -208,10 +209,8 @@ impl Connection {
     fn read(&mut self) {
         self.has_more = false;
         for _ in 0..AT_ONCE {
-            if self.ended.is_some() {
-                return;
-            }
-            match self.link.try_recv() {
+            let Some(link) = &mut self.link else { return };
+            match link.try_recv() {
                 Ok(Some(Message::Note { bytes })) => self.take_message(&bytes.0),
                 Ok(Some(Message::Resumed {})) => self.resumed(),
                 Ok(Some(Message::Failed { reason })) => self.end(format!("the peer: {reason}")),
@@ -227,7 +226,8 @@ impl Connection {
     }
 
     fn note_break(&mut self) {
-        if self.link.is_broken() && !self.was_broken {
+        let is_broken = self.link.as_ref().is_some_and(|link| link.is_broken());
+        if is_broken && !self.was_broken {
             self.was_broken = true;
             let name = &self.device.description.name;
             log::info(&format!("{:?} on {name}: the link broke, and is to be resumed", self.role));
@@ -252,6 +252,7 @@ impl Connection {
     fn end(&mut self, why: String) {
         let name = &self.device.description.name;
         log::trace(&format!("{:?} on {name}: {why}", self.role));
+        self.link = None;
         self.ended = Some((Instant::now(), why));
     }
 

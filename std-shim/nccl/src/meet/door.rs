@@ -43,6 +43,10 @@ struct Hall {
     callers: HashMap<u64, VecDeque<Caller>>,
 }
 
+/// Limit of senders that wait for one listening end: NCCL accepts them one by one, and a peer that
+/// has the handle can connect as often as it likes.
+const MOST_CALLERS: usize = 1024;
+
 fn locked<T>(data: &Mutex<T>) -> MutexGuard<'_, T> {
     // Plain data, which is valid after a panic.
     data.lock().unwrap_or_else(PoisonError::into_inner)
@@ -116,7 +120,8 @@ impl Door {
     /// Removes a listening end, and refuses its senders.
     pub(super) fn close(&self, number: u64) {
         let callers = locked(&self.hall).callers.remove(&number);
-        callers.into_iter().flatten().for_each(|caller| refuse(*caller.link));
+        let why = "no such end listens, or not any more";
+        callers.into_iter().flatten().for_each(|caller| refuse(*caller.link, why));
     }
 
     /// Returns the next sender of an end.
@@ -134,11 +139,12 @@ impl Door {
             Ok(arrived) => {
                 for Arrival { link, hello, address } in arrived {
                     match hello.purpose.map(|call| (call, callers.get_mut(&call.listener))) {
-                        Some((call, Some(callers))) => {
+                        Some((call, Some(callers))) if callers.len() < MOST_CALLERS => {
                             let link = Box::new(link);
                             callers.push_back(Caller { link, hello, call, address });
                         }
-                        _ => refuse(link),
+                        Some((_, Some(_))) => refuse(link, "too many senders wait here already"),
+                        _ => refuse(link, "no such end listens, or not any more"),
                     }
                 }
             }
@@ -149,10 +155,9 @@ impl Door {
     }
 }
 
-fn refuse(mut link: Link) {
+fn refuse(mut link: Link, why: &str) {
     // If the message cannot be sent at once, the peer notices that the link is closed.
-    _ = link
-        .offer(&Message::Failed { reason: Reason::new("no such end listens, or not any more") });
+    _ = link.offer(&Message::Failed { reason: Reason::new(why) });
 }
 
 #[cfg(test)]
