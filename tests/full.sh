@@ -239,7 +239,7 @@ optimize() {
   say "programs that are measured, optimized as a whole"
   measured cargo build --release --locked -p polyrail-nccl --example pair
   measured cargo build --release --locked -p polyrail-nccl
-  measured cargo build --release --locked -p polyrail-benches --bins
+  measured cargo build --release --locked -p polyrail-benches --bin report --bin instructions
 }
 
 nccl() {
