@@ -5,7 +5,7 @@ A station is a function of core/src that the engine or the program calls. These 
 - implementations of the standard library's traits: derives, operators, conversions, iterators, guards;
 - what another crate's macro writes: the methods of bitflags;
 - what the device calls: constructors of completions, for example;
-- functions of one or two lines: accessors and delegations, which are read at a glance.
+- functions of one or two lines of code: accessors and delegations, which are read at a glance.
 The right half of the table counts those of one or two lines as well.
 
 The environment has the names of the ways in STATIONS_WAYS, and STATIONS_LIST is not empty if stations are to be
@@ -50,7 +50,7 @@ class Entry(gdb.Breakpoint):
 
 
 def body_lines(file, line):
-    """The lines between the braces of the function that begins at or before this line.
+    """The lines of code between the braces of the function that begins at or before this line.
 
     None if there is no such function: a derive, a macro or the constructor of a variant is at this line.
     """
@@ -65,7 +65,9 @@ def body_lines(file, line):
         return 1
     indent = re.match(" *", lines[first])[0]
     closing = next(at for at in range(opening, len(lines)) if lines[at].startswith(indent + "}"))
-    return closing - opening - 1
+    # A comment does not make a function longer to follow.
+    body = (line.strip() for line in lines[opening + 1 : closing])
+    return sum(1 for line in body if line and not line.startswith("//"))
 
 
 def callers(frame):
