@@ -104,6 +104,7 @@ impl ControlMessage {
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..3].copy_from_slice(&Self::MAGIC);
+        // No state has this number, so one byte distinguishes all messages.
         bytes[3] = Self::ERROR;
         if let Self::Rail(report) = self {
             bytes[3] = report.state as u8;
@@ -129,14 +130,18 @@ impl ControlMessage {
             1 => ReportedState::Failed,
             2 => ReportedState::Fenced,
             3 => ReportedState::Ready,
+            // Each message has one form: the decoder takes only what the encoder writes.
             Self::ERROR => return zeros(bytes, 4).map(|()| Self::Error),
             other => return Err(ControlDecodeError::State(other)),
         };
+        // `p2p::Control` has the place of the queue pair in this byte, and clears it before it
+        // decodes the rest.
         if pad != 0 {
             return Err(ControlDecodeError::Reserved { at: 5, value: pad });
         }
         let rail = match rail {
             Tag::NOTIFY_RAIL => RailId::Notify,
+            // Whether this end has the rail is checked by `Rails::handle_report`.
             0..RailId::MAX => RailId::Data(rail),
             other => return Err(ControlDecodeError::Rail(other)),
         };

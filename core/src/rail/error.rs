@@ -24,9 +24,10 @@ pub struct RailError {
 }
 
 impl RailError {
-    /// Whether another rail may do better. Everything else is a mistake of a program, a bad key or
-    /// length, that would fail one rail after the other.
+    /// Whether another rail may succeed.
     pub(crate) const fn is_of_rail(&self) -> bool {
+        // Every other status, a bad key or a bad length, is a mistake of a program. It would fail one
+        // rail after the other: `rails-that-fail.md`, "Which errors are a rail's fault".
         matches!(
             self.status,
             WcStatus::LOC_QP_OP_ERR // of some devices, when their port is down
@@ -40,8 +41,9 @@ impl RailError {
         )
     }
 
-    /// The same of a receive: there, an inconsistency of the queue pair is a bad buffer.
+    /// Whether another rail may succeed after a receive failed in this way.
     pub(crate) const fn is_of_rail_of_receive(&self) -> bool {
+        // A receive reports LOC_QP_OP_ERR for a bad buffer, and not for a port that is down.
         self.is_of_rail() && !matches!(self.status, WcStatus::LOC_QP_OP_ERR)
     }
 
@@ -52,12 +54,15 @@ impl RailError {
 
     /// Whether the requests themselves may be the cause.
     pub(crate) const fn suspects_requests(&self) -> bool {
+        // A bad key may look the same as a port that is down (LOC_QP_OP_ERR of rxe), so a request
+        // that is lost to such failures again and again is given up.
         matches!(self.status, WcStatus::LOC_QP_OP_ERR | WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR)
     }
 }
 
 impl fmt::Display for RailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A refusal has no completion, so a status and a vendor code would mean nothing.
         let Self { rail, device, qp_num, status, vendor_err, errno, offset } = self;
         write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", device.0)?;
         match errno {
@@ -73,7 +78,7 @@ impl core::error::Error for RailError {}
 /// What a rail has done so far. Wraps around after 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailCounters {
-    /// Payload bytes of send requests handed to the device. While its driver owes the rest of a batch,
+    /// Payload bytes of send requests handed to the device. While the driver has not taken all of a batch,
     /// all bytes of the batch.
     pub bytes: u64,
     /// Send requests handed to the device: fragments, pass-through requests, notifies.

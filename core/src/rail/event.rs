@@ -54,9 +54,10 @@ pub enum FailedBecause {
     Peer,
 }
 
-/// The number of events that are kept of one rail. One call adds at most four: the rail's failure and fence,
-/// and those of the peer's next queue pair, which failed before there was one here. More do not fit the memory
-/// that a virtual queue pair of four rails may take, 68 KiB.
+/// The number of events that are kept of one rail.
+// One call adds at most four: the rail's failure and fence, and those of the peer's next queue pair,
+// which failed before there was one here. More than five do not fit the memory that a virtual queue
+// pair of four rails may take, 68 KiB.
 const KEPT: usize = 5;
 
 /// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if there are more
@@ -66,6 +67,8 @@ pub(crate) struct RailEvents(heapless::Deque<RailEvent, KEPT>);
 
 impl RailEvents {
     pub(crate) fn add(&mut self, event: RailEvent) {
+        // The newest events say where the rail stands, and an owner that reads after each call
+        // misses none.
         if self.0.is_full() {
             self.0.pop_front();
         }

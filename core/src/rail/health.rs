@@ -90,22 +90,28 @@ pub(crate) trait PhysicalRail {
     /// Begins a generation, whether there is a queue pair of it or not.
     fn begin_generation(&mut self, generation: u16) {
         self.start_over(generation);
+        // The requests that may be to blame were counted at the fence of the generation before.
         self.health_mut().suspects_requests = false;
     }
 
     /// Moves the queue pair to the error state, unless it is known to be there. Returns the driver's refusal.
     fn enter_error(&mut self) -> Option<Refusal> {
         let (qp, health) = self.qp_and_health();
+        // A queue pair that was destroyed must not be touched. One in the error state stays there,
+        // and ibv_modify_qp(3) is a system call.
         if health.is_silent {
             return None;
         }
         let refused = qp.enter_error().err();
+        // A refusal is not kept: the fence needs the error state, so each later poll asks again.
         health.is_silent = refused.is_none();
         refused
     }
 
     /// Notes an event of the queue pair of this generation for the owner.
     fn note_event(&mut self, generation: u16, kind: RailEventKind) {
+        // The device is noted now: when the owner reads the event, a queue pair of another device
+        // may be in the place.
         let Identity { rail, device, .. } = self.identity();
         self.health_mut().events.add(RailEvent { rail, device, generation, kind });
     }
@@ -113,8 +119,10 @@ pub(crate) trait PhysicalRail {
     /// Moves the queue pair of a rail that failed to the error state, and notes the event.
     fn note_failure(&mut self, why: FailedBecause) {
         if let FailedBecause::Error(error) = why {
+            // Failures that the owner or the peer reports say nothing about the requests.
             self.health_mut().suspects_requests = error.suspects_requests();
         }
+        // Before the event, which reports the driver's refusal: the rail may then need `lose_rail`.
         let refused = self.enter_error();
         let generation = self.health().lifecycle.generation();
         self.note_event(generation, RailEventKind::Failed { why, refused });
@@ -142,6 +150,8 @@ pub(crate) trait PhysicalRail {
             rail,
             device,
             qp_num,
+            // A refused post has no completion. GENERAL_ERR lets other rails take over
+            // (`is_of_rail`), and counts against the request (`suspects_requests`).
             status: WcStatus::GENERAL_ERR,
             vendor_err: 0,
             errno: Some(errno),

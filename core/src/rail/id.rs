@@ -21,6 +21,8 @@ impl RailId {
 
     /// The number that tags carry.
     pub(crate) const fn number(self) -> u8 {
+        // Also the number in control messages, where data rails and the notify queue pair share a
+        // byte.
         if let Self::Data(rail) = self { rail } else { Tag::NOTIFY_RAIL }
     }
 }
@@ -52,6 +54,8 @@ impl RailSet {
     /// The set of this one rail; of a number that no rail has, the empty one.
     pub const fn of(rail: RailId) -> Self {
         match rail {
+            // The owner chooses this number: 15 would be the notify queue pair, and 16 overflow the
+            // shift.
             RailId::Data(Tag::NOTIFY_RAIL..) => Self::EMPTY,
             RailId::Data(_) | RailId::Notify => Self(1 << rail.number()),
         }
@@ -103,6 +107,8 @@ impl Iterator for RailSet {
 
     fn next(&mut self) -> Option<RailId> {
         let bit = self.0.trailing_zeros() as u8;
+        // Clears the lowest bit. Wrapping, because the empty set has none: `trailing_zeros` is 16
+        // then.
         self.0 &= self.0.wrapping_sub(1);
         match bit {
             16.. => None,

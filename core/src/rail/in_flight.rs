@@ -36,6 +36,8 @@ impl Content {
     /// Whether it is fragments of one request.
     #[inline]
     pub(crate) const fn is_fragments(self) -> bool {
+        // Both kinds stand first in the enum, so that one comparison answers: `retire_fragments`
+        // asks at the completion of every batch.
         self as u8 <= Self::Numbered as u8
     }
 
@@ -47,6 +49,9 @@ impl Content {
             Self::Deferred | Self::PassThrough | Self::Unsignaled => {
                 matches!(opcode, Opcode::Send | Opcode::SendWithImm)
             }
+            // A plain WRITE or READ consumes no receive, so the peer's count says nothing about it.
+            // It may be executed twice: `rails-that-fail.md`, "The idea: one number for each queue
+            // pair".
             Self::Fragments | Self::Gone => false,
         }
     }
@@ -58,7 +63,7 @@ impl Content {
     }
 }
 
-/// One batch: enough to know whose it is and to post it again elsewhere.
+/// One batch: enough to find its request and to post it again elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     /// A ring id or the caller's `wr_id`: see [`Content`].
@@ -77,7 +82,7 @@ pub(crate) struct Batch {
     pub(crate) opcode: Opcode,
 }
 
-/// A batch in its place, with the tag that retires it: [`Tag::NONE`] once it did.
+/// A batch in its place, with the tag that retires it, or [`Tag::NONE`] if it is not in flight.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     last_tag: Tag,
@@ -151,6 +156,8 @@ impl Batch {
     /// Bytes of the first `count` fragments of a request without a list: only the last one of a batch may be
     /// short.
     pub(crate) fn bytes_of(&self, count: u32, fragment_bytes: u32) -> u32 {
+        // The product can exceed 32 bits where the last fragment is short. The length then limits
+        // it.
         count.saturating_mul(fragment_bytes).min(self.length)
     }
 }
@@ -267,6 +274,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     #[inline]
     const fn index(number: u64) -> usize {
+        // `DEPTH` is a power of two, so the modulo of a number is a mask.
         number as usize & (DEPTH - 1)
     }
 
@@ -283,6 +291,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Requests that the driver has taken so far.
     pub(crate) const fn requests_posted(&self) -> u64 {
+        // Derived from the cursors, so that a post has no counter to update for it.
         self.tail - self.missing as u64 - self.never_posted
     }
 
@@ -303,6 +312,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
+        // The first check of `invariants`: this holds exactly if `head` is `tail`.
         self.credits == self.limit
     }
 
@@ -317,9 +327,13 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     // Where it is called, a batch need not be put together in memory first.
     #[inline(always)]
     pub(crate) fn push(&mut self, batch: Batch) -> Tag {
+        // The queue pair executes requests in posting order. Behind a partial batch, this one would
+        // stand in front of the requests that the driver has still to take.
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
         let first = self.next_tag();
         let last_tag = first.last_of(u32::from(batch.count));
+        // The batch has a place for each request, and uses the first. If it is lost and cut,
+        // `take_lost` puts the rest into one of the others.
         self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
         self.tail += batch.count as u64;
         self.credits -= batch.count as u32;
@@ -338,10 +352,14 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let entry = &mut self.entries[Self::index(first)];
         debug_assert!(u32::from(entry.batch.count) == count);
         let batch = entry.batch;
+        // ibv_post_send(3): the requests before `bad_wr` are posted. Those behind it keep their
+        // numbers and credits, because the driver is offered them again under the same tags.
         if accepted > 0 {
             self.partial = first;
             self.missing = count - accepted;
         } else {
+            // The next batch gets the same tags, which the device has never seen.
+            // `retire_fragments` relies on a place that is not in flight to match none.
             entry.last_tag = Tag::NONE;
             self.tail = first;
             self.credits += count;
@@ -363,6 +381,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     pub(crate) fn partial(&self) -> Option<(Batch, u32, Tag)> {
         let batch = self.entries[Self::index(self.partial)].batch;
         self.is_partial().then(|| {
+            // The rest is posted under the tags that `push` set aside, so its last request, the
+            // only signaled one, still retires the whole batch.
             let index = u32::from(batch.count) - self.missing;
             (batch, index, self.tag.first_of_batch(self.partial).plus(u64::from(index)))
         })
@@ -380,6 +400,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// that the driver has not taken.
     pub(crate) fn mark_end(&mut self) {
         debug_assert!(self.is_partial());
+        // The marker has the last missing number. No request will ever have the numbers before it.
         self.never_posted += u64::from(self.missing - 1);
         self.missing = 0;
     }
@@ -407,12 +428,16 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let count = u32::from(front.count);
         let taken = self.front_taken();
         let tag = Tag::from_wr_id(wr_id);
+        // If the driver has not taken the last request, no correct device completes it.
         if Some(tag) == self.expected() && taken == count {
             return TagMatch::Last;
         }
         // The last request carries the mark, so an inner one lies before it.
         let first = self.tag.first_of_batch(self.head);
+        // Inner requests are unsignaled, so they complete only with an error (ibv_post_send(3)).
         let index = tag.since(first);
+        // `since` looks at the sequence only. The whole tag must agree: a straggler of the queue
+        // pair before has another generation.
         if index < u64::from(taken.min(count - 1)) && tag == first.plus(index) {
             return TagMatch::Inner(index as u32);
         }
@@ -422,6 +447,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Requests of the front batch that the driver has taken.
     fn front_taken(&self) -> u32 {
         let Some(front) = self.front() else { return 0 };
+        // `partial` is stale while nothing is missing, so its number alone proves nothing.
         let partial = self.is_partial() && self.head == self.partial;
         u32::from(front.count) - if partial { self.missing } else { 0 }
     }
@@ -435,11 +461,14 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     pub(crate) fn retire(&mut self) -> Batch {
         debug_assert!(!self.is_empty());
         let entry = self.front_entry();
+        // The place keeps its batch, so a second completion with this tag must match nothing.
         entry.last_tag = Tag::NONE;
         let batch = entry.batch;
         if self.lost.is_losing {
             // Behind it there may be what was lost.
             self.entries[Self::index(self.head)].batch.content = Content::Gone;
+            // `lost_invariants` requires that lost places follow each other without a gap, so this
+            // one joins them, with nothing in it.
             self.lost.to = self.head + u64::from(batch.count);
         }
         self.head += u64::from(batch.count);
@@ -455,11 +484,13 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Retires the front batch if `tag` is its last request's and it is made of fragments, and
-    /// returns whose they were. Not for a queue with a partial batch.
+    /// returns the request's id in the ring. Not for a queue with a partial batch.
     #[inline]
     pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<u64> {
         debug_assert!(!self.is_partial());
         let entry = self.front_entry();
+        // An empty queue needs no check: every place that is not in flight has `Tag::NONE`, and no
+        // completion of a fragment has that.
         if entry.last_tag != tag || !entry.batch.content.is_fragments() {
             return None;
         }
@@ -476,6 +507,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         if !self.ends_at(index) {
             return None;
         }
+        // Before `retire`: `invariants` allows only a batch in flight to be partial, and this one
+        // ends here.
         self.never_posted += u64::from(self.missing);
         self.missing = 0;
         Some(self.retire())
@@ -514,6 +547,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     fn places(&self, mut number: u64, end: u64) -> impl Iterator<Item = &Batch> {
         core::iter::from_fn(move || {
             let batch = (number < end).then(|| &self.entries[Self::index(number)].batch)?;
+            // Ends, because `invariants` allows no batch of 0 requests.
             number += u64::from(batch.count);
             Some(batch)
         })
@@ -537,6 +571,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 /// What places hold that are of no batch in flight or lost means nothing.
 impl<const DEPTH: usize> fmt::Debug for InFlight<DEPTH> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Tests compare this text before and after a refused call, so what stale places hold must
+        // not show.
         let lost = fmt::from_fn(|f| f.debug_list().entries(self.lost_batches()).finish());
         let in_flight = fmt::from_fn(|f| f.debug_list().entries(self.iter()).finish());
         let mut all = f.debug_struct("InFlight");

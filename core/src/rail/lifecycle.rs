@@ -73,7 +73,7 @@ pub enum ControlError {
     Arrived {
         /// The rail.
         rail: RailId,
-        /// What the peer said, modulo 2^32.
+        /// The count that the peer reported, modulo 2^32.
         arrived: u32,
         /// What was posted, modulo 2^32.
         posted: u32,
@@ -83,9 +83,9 @@ pub enum ControlError {
     Changed {
         /// The rail.
         rail: RailId,
-        /// What it said at first.
+        /// The first count that it reported.
         before: u32,
-        /// What it said then.
+        /// The count that it reported later.
         again: u32,
     },
     /// The connection does not re-route: nothing changed.
@@ -187,11 +187,14 @@ impl Lifecycle {
     /// The rail failed here, or its owner reported that. Returns whether that is new.
     pub(crate) fn fail(&mut self) -> bool {
         let is_new = self.stop();
+        // A failure that the peer reported is not reported back: `stop` alone sets no report.
         self.dirty |= is_new;
         is_new
     }
 
     fn stop(&mut self) -> bool {
+        // A rail that is Draining has failed already. Fenced and Down have no queue pair that could
+        // fail.
         let is_new = self.takes_receives();
         if is_new {
             self.state = RailState::Draining;
@@ -206,6 +209,7 @@ impl Lifecycle {
         debug_assert!(self.state == RailState::Draining);
         self.state = RailState::Fenced;
         self.arrived = arrived;
+        // Also if the rail is Down here at once: the peer needs this count to be Down as well.
         self.dirty = true;
         self.peer_arrived.inspect(|_| self.state = RailState::Down)
     }
@@ -213,6 +217,8 @@ impl Lifecycle {
     /// A new queue pair is in its place. Returns whether it is in service at once.
     pub(crate) fn replaced(&mut self) -> bool {
         debug_assert!(self.state == RailState::Down);
+        // Read first, because `next` clears what belongs to the old generation. The peer may have
+        // replaced its queue pair earlier, and repeats its Ready only on a new link.
         let peer_is_ready = self.peer_is_ready;
         self.next(RailState::Joining);
         if peer_is_ready {
@@ -225,8 +231,12 @@ impl Lifecycle {
         *self = Self {
             state,
             generation: self.next_generation(),
+            // The report of this count may have been replaced before it was sent, or lost with a
+            // link.
             previous_arrived: self.arrived,
             has_failed: true,
+            // An adopted generation is reported as well: without the answer, the peer could not go
+            // on to the generation after it.
             dirty: true,
             ..Self::NEW
         };
@@ -238,8 +248,10 @@ impl Lifecycle {
             return None;
         }
         let state = match self.state {
+            // In service here does not mean in service there: the peer may have missed the Ready.
             RailState::InService | RailState::Joining => ReportedState::Ready,
             RailState::Draining => ReportedState::Failed,
+            // Down is what this end knows of the peer. The peer needs the count only.
             RailState::Fenced | RailState::Down => ReportedState::Fenced,
         };
         let Self { generation, arrived, previous_arrived, .. } = *self;
@@ -264,6 +276,8 @@ impl Lifecycle {
             ..0 => Ok(Effects::IGNORED),
             0 => self.handle_current(report, posted),
             1 => self.handle_next(report, posted),
+            // The peer replaces a rail only when it is Down there, which takes the Fenced of this
+            // end. So it is at most one generation ahead.
             2.. => Err(self.unexpected(report)),
         }
     }
@@ -307,15 +321,19 @@ impl Lifecycle {
     ) -> Result<Effects, ControlError> {
         if let Some(before) = self.peer_arrived {
             let changed = ControlError::Changed { rail, before, again: arrived };
+            // The count is final, so only a repetition after a broken link may come.
             return if before == arrived { Ok(Effects::IGNORED) } else { Err(changed) };
         }
         // Modulo 2^32: far less than half of that can be in flight.
         if (posted.wrapping_sub(arrived) as i32) < 0 {
             return Err(ControlError::Arrived { rail, arrived, posted });
         }
+        // A Fenced replaces a Failed that was not sent yet, so it may be the first news of the
+        // failure.
         let stopped = self.stop();
         self.peer_arrived = Some(arrived);
         let mut fenced = None;
+        // While this end drains, the count waits in `peer_arrived` for `drained`.
         if self.state == RailState::Fenced {
             self.state = RailState::Down;
             fenced = Some(arrived);
@@ -328,6 +346,7 @@ impl Lifecycle {
     fn handle_next(&mut self, report: &RailReport, posted: u32) -> Result<Effects, ControlError> {
         let mut effects = match self.state {
             RailState::InService | RailState::Joining | RailState::Draining => {
+                // The peer cannot be Down without the Fenced of this end, which was not sent yet.
                 return Err(self.unexpected(report));
             }
             RailState::Fenced => {
@@ -340,11 +359,13 @@ impl Lifecycle {
             // Answered at once, without a queue pair here, so that the peer can go on to the one after it.
             ReportedState::Failed | ReportedState::Fenced => {
                 let is_fenced = report.state == ReportedState::Fenced;
+                // Nothing was posted to a queue pair that this end never had.
                 if is_fenced && report.arrived != 0 {
                     let arrived = report.arrived;
                     return Err(ControlError::Arrived { rail: report.rail, arrived, posted: 0 });
                 }
                 self.next(if is_fenced { RailState::Down } else { RailState::Fenced });
+                // Behind `next`, which clears it.
                 self.peer_arrived = is_fenced.then_some(0);
                 effects.adopted = true;
             }

@@ -74,6 +74,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             is_enabled: true,
             is_reserved: false,
             carries: true,
+            // One comparison answers both whether a completion is of this rail and whether the rail
+            // is in its usual state (`accepts_at`).
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,
             untracked: 0,
@@ -81,6 +83,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             errors: 0,
             more_doorbells: 0,
             shared_doorbells: 0,
+            // SPRAY's and DQPLB's receives. `set_kind` changes it on a rail 0 that takes data.
             recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
             stall_mark: None,
             health: RailHealth::new(),
@@ -95,7 +98,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.accepts_as = if accepts { address(self.device, self.qp_num) } else { NO_ADDRESS };
     }
 
-    /// Whether it may be given fragments, credits aside: it is in service, and its driver owes nothing.
+    /// Whether it may be given fragments, credits aside: it is in service, and its driver has taken
+    /// every batch whole.
     #[inline]
     pub(crate) const fn accepts(&self) -> bool {
         self.accepts_as != NO_ADDRESS
@@ -121,10 +125,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
 
     /// Takes note of what may have changed what it carries.
     pub(crate) fn update_carries(&mut self) {
+        // Lost batches keep their places in the ring. A new batch could be written over them ("lost
+        // batches keep their places" in `lost_invariants`).
         self.carries = self.is_in_service() && !self.sends.has_lost();
     }
 
-    /// A request went to an only rail, each with a doorbell of its own: it counts, no more.
+    /// Counts a request that went to an only rail. Each of these has its own doorbell.
     #[inline]
     pub(crate) fn count_untracked(&mut self, bytes: u32) {
         self.untracked += 1;
@@ -148,10 +154,13 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     /// whether the driver took it.
     pub(crate) fn post_marker(&mut self, remote_addr: u64, rkey: u32) -> bool {
         let Some((batch, index, next)) = self.sends.partial() else { return true };
+        // The tag that `push` noted for the batch: its completion retires the batch.
         let last = next.plus(u64::from(u32::from(batch.count) - index - 1)).last();
         let mut sends = self.qp.start_send();
         sends.add(&SendRequest {
             wr_id: last.wr_id(),
+            // A WRITE, because it consumes no receive of the peer and so changes neither end's
+            // count.
             opcode: Opcode::RdmaWrite,
             flags: SendFlags::SIGNALED,
             imm: Imm::default(),
@@ -169,8 +178,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         is_taken
     }
 
-    /// Posts one pass-through request, `batch` on its own. Of a request with a `list` of several buffers, those are
-    /// in place of its own one.
+    /// Posts one pass-through request, `batch` on its own. The buffers of a `list` that is
+    /// not empty replace the buffer of the request.
     #[inline(always)]
     pub(crate) fn post_one(
         &mut self,
@@ -178,7 +187,9 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         list: &[Sge],
         batch: Batch,
     ) -> Result<Option<Refusal>, Refusal> {
+        // Taken note of before the post, since the tag comes from there; a refusal takes it back.
         request.wr_id = self.sends.push(batch).last().wr_id();
+        // Also if the caller's request is unsignaled: only a completion gives the credit back.
         request.flags |= SendFlags::SIGNALED;
         let mut sends = self.qp.start_send();
         if list.is_empty() {
@@ -203,6 +214,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             tag = tag.plus(1);
         }
         let taken = Taken::of(count, batch.commit());
+        // ibv_post_recv(3): those from `bad_wr` on are not posted, and their tags are used again.
         self.recvs.push(taken.count);
         taken
     }
@@ -223,6 +235,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     /// Whether nothing has been taken or retired since the previous call although there was something to
     /// do: requests in flight, or something that its driver `refuses`.
     pub(crate) fn check_stalled(&mut self, refuses: bool) -> bool {
+        // The number alone is not enough: a request that the driver took between two calls has the
+        // number that was missing at the first one, and was posted a moment ago.
         let busy = refuses || !self.sends.is_empty();
         let mark = busy.then_some((self.sends.oldest_request(), !self.sends.is_empty()));
         let stalled = busy && mark == self.stall_mark;
@@ -258,6 +272,7 @@ impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Rail<Q, DEPTH> {
         self.device = queue_pair.device();
         self.qp_num = queue_pair.qp_num();
         self.keys_at = device_at as u8;
+        // The mark is of requests of the old queue pair.
         self.stall_mark = None;
         // Fragments wait until the end has looked at the new state.
         self.set_accepts(false);

@@ -194,6 +194,8 @@ pub(crate) trait Rails {
 
     /// Returns the next message for the peer, with the place of the rail that it is about.
     fn next_message(&mut self) -> Option<(Option<Self::Place>, ControlMessage)> {
+        // First, and before the check below: the end has failed, so it reports nothing else, but
+        // without this message the peer would wait for reports that never come.
         if core::mem::take(&mut self.reroute_mut().sends_error) {
             return Some((None, ControlMessage::Error));
         }
@@ -202,6 +204,8 @@ pub(crate) trait Rails {
         }
         self.places_mut().find_map(|(place, rail)| {
             let id = rail.identity().rail;
+            // Clears the rail's dirty bit, so the owner must carry what it takes or call
+            // `control_lost`.
             let report = rail.health_mut().lifecycle.take_report(id)?;
             Some((Some(place), ControlMessage::Rail(report)))
         })
@@ -217,6 +221,7 @@ pub(crate) trait Rails {
             return Err(ControlError::NotRerouting);
         }
         if self.has_failed() {
+            // Not an error: the peer may have sent the message before it received this end's Error.
             self.reroute_mut().ignored += 1;
             return Ok(());
         }
@@ -228,6 +233,8 @@ pub(crate) trait Rails {
             ControlMessage::Rail(report) => self.handle_report(find(report.rail), &report),
         };
         if let Err(error) = handled {
+            // After such a message the counts of the two ends cannot be trusted, and a report of
+            // success needs them.
             self.give_up_for(RailsFailure::Control(error));
         }
         self.go_on();
@@ -239,6 +246,8 @@ pub(crate) trait Rails {
         place: Self::Place,
         report: &RailReport,
     ) -> Result<(), ControlError> {
+        // A message about a queue pair of a connection names the place and the rail, and a wrong
+        // peer may send two that do not belong together.
         let rail = self.rail_at_mut(place).filter(|rail| rail.identity().rail == report.rail);
         let rail = rail.ok_or(ControlError::NoRail(report.rail))?;
         let posted = Self::posted(rail);
@@ -247,6 +256,8 @@ pub(crate) trait Rails {
         let generation = lifecycle.generation();
         let effects = lifecycle.handle(report, posted)?;
         self.reroute_mut().ignored += u64::from(effects.ignored);
+        // In this order, since one report may do several of these: what was in flight is lost, the
+        // peer's count resolves it, and only then does the next generation clear the counters.
         if effects.stopped {
             self.rail_stopped(place, FailedBecause::Peer);
         }
@@ -267,6 +278,7 @@ pub(crate) trait Rails {
     fn repeat_messages(&mut self) {
         let has_failed = self.has_failed();
         let reroute = self.reroute_mut();
+        // A peer without re-routing refuses every message.
         reroute.sends_error = reroute.is_on && has_failed;
         self.places_mut().for_each(|(_, rail)| rail.health_mut().lifecycle.repeat());
     }
@@ -289,6 +301,7 @@ pub(crate) trait Rails {
         }
         let error = match why {
             FailedBecause::Error(error) => Some(error),
+            // No completion reports why, and the failure of the end names a rail and a status.
             _ => self.rail_at(place).map(PhysicalRail::flush_error),
         };
         error.into_iter().for_each(|error| self.give_up_for(RailsFailure::Rail(error)));
@@ -320,6 +333,8 @@ pub(crate) trait Rails {
     /// A rail is Draining now.
     #[cold]
     fn rail_stopped(&mut self, place: Self::Place, why: FailedBecause) {
+        // From here on, a failed completion on this rail means a lost request. The error state,
+        // next, produces one for everything in flight.
         self.stop_using(place, &why);
         if let Some(rail) = self.rail_at_mut(place) {
             rail.note_failure(why);
@@ -327,6 +342,8 @@ pub(crate) trait Rails {
         self.request_recovery();
         let in_service = self.rails_in_service();
         let min_rails = self.reroute().min_rails;
+        // Behind `stop_using`, on which an end that gives up relies for the rails that failed: what
+        // their drivers have not taken is withheld by then.
         if in_service < min_rails {
             self.give_up_for(RailsFailure::TooFewRails { in_service, min_rails });
         }
@@ -336,6 +353,7 @@ pub(crate) trait Rails {
     fn rails_in_service(&self) -> u8 {
         let in_service = self.places().filter(|(_, rail)| rail.is_in_service());
         let ids: RailSet = in_service.map(|(_, rail)| rail.identity().rail).collect();
+        // A set, because a rail of a connection has several queue pairs and counts once.
         ids.filter(|id| *id != RailId::Notify).count() as u8
     }
 
@@ -345,11 +363,15 @@ pub(crate) trait Rails {
         if state != Some(RailState::Draining) || self.has_failed() {
             return;
         }
+        // Until then `arrived` could still grow: `rails-that-fail.md`, "The idea: one number for
+        // each queue pair", requires both conditions of the fence.
         let Some(arrived) = self.drain_rail(place) else { return };
         let Some(rail) = self.rail_at_mut(place) else { return };
         let lifecycle = &mut rail.health_mut().lifecycle;
         let generation = lifecycle.generation();
         let fenced = lifecycle.drained(arrived);
+        // The peer's report may have come first. Then the rail is Down already, and nothing else
+        // will call `fenced`.
         if self.note_fenced(place)
             && let Some(arrived) = fenced
         {
@@ -363,10 +385,14 @@ pub(crate) trait Rails {
     fn generation_adopted(&mut self, place: Self::Place) {
         let Some(rail) = self.rail_at_mut(place) else { return };
         let generation = rail.health().lifecycle.generation();
+        // The old queue pair is still in the place, but what is counted from here on is of the
+        // generation that never had one.
         rail.begin_generation(generation);
         let (why, refused) = (FailedBecause::Peer, None);
         rail.note_event(generation, RailEventKind::Failed { why, refused });
         if rail.health().lifecycle.state() == RailState::Down {
+            // The peer's count of the adopted generation is 0: `Lifecycle::handle_next` refuses
+            // others.
             self.fenced(place, generation, 0);
         }
     }
@@ -391,6 +417,8 @@ pub(crate) trait Rails {
     ) -> Result<QueuePairOf<Self>, Rejected<QueuePairOf<Self>>> {
         let fits = self
             .check_replacement(place, generation, &queue_pair)
+            // The route is the last step that can fail, and the first that changes anything, so a
+            // queue pair that is refused leaves no trace.
             .and_then(|(old, at)| Ok((cq.replace_route(index, old, &queue_pair)?, at)));
         let device_at = match fits {
             Ok(((), device_at)) => device_at,
@@ -422,16 +450,21 @@ pub(crate) trait Rails {
         let old = rail.identity();
         let lifecycle = &rail.health().lifecycle;
         let state = lifecycle.state();
+        // Before Down, the old queue pair of the peer may still execute what this end sent on it.
         if state != RailState::Down {
             return Err(ReplaceError::State { rail: old.rail, state });
         }
         let expected = lifecycle.next_generation();
+        // The owner may have connected the queue pair before the rail failed once more. Its peer's
+        // queue pair is then of another generation.
         if given != expected {
             return Err(ReplaceError::Generation { rail: old.rail, expected, given });
         }
         let device = queue_pair.device();
         let at = self.device_at(place, device).ok_or(ReplaceError::Device { device })?;
         for (what, given, needed) in self.limits(place, &queue_pair.limits()) {
+            // Credits, receives and fragment sizes in use were chosen from the limits of the old
+            // one, and requests that are accepted must still fit.
             if given < needed {
                 return Err(ReplaceError::Limit { what, given, needed });
             }

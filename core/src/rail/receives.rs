@@ -22,10 +22,14 @@ pub(crate) struct Receives {
 
 impl Receives {
     pub(super) const fn new(kind: TagKind, rail: u8, limit: u32) -> Self {
+        // Marked as last, since each receive retires itself: one test finds the rail of a send's
+        // and of a receive's completion (`Tag::rail_of_last`).
         Self::starting_at(Tag::new(kind, rail, 0).last(), limit)
     }
 
     const fn starting_at(first: Tag, limit: u32) -> Self {
+        // Posting a quarter at a time rings one doorbell for many receives. Rounded up, because at
+        // a mark of `limit` a full queue would count as low.
         let low = limit - limit.div_ceil(4);
         Self { front: first, next: first, low, limit, first, flushed: 0 }
     }
@@ -42,11 +46,13 @@ impl Receives {
         debug_assert!(self.is_empty());
         let kind = self.kind().unwrap_or(TagKind::NotifyRecv);
         let first = Tag::new(kind, self.front.rail(), generation).last();
+        // Numbers go on where the last receive took something, because those that took nothing are
+        // posted again in their order. The peer's count starts at 0: `first` moves along.
         let number = self.first.sequence() + u64::from(self.arrived());
         *self = Self::starting_at(first.plus(number), self.limit);
     }
 
-    /// What they are for.
+    /// What the receives are for.
     pub(crate) const fn kind(&self) -> Option<TagKind> {
         self.next.kind()
     }
@@ -58,12 +64,15 @@ impl Receives {
 
     /// No receive that is posted will complete.
     pub(crate) fn flush_all(&mut self) {
+        // The completions of a queue pair that is destroyed never come, so nothing may be awaited.
         self.flushed += self.posted();
         self.front = self.next;
     }
 
     /// Receives of this queue pair that took something, modulo 2^32.
     pub(crate) const fn arrived(&self) -> u32 {
+        // A flushed receive took nothing. Counted, the peer would take the request for arrived and
+        // never post it again.
         (self.front.since(self.first) as u32).wrapping_sub(self.flushed)
     }
 
@@ -117,6 +126,8 @@ impl Receives {
     #[inline]
     pub(crate) fn complete_if(&mut self, wr_id: u64, accept: impl FnOnce() -> bool) -> Option<u64> {
         let front = self.front;
+        // If nothing is posted, the front has the tag of the next receive, which a wrong device
+        // might complete.
         if wr_id != front.wr_id() || self.is_empty() || !accept() {
             return None;
         }

@@ -17,7 +17,7 @@
 //!
 //! *Bit 63* is set in every tag and in no `wr_id` of a shared receive queue's receives
 //! ([`QueuePair`](crate::hardware::QueuePair) asks that of implementations). A failed completion
-//! does not say which queue it is of, so this bit alone tells them apart.
+//! does not say which queue it is of, so only this bit distinguishes them.
 
 use crate::hardware::ENGINE_WR_ID;
 use core::fmt;
@@ -55,6 +55,7 @@ impl Tag {
     pub const MARK: u64 = ENGINE_WR_ID;
 
     /// The rail number that stands for the notify queue pair.
+    // All bits of the field, so that it is the mask of the field as well.
     pub const NOTIFY_RAIL: u8 = (1 << Self::RAIL_BITS) - 1;
 
     /// No tag at all: it has no mark, and is not the last of its batch, which alone retires one.
@@ -95,8 +96,8 @@ impl Tag {
     #[inline]
     pub const fn requests_since(self, first: Self, number: u64) -> Option<u64> {
         let oldest = first.0.wrapping_add(number << Self::SEQUENCE_SHIFT);
-        // Without the mark, which an overflow of the sequence clears; then whatever else differs is above
-        // the number.
+        // Without the mark, which an overflow of the sequence clears. Any other difference then
+        // stands above the number.
         let difference = self.0.wrapping_sub(oldest) << 1;
         let since = difference.rotate_right(Self::SEQUENCE_SHIFT + 1);
         if self.0 & Self::MARK == 0 { None } else { Some(since) }
@@ -112,6 +113,8 @@ impl Tag {
     /// The tag of the next request of the batch.
     #[inline]
     pub const fn next_of_batch(self) -> Self {
+        // `first_of_batch` leaves room below the overflow, so the mark need not be set again. Doing
+        // so cost 27 of the 1445 instructions of a request of 16 fragments.
         Self(self.0 + (1 << Self::SEQUENCE_SHIFT))
     }
 
@@ -132,6 +135,8 @@ impl Tag {
     /// What the request is for; `None` if the number is not a tag.
     #[inline]
     pub const fn kind(self) -> Option<TagKind> {
+        // Receives of a shared queue have any number without the mark. One that looks like a tag of
+        // a send must not be routed as one.
         let kind = TagKind::BY_NUMBER[(self.0 & Self::KIND_MASK) as usize];
         if self.0 & Self::MARK == 0 { None } else { kind }
     }
@@ -148,6 +153,8 @@ impl Tag {
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
         let difference = (self.0 as u8 ^ (kind as u8 | Self::LAST as u8)) as u32;
+        // Rotated in a register of full width: in 8 bits, a request of 16 fragments took 4
+        // instructions more.
         difference.rotate_right(Self::RAIL_SHIFT) as usize
     }
 
@@ -171,6 +178,8 @@ impl Tag {
     /// Requests from `earlier` to this one, modulo 2^39.
     #[inline]
     pub const fn since(self, earlier: Self) -> u64 {
+        // Lower fields may differ and borrow from the sequence, so a caller that does not know that
+        // both tags are of one queue compares the whole tag as well.
         Self(self.0.wrapping_sub(earlier.0)).sequence()
     }
 }

@@ -23,6 +23,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         // What was lost before closes up, so that the places of all lost batches are in a row.
         let shift = self.head - self.lost.to;
         if shift > 0 && self.has_lost() {
+            // From the newest on: the ranges may overlap, and a place must be read before it is
+            // written.
             for number in (self.lost.from..self.lost.to).rev() {
                 self.entries[Self::index(number + shift)] = self.entries[Self::index(number)];
             }
@@ -30,11 +32,16 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let from = self.head - (self.lost.to - self.lost.from);
         let withheld = self.missing;
         let newest = &self.entries[Self::index(self.partial)].batch;
+        // Requests that the driver never took consume no receive of the peer. Counted as due, they
+        // would allow the peer a count that nothing was posted for.
         if withheld > 0 && newest.receives() > 0 {
             self.receives_due = self.receives_due.wrapping_sub(withheld);
         }
+        // What earlier queue pairs lost is resolved: only a rail that is Down is replaced, and it
+        // is Down when the peer's count is known.
         let (unresolved, to) = (self.head, self.head);
         self.lost = Lost { from, unresolved, to, is_losing: true, withheld, ..Lost::NONE };
+        // Lost numbers are older than those in flight, and do not stand at the front of the ring.
         self.is_out_of_order = true;
     }
 
@@ -50,6 +57,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Request `index` of the front batch failed, and if `proves` those before it are acknowledged.
     pub(crate) fn note_failed(&mut self, index: u32, proves: bool) {
+        // Requests fail in posting order, so the first failure ends the acknowledged prefix. Those
+        // behind it are flushes, and prove nothing about requests in front of them.
         let is_first = self.lost.failed.is_none();
         self.lost.failed = self.lost.failed.or(Some(index));
         if proves && is_first {
@@ -68,24 +77,30 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// The front batch is lost. Nothing of it is in flight any more. Of plain fragments those that are
-    /// acknowledged, `acknowledged_bytes` in all, are done; what the peer counts, it tells itself.
+    /// acknowledged, `acknowledged_bytes` in all, are done; the peer reports what it counts.
     pub(crate) fn lose_front(&mut self, acknowledged_bytes: u32) {
         debug_assert!(self.is_losing() && !self.is_empty());
         let withheld = if self.front_is_withheld() { self.lost.withheld } else { 0 };
         if withheld > 0 {
+            // Nothing offers the rest to the driver again, and `invariants` allows only a batch in
+            // flight to have requests missing.
             self.never_posted += u64::from(self.missing);
             self.missing = 0;
         }
         let number = self.head;
         let entry = &mut self.entries[Self::index(number)];
+        // The batch is not in flight any more, so a late completion must not match its place.
         entry.last_tag = Tag::NONE;
         let batch = entry.batch;
+        // Requests that were never posted cannot arrive, so they are not lost at the peer.
         self.lost.receives += batch.receives().saturating_sub(withheld);
         self.head += u64::from(batch.count);
         self.credits += u32::from(batch.count);
         self.lost.to = self.head;
         self.lost.failed = None;
         let acknowledged = core::mem::take(&mut self.lost.acknowledged);
+        // Only plain fragments are cut here, since the peer does not count them. Of all others its
+        // count decides what arrived.
         if acknowledged > 0 && batch.content == Content::Fragments {
             let (_, rest) = batch.split(acknowledged, acknowledged_bytes, 0);
             self.take_lost(number, Some(rest));
@@ -95,7 +110,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         }
     }
 
-    /// Requests that this queue pair lost, whatever became of them.
+    /// The number of requests that this queue pair lost, posted again or not.
     pub(crate) const fn requests_lost(&self) -> u32 {
         self.lost.requests
     }
@@ -143,8 +158,12 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         if let Some(rest) = rest {
             batch.count -= rest.count;
             let entry = Entry { last_tag, batch: rest };
+            // The place of the rest's own first request. No other batch can have it before this one
+            // has left the ring.
             self.entries[Self::index(number + u64::from(batch.count))] = entry;
         }
+        // The count stays: it leads to the place of the next lost batch ("one behind the other" in
+        // `lost_invariants`).
         let gone = Batch { count: batch.count, content: Content::Gone, ..Batch::BLANK };
         self.entries[Self::index(number)] = Entry { last_tag, batch: gone };
         self.skip_gone();
@@ -153,6 +172,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// What was taken from this number on was not posted: it is lost still.
     pub(crate) fn put_back_lost(&mut self, number: u64, batch: Batch) {
         self.entries[Self::index(number)] = Entry { last_tag: Tag::NONE, batch };
+        // `take_lost` may have moved the start past it.
         self.lost.from = self.lost.from.min(number);
     }
 
@@ -198,7 +218,9 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     pub(crate) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
         self.tag = Tag::new(TagKind::Send, self.tag.rail(), generation);
+        // The peer counts each generation from 0 as well.
         self.receives_due = 0;
+        // Lost batches outlive the queue pair: they wait for credits of this one or of others.
         let Lost { from, unresolved, to, .. } = self.lost;
         self.lost = Lost { from, unresolved, to, ..Lost::NONE };
     }
@@ -207,6 +229,9 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// in order.
     pub(crate) fn oldest_numbers(&self) -> impl Iterator<Item = u32> {
         let numbered = |batch: &&Batch| batch.content == Content::Numbered;
+        // Numbers are given in posting order, so as long as nothing was posted again the front has
+        // the oldest. From then on it stands anywhere: `rails-that-fail.md`, "What happens to
+        // requests".
         let most = if self.is_out_of_order { usize::MAX } else { 1 };
         let all = self.iter().chain(self.lost_batches());
         all.filter(numbered).map(|batch| batch.number).take(most)
@@ -224,6 +249,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         assert!(from <= to && to <= self.head, "what is lost is not in flight");
         if from < to {
             assert!(unresolved <= to, "what is resolved is lost");
+            // Otherwise a new batch would be written over a lost one.
             assert!(self.tail - from <= DEPTH as u64, "lost batches keep their places");
             let places: u64 = self.places(from, to).map(|batch| u64::from(batch.count)).sum();
             assert_eq!(places, to - from, "one behind the other");

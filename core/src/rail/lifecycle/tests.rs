@@ -158,7 +158,7 @@ fn every_message_in_every_state_is_as_the_table_says() {
     assert_eq!(checked, 5 * 7 * 6 * 3 * 6 * 3);
 }
 
-/// Two ends, whoever notices first, and whatever is told late: both are in service again.
+/// Two ends, whichever notices first, and whichever message is late: both are in service again.
 #[test]
 fn two_ends_go_through_the_same_states() {
     let mut ends = [Lifecycle::NEW; 2];
@@ -195,7 +195,7 @@ fn two_ends_go_through_the_same_states() {
     assert!(ends.iter().all(|end| end.is_in_service() && end.generation() == 1));
 }
 
-/// The newest state gives way to no older one, and carries what the one before it would have said.
+/// The newest state replaces the one before it, and carries the count that it would have reported.
 #[test]
 fn what_was_not_sent_is_replaced() {
     let mut here = Lifecycle { peer_arrived: Some(0), ..Lifecycle::NEW };
