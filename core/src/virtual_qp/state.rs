@@ -64,7 +64,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// named.
     ///
     /// A driver that refuses and has nothing in flight that could make room, or only the front of a
-    /// batch whose rest it owes, can end by itself no more: then the virtual queue pair is in the error
+    /// batch whose rest it has not taken, can no longer end by itself: then the virtual queue pair is in the error
     /// state too, and [`first_error`](Self::first_error) has ENOMEM for the refusal.
     pub fn check_stalled(&mut self) -> RailSet {
         // A request that was refused and forgotten is not waited for.
@@ -84,6 +84,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 never = never.or(Some(rail.refusal_error(Refusal::QueueFull.errno_or_full(), 0)));
             }
         }
+        // Behind the loop: a failure changes the rails that it walks over.
         if let Some(error) = never.filter(|_| !self.health.failed) {
             self.rail_failed(error);
         }
@@ -148,8 +149,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.rail_failed(error);
     }
 
-    /// The rail or all of the virtual queue pair failed: what a driver took of a batch has no signaled request behind it, so it is
-    /// offered one that moves nothing.
+    /// The rail or all of the virtual queue pair failed: what a driver took of a batch has no
+    /// signaled request behind it, so the driver is offered one that moves nothing.
     #[cold]
     pub(super) fn mark_end(&mut self, id: RailId) {
         let Some((batch, ..)) = self.rail_mut(id).and_then(|rail| rail.sends.partial()) else {
@@ -161,6 +162,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             RailId::Data(_) => slot.keys[rail.keys_at as usize].rkey,
             RailId::Notify => slot.notify_rkey,
         };
+        // The queue may be full. It has room again after the flushes that the error state brings.
         if !rail.post_marker(slot.remote_addr, rkey) {
             self.offers.sends.insert(id);
         }
@@ -173,6 +175,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for completion in completions.iter().filter(|completion| !completion.status.is_success()) {
             rail.errors += 1;
             let error = rail.completion_error(completion, 0);
+            // Without `give_up`: a single rail tracks no requests, and its caller has their
+            // completions.
             self.health.fail(Failure::Rail(error));
         }
     }

@@ -30,6 +30,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 if !self.may_go_again(&found) {
                     continue;
                 }
+                // No rail can take fragments now, so the other batches of this rail find none
+                // either.
                 let Some(target) = self.choose_again(rail, u32::from(batch.count)) else { break };
                 self.post_lost(&found, target);
                 // What it did not take is next.
@@ -39,11 +41,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Whether a lost batch may be posted again: plain fragments at once, since nobody is told of them
-    /// before it is known that the lost ones are not carried out any more; numbered ones when it is known
-    /// that they did not arrive, since numbers must not arrive twice.
+    /// Whether a lost batch may be posted again: plain fragments after the local drain, since they
+    /// are reported only when the lost copies can no longer be executed; numbered ones when it is
+    /// known that they did not arrive, since numbers must not arrive twice.
     fn may_go_again(&self, found: &Found) -> bool {
         let rail = &self.rails[found.rail];
+        // Until the local drain is over, more of what this rail has in flight may complete with
+        // success: `rails-that-fail.md`, "What happens to requests".
         let is_drained = !rail.sends.is_losing() || rail.health.lifecycle.is_drained();
         match found.batch.content {
             Content::Fragments => is_drained,
@@ -52,10 +56,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The rail for a lost batch of `count` fragments: its own if that is back, since that one may carry
-    /// nothing else, or any that may be given fragments.
+    /// The rail for a lost batch of `count` fragments: its own rail if that is back, or any rail
+    /// that may be given fragments.
     fn choose_again(&mut self, own: usize, count: u32) -> Option<usize> {
         let rail = &self.rails[own];
+        // Lost batches keep their places in the ring of their rail, and while they do it carries
+        // nothing else ("lost batches keep their places" in `lost_invariants`).
         if rail.is_in_service() && !self.is_owed(own) && rail.sends.credits() > 0 {
             return Some(own);
         }
@@ -72,6 +78,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let (piece, rest) = split(batch, count, front_bytes(&self.sends, &batch, count, cut));
         // Taken off first: on its own rail, it may move to the same place.
         self.rails[own].sends.take_lost(number, rest);
+        // The batch is two from now on. Otherwise the request would look complete when this piece
+        // is acknowledged.
         self.sends.slot(batch.wr).batches_in_flight += u32::from(rest.is_some());
         let rail = &mut self.rails[target];
         let tag = rail.sends.push_again(piece);
@@ -81,6 +89,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let id = rail.id;
             let error = taken.refusal.and_then(|refusal| refusal.errno());
             let error = error.map(|errno| rail.refusal_error(errno, piece.offset));
+            // Nothing was posted, so the batch is whole again. Taken in part, the piece stays on
+            // the target, whose driver is offered the rest.
             if taken.count == 0 {
                 self.sends.slot(batch.wr).batches_in_flight -= u32::from(rest.is_some());
                 self.rails[own].sends.put_back_lost(number, batch);

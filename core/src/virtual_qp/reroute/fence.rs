@@ -38,14 +38,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Takes note of whether it is known what arrived of everything that was lost.
     pub(super) fn update_fence(&mut self) {
         let awaits = self.all_rails().any(|rail| {
+            // A rail that had nothing in flight has no copy that could be executed late, so its
+            // fence holds no report back.
             let lost = !rail.sends.is_empty() || rail.sends.requests_lost() > 0;
             rail.health.lifecycle.awaits_fence() && lost
         });
         self.health.awaits_fence = awaits && !self.health.failed;
     }
 
-    /// Requests that a rail lost may be the cause of its failure, and nobody knows whether an atomic was
-    /// carried out. Returns whether the virtual queue pair failed for that.
+    /// Requests that a rail lost may be the cause of its failure, and it is unknown whether an
+    /// atomic was executed. Returns whether the virtual queue pair failed for that.
     pub(super) fn blames_request(&mut self, id: RailId) -> bool {
         let Some(rail) = self.rail(id) else { return false };
         let suspects = rail.health.suspects_requests;
@@ -54,6 +56,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut is_fatal = false;
         self.for_each_unresolved(id, |qp, batch| {
             let is_atomic = matches!(batch.opcode, Opcode::CompareSwap | Opcode::FetchAdd);
+            // It must not be executed twice, and the peer does not count it.
             is_fatal |= batch.content == Content::Deferred && is_atomic;
             let slot = qp.sends.slot(batch.wr);
             // Once, however many batches of it were lost.
@@ -64,6 +67,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         });
         self.for_each_unresolved(id, |qp, batch| {
+            // The mark is of this failure only: the next one may count the request again.
             qp.sends.slot(batch.wr).state.remove(SlotState::BLAMED);
         });
         if is_fatal {
@@ -90,6 +94,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail(id) else { return };
         let acknowledged = rail.sends.receives_acknowledged();
         let unacknowledged = arrived.wrapping_sub(acknowledged);
+        // The peer's NIC acknowledged more than its software counted, so completions were lost with
+        // its completion queue. Notifications may be missing that nothing can reconstruct.
         if (unacknowledged as i32) < 0 {
             return self.give_up(Failure::CompletionsLost { rail: id, arrived, acknowledged });
         }
@@ -97,6 +103,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut left = unacknowledged;
         let mut next = rail.sends.next_lost(rail.sends.first_unresolved());
         while let Some((number, batch)) = next {
+            // A reliable connection executes requests in posting order, so what arrived is a prefix
+            // of the lost ones. Batches that consume no receive take nothing of the count.
             let arrived = batch.receives().min(left);
             left -= arrived;
             self.lost_is_known(id, number, &batch, arrived);
@@ -114,6 +122,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let all = arrived == u32::from(batch.count);
         let mut rest = None;
         match batch.content {
+            // The peer does not count plain fragments: they are posted again in any case.
             Content::Fragments => return,
             Content::Numbered if all => self.sends.slot(batch.wr).batches_in_flight -= 1,
             Content::Numbered if arrived == 0 => return,
@@ -129,6 +138,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 }
             }
             Content::Deferred if all => self.deferred_is_complete(batch.wr, WcStatus::SUCCESS),
+            // SENDs arrive in order, so a lost one goes out before newer ones: the cursor moves
+            // back to it.
             Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
             Content::PassThrough | Content::Unsignaled | Content::Gone => {}
         }

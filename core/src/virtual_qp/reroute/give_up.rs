@@ -14,15 +14,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 {
     /// Gives the virtual queue pair up: everything that is not complete is reported as flushed, once the
     /// queue pairs are drained. With [`RailFailure::Reroute`](super::super::RailFailure::Reroute) they are
-    /// moved to the error state, and the peer is told.
+    /// moved to the error state, and the peer is sent a message.
     pub fn fail(&mut self) {
         self.give_up(Failure::Owner);
         self.pump_all();
     }
 
     /// Rails through which the peer's memory may still be written, of a virtual queue pair that is in
-    /// the error state: something was in flight on them, and the peer has not said that its queue pair
-    /// carries out nothing more. Empty without re-routing, where nobody would say so.
+    /// the error state: something was in flight on them, and the peer has not reported that its
+    /// queue pair executes nothing more. Empty without re-routing, where no peer reports that.
     pub fn unfenced(&self) -> RailSet {
         self.health.unfenced
     }
@@ -45,6 +45,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
+        // Without it, the peer would wait for messages that never come.
         self.reroute.sends_error = true;
         if core::mem::take(&mut self.health.awaits_fence) {
             // What was posted again and is acknowledged may still be written by what was lost.
@@ -58,9 +59,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let Some(rail) = self.rail_mut(id) else { continue };
             let awaits = rail.health.lifecycle.awaits_fence() && rail.sends.requests_lost() > 0;
             if rail.health.lifecycle.takes_receives() {
-                // If its driver refuses, it is its owner's to end what is in flight.
+                // If the driver refuses, only the owner can end what is in flight.
                 let _ = rail.enter_error();
             }
+            // What was in flight may still be executed by the peer's queue pair, which no message
+            // of the peer has excluded.
             if awaits || !rail.sends.is_empty() {
                 self.health.unfenced.insert(id);
             }
@@ -69,7 +72,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Of the batch that is partly lost, the completions to come tell of the rest only.
+    /// Fails the front batch of a rail if a part of it is lost: the completions to come are of the
+    /// rest only.
     fn fail_front(&mut self, id: RailId) {
         let front = self.rail(id).and_then(|rail| {
             let batch = rail.sends.front()?;
@@ -119,7 +123,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.update_rail(id);
     }
 
-    /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
+    /// The rest of batches that drivers took in part is not offered any more: nothing is sent for
     /// a request that was given up, nor past it.
     fn withhold_rests(&mut self) {
         let cut = self.cut();

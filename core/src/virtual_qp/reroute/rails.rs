@@ -119,6 +119,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
 
     fn stop_using(&mut self, id: RailId, why: &FailedBecause) {
         if let FailedBecause::Error(error) = why {
+            // The first error of a rail stays for the owner (`first_error`), though other rails
+            // take over.
             self.health.note_error(*error);
         }
         let partial = self.rail(id).and_then(|rail| rail.sends.partial());
@@ -134,8 +136,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
             // The front that the driver took has no signaled request behind it, so the driver is offered one.
             self.offers.sends.insert(id);
         }
+        // A rail that is Draining takes no receives: they are posted to the next queue pair.
         self.offers.receives.remove(id);
         self.update_rail(id);
+        // At once, and not with the next poll: from here on no request may be reported before the
+        // peer's count.
         self.update_fence();
     }
 
@@ -155,6 +160,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
             // The receives that took nothing wait for the next queue pair.
             self.recvs.unpost();
         }
+        // Behind the drain, when it is known which requests the rail lost.
         !self.blames_request(id)
     }
 
@@ -186,6 +192,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
         let rail = self.rail(id);
         let max_send_wr = rail.map_or(0, |rail| rail.sends.limit());
         let max_recv_wr = rail.map_or(0, |rail| rail.recvs.limit());
+        // The notify queue pair carries no payload, only immediates.
         let message = if id == RailId::Notify { 0 } else { self.config.max_msg_size };
         // Lists are cut, and receives remembered, for what all queue pairs took when they were built.
         let send_sge = if id == RailId::Notify { 1 } else { self.max_sge };

@@ -47,6 +47,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys_at = self.scheme.notify().map_or(0, |notify| usize::from(notify.keys_at));
         for id in self.sends.alive() {
             let slot = self.sends.slot(id);
+            // A key is valid on one device only, and the new queue pair may be on another one.
             slot.notify_rkey = slot.keys[keys_at].rkey;
         }
     }
@@ -58,6 +59,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             RailId::Data(at) => {
                 let prepared = self.scheme.has_receives_on_rails();
                 let rail = &mut self.rails[usize::from(at)];
+                // All of them, because the peer may send as soon as it has Ready:
+                // `rails-that-fail.md`, "What happens to requests".
                 let wanted = if prepared { rail.recvs.limit() } else { 0 };
                 if wanted == 0 {
                     Taken { count: 0, refusal: None }
@@ -82,6 +85,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(in crate::virtual_qp) fn post_data_receives(&mut self) -> Taken {
         let rail = &mut self.rails[0];
         if rail.recvs.kind() != Some(TagKind::DataRecv) {
+            // Nothing is posted, as `set_kind` requires: a receive queue has receives of one kind
+            // only.
             rail.recvs.set_kind(TagKind::DataRecv);
         }
         let mut count = 0;
@@ -91,6 +96,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let sges: Gathered = receive.map(sge).collect();
             match rail.post_data_recv(&sges) {
                 Ok((_, None)) => count += 1,
+                // The driver took the receive and complained, so it counts as posted.
                 Ok((_, complaint)) => return Taken { count: count + 1, refusal: complaint },
                 Err(refusal) => return Taken { count, refusal: Some(refusal) },
             }

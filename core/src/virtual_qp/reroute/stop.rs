@@ -9,7 +9,7 @@ use crate::virtual_qp::qp::VirtualQp;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// The owner says that the queue pair of a rail is no more: what is in flight on it counts as flushed,
+    /// The owner reports that the queue pair of a rail is gone: what is in flight on it counts as flushed,
     /// and none of its completions are awaited. For devices that are gone, and completion queues that
     /// broke. Returns whether that changed anything.
     ///
@@ -28,10 +28,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.stop_rail(rail, FailedBecause::Lost);
         let Some(lost) = self.rail_mut(rail) else { return false };
+        // A rail that is Fenced or Down has nothing in flight that could be ended.
         if lost.health.lifecycle.state() != RailState::Draining && !self.health.failed {
             return false;
         }
         let Some(lost) = self.rail_mut(rail) else { return false };
+        // A virtual queue pair that failed as a whole did not stop this rail, so nothing is marked.
         if !lost.sends.is_losing() {
             lost.sends.begin_loss();
         }
@@ -39,6 +41,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.lose_front(rail);
         }
         let Some(lost) = self.rail_mut(rail) else { return false };
+        // They count as not arrived. If the peer has acknowledgements for some, its `rail_fenced`
+        // finds that the count is too small.
         lost.recvs.flush_all();
         lost.health.note_gone();
         self.offers.sends.remove(rail);
@@ -65,6 +69,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     pub(in crate::virtual_qp) fn request_refused(&mut self, id: u64, error: RailError) {
         if !self.survives(&error) {
+            // If another rail takes over, the request is posted again and must not carry the
+            // failure.
             self.sends.slot(id).fail(error.status);
         }
         self.rail_failed(error);
@@ -93,12 +99,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return false;
         }
         self.rail_failed(error);
+        // Too few rails may be left, and then the virtual queue pair has failed just now.
         if !self.is_losing(id) {
             return false;
         }
         let Some(rail) = self.rail_mut(id) else { return false };
         rail.errors += 1;
-        // A flush does not tell about those before it: not every driver completes unsignaled ones.
+        // A flush proves nothing about the requests before it: not every driver completes
+        // unsignaled requests.
         rail.sends.note_failed(index, !error.is_flush());
         let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
         if is_last || rail.sends.ends_at(index) {
@@ -136,6 +144,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> bool {
         let Some(rail) = self.rail_mut(id) else { return false };
         let error = rail.completion_error(completion, 0);
+        // A receive with a bad buffer would fail each queue pair that it is posted to.
         if !self.survives(&error) || !error.is_of_rail_of_receive() {
             return false;
         }
