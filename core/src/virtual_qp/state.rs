@@ -64,8 +64,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// named.
     ///
     /// A driver that refuses and has nothing in flight that could make room, or only the front of a
-    /// batch whose rest it has not taken, can no longer end by itself: then the virtual queue pair is in the error
-    /// state too, and [`first_error`](Self::first_error) has ENOMEM for the refusal.
+    /// batch whose rest it has not taken, can no longer end by itself: then the virtual queue pair
+    /// is in the error state too, and [`first_error`](Self::first_error) has ENOMEM for the
+    /// refusal.
     pub fn check_stalled(&mut self) -> RailSet {
         // A request that was refused and forgotten is not waited for.
         let waits = self.sends.unacknowledged_count() > 0 || self.pass_through.is_waiting();

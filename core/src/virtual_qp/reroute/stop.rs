@@ -9,9 +9,9 @@ use crate::virtual_qp::qp::VirtualQp;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// The owner reports that the queue pair of a rail is gone: what is in flight on it counts as flushed,
-    /// and none of its completions are awaited. For devices that are gone, and completion queues that
-    /// broke. Returns whether that changed anything.
+    /// The owner reports that the queue pair of a rail is gone: what is in flight on it counts as
+    /// flushed, and none of its completions are awaited. For devices that are gone, and completion
+    /// queues that broke. Returns whether that changed anything.
     ///
     /// Poll until nothing comes before, if the completion queue can still be polled: receives whose
     /// completions were not taken count as never arrived, and if the peer knows better, which an
