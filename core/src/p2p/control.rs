@@ -46,6 +46,8 @@ impl Control {
     /// Returns the message as bytes: those of [`ControlMessage::encode`], with the queue pair's place in byte 5.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = self.message.encode();
+        // `ControlMessage` requires a 0 there, so an end of another kind refuses a message about
+        // any queue pair but the first.
         bytes[Self::QUEUE_PAIR] = self.queue_pair;
         bytes
     }
@@ -60,6 +62,7 @@ impl Control {
         let at = Self::QUEUE_PAIR;
         let queue_pair = core::mem::take(&mut bytes[at]);
         let message = ControlMessage::decode(&bytes)?;
+        // Each message has one form: an Error is about the whole end.
         if message == ControlMessage::Error && queue_pair != 0 {
             return Err(ControlDecodeError::Reserved { at, value: queue_pair });
         }
@@ -181,6 +184,8 @@ where
     }
 
     fn control(&mut self, control: Control) -> Result<(), ControlError> {
+        // A rail has several queue pairs, so the message's rail alone does not name one.
+        // `handle_report` checks that the two agree.
         self.handle(control.message, |_| usize::from(control.queue_pair))
     }
 
@@ -212,6 +217,7 @@ where
     #[allow(unsafe_code, reason = "a contract for the caller")]
     unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
         let is_there = self.lose(queue_pair);
+        // What was awaited of the queue pair has ended, so the rail may be drained now.
         if is_there {
             self.go_on();
         }
@@ -227,6 +233,7 @@ where
         peer_device: u8,
     ) -> Result<Q, Rejected<Q>> {
         let old = self.replace(cq, place, generation, queue_pair)?;
+        // Before `go_on`, which may post: the peer's device decides the keys of requests.
         self.replaced(place, peer_device);
         self.go_on();
         Ok(old)

@@ -166,6 +166,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         let taken = Taken::of(count, batch.commit());
         if taken.count == count {
             self.queue.push_chain(count, signaled, purpose);
+        // What the driver took has no signaled request behind it, and the immediate may be missing:
+        // the share is not complete with this chain.
         } else if taken.count > 0 {
             self.queue.push_chain(taken.count, false, purpose.cut());
         } else {
@@ -201,6 +203,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     /// again.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
+        // A refusal is not an error here: `drain` asks the driver again in every poll.
         let _ = self.enter_error();
     }
 
@@ -215,6 +218,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     /// Goes on draining it, and returns whether it is drained: it is in the error state, and everything
     /// posted to it has ended. With `receives` from a shared queue, it takes none of them any more either.
     pub(super) fn drain(&mut self, receives: bool) -> bool {
+        // While the driver refuses, the queue pair still answers, and what is on its way may
+        // arrive: that is no fence.
         if self.is_drained || !self.is_stopped || self.enter_error().is_some() {
             return self.is_drained;
         }
@@ -224,6 +229,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             // those before will give back, it is posted by a later poll.
             self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
         }
+        // An empty send queue proves nothing about receives of a shared queue. Only the driver
+        // knows that the queue pair takes none of them any more.
         self.is_drained = self.queue.is_empty() && (!receives || self.takes_no_receive());
         self.is_drained
     }
@@ -245,17 +252,22 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     pub(super) fn lose(&mut self) {
         self.is_stopped = true;
         self.health.note_gone();
+        // No completion of a destroyed queue pair is awaited, so its completion queue need not be
+        // seen empty.
         self.is_seen_empty = true;
         self.queue.end_all();
     }
 
-    /// Whether nothing has ended since the previous call although there is something in flight. Of requests none of
-    /// which has a completion, nobody knows: something that has one is posted behind them, and the next call tells.
+    /// Whether nothing has ended since the previous call although there is something in flight. If
+    /// none of the requests has a completion, a request that has one is posted behind them, and the
+    /// next call decides.
     pub(super) fn check_stalled(&mut self) -> bool {
         if !self.queue.is_empty() && !self.queue.expects_completion() && self.has_room(1) {
             self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
         }
         let expects = self.queue.expects_completion();
+        // Without a completion to come, the oldest request stays the same however fast the queue
+        // pair is.
         let mark = expects.then_some(self.queue.oldest());
         let is_stalled = mark.is_some() && mark == self.stall_mark;
         self.stall_mark = mark;
@@ -294,11 +306,13 @@ impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Lane<Q, DEPTH> {
         self.max_inline = queue_pair.limits().max_inline_data;
         self.is_drained = false;
         self.is_seen_empty = false;
+        // These are about the completions of the old queue pair.
         self.taken_by_then = None;
         core::mem::replace(&mut self.qp, queue_pair)
     }
 
     fn start_over(&mut self, generation: u16) {
+        // Before the queue starts over: its own counts are of one generation.
         self.counters = self.counters();
         self.queue.start_over(generation);
         self.immediates = 0;
@@ -310,6 +324,7 @@ impl Purpose {
     /// The same of a chain without its end.
     const fn cut(self) -> Self {
         match self {
+            // Its completion must not count as that of the whole share.
             Self::Share { .. } => Self::Part,
             other => other,
         }
@@ -332,7 +347,7 @@ pub(super) fn blank(opcode: Opcode) -> SendRequest {
     }
 }
 
-/// The key for one of the other end's devices. Of one that was not told of, a key that opens nothing.
+/// The key for one of the other end's devices. For an unknown device, a key that opens nothing.
 #[inline]
 pub(super) fn key(rkeys: &[u32; ENTRY_KEYS], device: u8) -> u32 {
     rkeys.get(usize::from(device)).copied().unwrap_or_default()

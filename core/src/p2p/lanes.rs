@@ -57,6 +57,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         device: DeviceId,
         qp_num: u32,
     ) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
+        // A hint may be stale or shared by two queue pairs, so the number is compared all the same.
         let place = usize::from(self.hints[qp_num as usize % HINTS]);
         if self.all.get(place).is_some_and(|lane| lane.is_at(device, qp_num)) {
             return Some((place, &mut self.all[place]));
@@ -82,7 +83,9 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let is_new = self.failure.is_none();
         if is_new {
             self.failure = Some(failure);
+            // Polls go on draining the queue pairs.
             self.needs_recovery = true;
+            // Without re-routing, the peer handles no messages.
             self.reroute.sends_error = self.reroute.is_on;
             self.all.iter_mut().for_each(Lane::stop);
         }
@@ -136,6 +139,7 @@ pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
     for (place, qp) in queue_pairs.into_iter().enumerate() {
         let lane = Lane::new(qp, place, rails);
         lane.check(LEAST_REQUESTS)?;
+        // The card states one device for each rail (`ports`).
         if lanes.get(usize::from(lane.rail)).is_some_and(|first| first.device != lane.device) {
             return Err(BuildError::Devices { rail: lane.rail });
         }
@@ -172,6 +176,7 @@ pub(super) fn ports<Q, const DEPTH: usize>(
     reroutes: bool,
 ) -> Ports {
     let mut ports = Ports { rails, slots: slots as u16, reroutes, ..Ports::default() };
+    // Backwards, so that the first queue pair of each rail is the one whose values stay.
     for lane in lanes.iter().rev() {
         ports.devices[usize::from(lane.rail)] = lane.device_at;
         ports.max_message[usize::from(lane.rail)] = lane.max_message;

@@ -168,6 +168,7 @@ impl<
         region.check(Self::REGION_WORDS, &devices)?;
         let mut first_lanes = [0; MAX_RAILS];
         for (place, lane) in lanes.iter().enumerate().rev() {
+            // Backwards, so that the first queue pair of each device is the one that stays.
             first_lanes[usize::from(lane.device_at)] = place as u8;
         }
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
@@ -231,6 +232,8 @@ impl<
             let own =
                 lanes.iter().filter(takes).fold(Mask::EMPTY, |own, lane| own | Mask::of(lane.rail));
             let all = if config.reroutes { u32::from(config.rails) } else { own.count() };
+            // On a device without a queue pair that takes receives, no share can arrive, moved or
+            // not.
             let moved = if own.is_empty() { Mask::EMPTY } else { *failed };
             pool.each = (own | moved).count();
             pool.most = all;
@@ -269,7 +272,7 @@ impl<
     ///
     /// # Errors
     ///
-    /// What `connect` would say against it.
+    /// The error that `connect` would return.
     pub fn check_card(&self, peer: &SenderCard) -> Result<(), CardError> {
         if self.is_connected {
             return Err(CardError::Connected);
@@ -308,7 +311,7 @@ impl<
         self.lanes.get(queue_pair).map(Lane::counters)
     }
 
-    /// Receives that are not done, or whose callers were not told.
+    /// Receives that are not done, or that were not reported to their callers.
     pub fn unfinished(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state != State::Free).count()
     }
@@ -337,13 +340,14 @@ impl<
         self.give_up(Failure::NotHealed);
     }
 
-    /// The peer's end says that it failed: so does this one.
+    /// The peer's end reports that it failed: so does this one.
     pub fn peer_failed(&mut self) {
         self.give_up(Failure::Peer);
     }
 
     #[cold]
     pub(super) fn give_up(&mut self, failure: Failure) {
+        // Once: the first failure is kept, and its draining has begun.
         if self.lanes.give_up(failure) {
             for flush in &mut self.flushes {
                 flush.lane.stop();
@@ -401,7 +405,7 @@ impl<
                 assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
             }
             // What has come of waiting slots is not waited for any more. What shares that are moved need is
-            // there before the peer is told to move them, which may be later.
+            // there before the peer is sent the message to move them, which may be later.
             let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
             let came: u32 = came.map(|slot| slot.seen.count()).sum();
             for (at, pool) in self.pools.iter().enumerate() {

@@ -1,14 +1,14 @@
 //! What becomes of queue pairs that fail, at the receiving end.
 //!
-//! 1. A completion failed, the owner or the peer said so: the queue pair is moved to the error state. What
-//!    still comes is taken, until its own requests have ended, its driver says that it takes no receive any
-//!    more, and its completion queue was seen empty after that word: one more message may complete in
-//!    between.
-//! 2. The pools are filled up for the shares that may be moved now; then the peer is told how many
-//!    immediates arrived. What comes of it later is not looked at.
-//! 3. When the peer's queue pair is fenced as well, entries that it wrote, and of which nothing has come, are
-//!    written again by another one: before that, the old ones might land over newer ones. A slot is not taken
-//!    anew while that is under way.
+//! 1. A completion failed, or the owner or the peer reported a failure: the queue pair is moved to
+//!    the error state. Its completions are taken until its own requests have ended, its driver
+//!    reports that it takes no more receives, and its completion queue was seen empty after that
+//!    report: one more message may complete in between.
+//! 2. The pools are filled up for the shares that may be moved now; then the peer is sent the
+//!    number of immediates that arrived. Later completions of this queue pair are ignored.
+//! 3. When the peer's queue pair is fenced as well, entries that this queue pair wrote, and that
+//!    the sender has not answered, are written again by another one. Before that, the old ones
+//!    might land over newer ones. The slot takes no other receive while that is under way.
 
 use super::end::{DevicePool, Receiver};
 use super::slot::State;
@@ -82,11 +82,15 @@ impl<
         lane.is_stopped = true;
         // Shares of this rail may be moved from now on.
         self.failed |= lane.own;
+        // Before the rail's Failed is sent: the peer may then move shares, and the pools must have
+        // receives for them (`prepare_message`).
         self.count_rails();
     }
 
     fn drain_rail(&mut self, place: usize) -> Option<u32> {
         let lane = &mut self.lanes[place];
+        // Seen empty after the driver's word that it takes no more receives: one more message may
+        // complete in between, and it counts.
         (lane.drain(true) && lane.is_seen_empty).then_some(lane.immediates)
     }
 
@@ -137,6 +141,8 @@ impl<
     /// Receives come before messages, because the peer may move shares as soon as it knows that a rail failed.
     fn prepare_message(&mut self) -> bool {
         self.refill();
+        // No message goes out as long as receives are missing. The next poll asks the driver again
+        // (`has_something_to_do`).
         !self.lacks_receives()
     }
 
@@ -261,11 +267,15 @@ impl<
         let mut again = 0;
         for slot in &mut self.slots {
             if slot.rewriting == Some(place as u8) {
+                // The write has ended, and cannot land later, so the slot may be taken for another
+                // receive.
                 slot.rewriting = None;
             }
+            // A share or signal that came proves that the sender has the entries.
             let is_unanswered = slot.state == State::Waiting && slot.seen.is_empty();
             let is_lost = is_unanswered && usize::from(slot.entries_lane) == place;
-            // What is to be written again already was told of with the queue pair before.
+            // Entries that wait to be written again were counted in the event of the queue pair
+            // before.
             again += u32::from(is_lost && !slot.wants_entries);
             slot.wants_entries |= is_lost;
         }
@@ -277,11 +287,14 @@ impl<
     fn rewrite(&mut self) {
         for at in 0..SLOTS {
             let slot = &mut self.slots[at];
+            // The sender may have answered since, which proves that it has the entries.
             slot.wants_entries &= slot.state == State::Waiting && slot.seen.is_empty();
             if !slot.wants_entries || slot.rewriting.is_some() {
                 continue;
             }
             let purpose = Purpose::EntriesAgain { number: slot.number };
+            // All queue pairs for entries may be full or failed. `has_something_to_do` has the next
+            // poll try again.
             let Some(lane) = self.entry_lane(at) else { continue };
             let entries = self.stage(at, self.slots[at].entries());
             match self.post_entries(at, lane, entries, purpose) {

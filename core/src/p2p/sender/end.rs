@@ -212,10 +212,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let ports = self.lanes.iter().map(|lane| lane.max_message);
         let shortest_port = ports.min().unwrap_or_default();
         let SenderConfig { rails, split_threshold, separate_signal, .. } = self.config;
-        // What one immediate can tell of, and one request carries on every rail.
+        // The longest message that one immediate can describe, and that one request carries on
+        // every rail.
         let together = separate_signal.map_or(u32::MAX, |least| least.saturating_sub(1));
         let told = self.layout.largest_units().saturating_mul(SIZE_UNIT);
         self.longest_fast = together.min(told).min(shortest_port);
+        // With one rail there is nothing to split over, whatever the threshold.
         let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
         self.longest_short = self.longest_fast.min(unsplit);
         Ok(())
@@ -225,7 +227,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ///
     /// # Errors
     ///
-    /// What `connect` would say against it.
+    /// The error that `connect` would return.
     pub fn check_card(&self, peer: &ReceiverCard) -> Result<(), CardError> {
         if self.is_connected {
             return Err(CardError::Connected);
@@ -288,7 +290,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.give_up(Failure::NotFenced);
     }
 
-    /// The peer's end says that it failed: so does this one.
+    /// The peer's end reports that it failed: so does this one.
     pub fn peer_failed(&mut self) {
         self.give_up(Failure::Peer);
     }
@@ -296,6 +298,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     #[cold]
     pub(super) fn give_up(&mut self, failure: Failure) {
         if self.lanes.give_up(failure) {
+            // Nothing more is posted for messages that have failed.
             self.owed = [None; QPS];
             self.owes = false;
             self.has_lost = false;
@@ -305,6 +308,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     pub(super) fn drain(&mut self) {
         for lane in self.lanes.iter_mut() {
+            // The sender's queue pairs take no receives.
             lane.drain(false);
         }
     }
@@ -318,6 +322,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// The slot of a message.
     #[inline]
     pub(super) const fn slot_at(number: u64) -> usize {
+        // Numbers begin with 1, as in the receiver, whose slots the sender's must match.
         (number.wrapping_sub(1) % SLOTS as u64) as usize
     }
 

@@ -1,17 +1,19 @@
 //! What becomes of queue pairs that fail, at the sending end.
 //!
-//! 1. A completion failed, a driver refused, the owner or the peer said so: the queue pair is moved to the
-//!    error state, and drained.
-//! 2. The peer tells how many immediates arrived on it, once nothing of it can be carried out any more. A
-//!    reliable connection carries requests out in order, and each share has one immediate, so of the shares
-//!    that the queue pair was given, those at positions below that number have arrived, and no others.
-//! 3. Those that did not arrive are sent again by other queue pairs: the payload, then the sizes with an
-//!    immediate that says whose share it is.
+//! 1. A completion failed, a driver refused, or the owner or the peer reported a failure: the queue
+//!    pair is moved to the error state, and drained.
+//! 2. The peer reports how many immediates arrived on it, once its queue pair can execute nothing
+//!    more. A reliable connection executes requests in order, and each share has one immediate. So
+//!    of the shares that the queue pair was given, those at positions below that number have
+//!    arrived, and no others.
+//! 3. Shares that did not arrive are sent again by other queue pairs: the payload, then the sizes
+//!    with an immediate that names the rail of the share.
 //!
-//! The number may be less than what was acknowledged, if the receiver's device died with completions that
-//! nobody had taken: the payload is there, and nobody knows. So shares keep their positions when they are
-//! acknowledged, and when their callers were told, until the entries of the slot's next receive come; their
-//! signals can go out again without payload.
+//! The number may be less than what was acknowledged, if the receiver's device died with
+//! completions that were not taken: the payload is there, and the receiver does not know it. So
+//! shares keep their positions when they are acknowledged, and when their messages were reported,
+//! until the entries of the slot's next receive come; their signals can go out again without
+//! payload.
 
 use super::end::Sender;
 use super::slot::{Share, Slot, Stage, State};
@@ -72,6 +74,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn stop_using(&mut self, place: usize, _why: &FailedBecause) {
+        // The rest of the share is not for this queue pair any more: the share is lost, and another
+        // one sends all of it.
         self.owed[place] = None;
         self.lanes[place].is_stopped = true;
     }
@@ -160,15 +164,16 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if self.lanes.failure.is_some() {
             return self.drain();
         }
+        // Behind `settle`, which may have found shares that did not arrive.
         if self.has_lost {
             self.send_again();
         }
         self.lanes.needs_recovery = self.lanes.awaits_fence() || self.has_lost;
     }
 
-    /// The queue pair that a place had in this generation is Down now, and so many of its immediates had
-    /// arrived: those shares have, the others are lost. The place may be at the next generation already, so
-    /// which one it is comes from whoever knows.
+    /// The queue pair that a place had in this generation is Down now, and `arrived` of its
+    /// immediates had arrived: those shares have, the others are lost. The place may be at the next
+    /// generation already, so the caller passes the generation.
     fn lane_fenced(&mut self, (place, generation): (usize, u16), arrived: u32) {
         let lane = &self.lanes[place];
         let (suspects, error) = (lane.health.suspects_requests, lane.flush_error());
@@ -177,6 +182,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let before = again;
             for rail in self.slots[at].mask {
                 let share = self.slots[at].shares[usize::from(rail)];
+                // The place may carry shares of the next generation, which this count is not about.
                 if !share.is_with(place, generation) {
                     continue;
                 }
@@ -190,11 +196,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                     done += 1;
                 }
             }
+            // Once for a message, however many of its shares this queue pair lost.
             is_fatal |= suspects && again > before && self.blames(at);
         }
         let kind = RailEventKind::Fenced { arrived: done, again };
         self.lanes[place].note_event(generation, kind);
         self.has_lost |= again > 0;
+        // Behind the loop, so that the shares of all messages are settled, and behind the event.
         if is_fatal {
             self.give_up(Failure::Rail(error));
         }
@@ -215,6 +223,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// A message lost a share to a failure that it may be the cause of. Returns whether that is one too many.
     fn blames(&mut self, at: usize) -> bool {
         let slot = &mut self.slots[at];
+        // A message whose payload has arrived was not the cause; only its signal is sent again.
         if slot.state != State::Sending {
             return false;
         }
@@ -224,6 +233,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// Sends what was lost again, as far as queue pairs have room.
     fn send_again(&mut self) {
+        // Set again by each share that finds no queue pair, so one pass is enough.
         self.has_lost = false;
         for at in 0..SLOTS {
             for rail in self.slots[at].mask {
@@ -240,6 +250,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if available.is_empty() || self.lanes.failure.is_some() {
             return false;
         }
+        // On one rail: a share has one immediate, and its position in one queue pair decides
+        // whether it arrived.
         let carrier = self.split.one(available, &self.outstanding);
         let lane = chosen[usize::from(carrier)];
         let generation = self.lanes[usize::from(lane)].health.lifecycle.generation();
@@ -269,6 +281,8 @@ impl Share {
 
     /// Whether it is among the first `arrived` of its queue pair.
     const fn has_arrived(&self, arrived: u32) -> bool {
+        // The immediate is the last request of a share, so a share that was posted in part has no
+        // position and cannot be counted.
         let is_whole = !matches!(self.stage, Stage::Posting);
         // Modulo 2^32, of which far less than half can be between a slot's message and its next.
         is_whole && (arrived.wrapping_sub(self.position) as i32) > 0
