@@ -26,8 +26,8 @@ pub struct RailError {
 impl RailError {
     /// Whether another rail may succeed.
     pub(crate) const fn is_of_rail(&self) -> bool {
-        // Every other status, a bad key or a bad length, is a mistake of a program. It would fail one
-        // rail after the other: `rails-that-fail.md`, "Which errors are a rail's fault".
+        // Every other status, a bad key or a bad length, is a mistake of a program. It would fail
+        // one rail after the other: `rails-that-fail.md`, "Which errors are a rail's fault".
         matches!(
             self.status,
             WcStatus::LOC_QP_OP_ERR // of some devices, when their port is down
@@ -62,9 +62,9 @@ impl RailError {
 
 impl fmt::Display for RailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A refusal has no completion, so a status and a vendor code would mean nothing.
         let Self { rail, device, qp_num, status, vendor_err, errno, offset } = self;
         write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", device.0)?;
+        // A refusal has no completion, so a status and a vendor code would mean nothing.
         match errno {
             Some(errno) => write!(f, "the driver refused a post with errno {errno}")?,
             None => write!(f, "{status}, vendor code {vendor_err:#x}")?,
@@ -78,8 +78,8 @@ impl core::error::Error for RailError {}
 /// What a rail has done so far. Wraps around after 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailCounters {
-    /// Payload bytes of send requests handed to the device. While the driver has not taken all of a batch,
-    /// all bytes of the batch.
+    /// Payload bytes of send requests handed to the device. While the driver has not taken all of
+    /// a batch, all bytes of the batch.
     pub bytes: u64,
     /// Send requests handed to the device: fragments, pass-through requests, notifies.
     pub send_requests: u64,

@@ -55,9 +55,9 @@ pub enum FailedBecause {
 }
 
 /// The number of events that are kept of one rail.
-// One call adds at most four: the rail's failure and fence, and those of the peer's next queue pair,
-// which failed before there was one here. More than five do not fit the memory that a virtual queue
-// pair of four rails may take, 68 KiB.
+// One call adds at most four: the rail's failure and fence, and those of the peer's next queue
+// pair, which failed before there was one here. More than five do not fit the memory that a virtual
+// queue pair of four rails may take, 68 KiB.
 const KEPT: usize = 5;
 
 /// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if there are more
