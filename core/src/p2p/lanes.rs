@@ -83,7 +83,7 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         let is_new = self.failure.is_none();
         if is_new {
             self.failure = Some(failure);
-            // Polls go on draining the queue pairs.
+            // Polls go on draining the queue pairs, also those whose driver refused just now.
             self.needs_recovery = true;
             // Without re-routing, the peer handles no messages.
             self.reroute.sends_error = self.reroute.is_on;
@@ -145,6 +145,7 @@ pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
         }
         lanes.try_push(lane).map_err(|_| count(place + 1))?;
     }
+    // 0 is a multiple of every number of rails.
     if lanes.is_empty() || !lanes.len().is_multiple_of(usize::from(rails)) {
         return Err(count(lanes.len()));
     }
@@ -187,6 +188,7 @@ pub(super) fn ports<Q, const DEPTH: usize>(
 /// Sets what the peer's card states about the other ends of lanes.
 pub(super) fn connect<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>], peer: &Ports) {
     for lane in lanes {
+        // A card may state any number, and `max_message` is a multiple of `SIZE_UNIT`.
         let theirs = peer.max_message[usize::from(lane.rail)];
         lane.peer_at = peer.devices[usize::from(lane.rail)];
         lane.max_message = lane.max_message.min(theirs - theirs % SIZE_UNIT);

@@ -117,7 +117,7 @@ pub(super) struct DevicePool<S> {
     pub(super) account: Account<S>,
     /// Immediates of one message that may come over this device.
     pub(super) each: u32,
-    /// The same, whatever rails fail.
+    /// The most immediates of one message that may come over this device, if any rails fail.
     pub(super) most: u32,
 }
 
@@ -161,6 +161,8 @@ impl<
         let rails = config.rails;
         let ReceiverConfig { reroutes, min_rails, .. } = config;
         let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails))?;
+        // A queue pair with its own receive queue takes nothing from the shared one, whose receives
+        // are all that this end posts.
         if let Some(own) = lanes.iter().find(|lane| lane.qp.limits().max_recv_wr > 0) {
             return Err(BuildError::OwnReceives { qp_num: own.qp_num });
         }

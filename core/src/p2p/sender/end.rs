@@ -24,9 +24,9 @@ pub struct SenderConfig {
     pub split: SplitPolicy,
     /// Buffers up to this many bytes go over one rail, in turn. 64 KiB by default.
     pub split_threshold: u32,
-    /// Messages of one buffer of this many bytes or more tell of their payload with a request of its own,
-    /// instead of with the payload: networks route requests with an immediate less freely. `None`, the
-    /// default, is for messages only that one request cannot carry.
+    /// Messages of one buffer of this many bytes or more announce their payload with a separate
+    /// request, instead of with the payload: networks route requests with an immediate less freely.
+    /// With `None`, the default, only messages that one request cannot carry have a separate one.
     pub separate_signal: Option<u32>,
     /// How the receiver is to write entries. [`EntryForm::Plain`] saves the hash, on devices that promise
     /// to write in order.
@@ -173,6 +173,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             split: Split::new(config.split, config.split_threshold),
             longest_short: 0,
             longest_fast: 0,
+            // `lanes` has refused every number of queue pairs that this does not divide.
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
@@ -214,6 +215,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let SenderConfig { rails, split_threshold, separate_signal, .. } = self.config;
         // The longest message that one immediate can describe, and that one request carries on
         // every rail.
+        // A message of exactly `separate_signal` bytes has a separate signal already.
         let together = separate_signal.map_or(u32::MAX, |least| least.saturating_sub(1));
         let told = self.layout.largest_units().saturating_mul(SIZE_UNIT);
         self.longest_fast = together.min(told).min(shortest_port);
@@ -251,8 +253,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.lanes.get(queue_pair).map(Lane::counters)
     }
 
-    /// Messages that are not done, or whose callers were not told. One that was only looked at, for a buffer that did
-    /// not fit, is none.
+    /// Messages that are not done, or that were not reported to their callers. A message that was
+    /// only looked at, for a buffer that did not fit, does not count.
     pub fn unfinished(&self) -> usize {
         self.slots.iter().filter(|slot| slot.awaited != 0).count()
     }
