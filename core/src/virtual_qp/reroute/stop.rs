@@ -125,8 +125,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// If the front batch of a rail that failed was taken in part, it is lost, even if all of the part
-    /// that was taken arrived: the rest was never posted. Returns whether it is.
+    /// If the front batch of a rail that failed was taken in part, it is lost, even if all of the
+    /// part that was taken arrived: the rest was never posted. Returns whether it is.
     pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) -> bool {
         let withheld = self.rail(id).is_some_and(|rail| rail.sends.front_is_withheld());
         if withheld {
