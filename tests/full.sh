@@ -7,8 +7,9 @@ cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
 # One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the step after
-# a `+` runs at the same time. Steps that measure time, or wait for anything, run alone.
-STEPS="lint+loom docs test c nixl simulate+fuzz sweep enumerate+optimize states+nccl package+planted copy examples no_std
+# a `+` runs at the same time. Steps that measure time, or wait for anything, run alone,
+# and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
+STEPS="lint+loom docs test c nixl simulate+fuzz sweep enumerate+optimize states+nccl package planted copy examples no_std
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
