@@ -365,3 +365,24 @@ fn rails_heal_though_the_link_breaks_while_they_do() {
         }
     }
 }
+
+/// Its owner has acted on the end, so a peer that comes back must learn of the end, too.
+#[test]
+fn a_link_that_was_given_up_is_not_resumed_later() {
+    let reset = Duration::from_millis(50);
+    let mut sides = Sides::ready(Timeouts { reset, resume: LONG, ..Timeouts::default() });
+    sides.relay.cut();
+    let (error, _) = end_of(&mut sides.far, || ());
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
+    let begin = Instant::now();
+    let error = loop {
+        sides.attend();
+        assert!(sides.far.try_recv().is_err(), "it was given up");
+        match sides.near.try_recv() {
+            Ok(None) => assert!(begin.elapsed() < Duration::from_secs(4), "no refusal came"),
+            Ok(Some(message)) => panic!("{message:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
+}
