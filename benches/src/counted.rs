@@ -42,7 +42,8 @@ impl Account {
         self.work.take()
     }
 
-    /// A hash of all that was posted so far, in its order: of all fields of sends but their `wr_id`s.
+    /// A hash of all that was posted so far, in its order: of all fields of sends but their
+    /// `wr_id`s.
     pub fn posted(&self) -> u64 {
         self.posted.get()
     }

@@ -229,8 +229,8 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     pub fn feed(&mut self) -> Reported {
         let mut reported = Reported::default();
         let sink = |event| note(&mut reported, event);
-        // SAFETY: they were polled from a queue of this device, are in order, and `Polled` gives them
-        // out once.
+        // SAFETY: they were polled from a queue of this device, are in order, and `Polled` gives
+        // them out once.
         unsafe { self.cq.feed(&mut *self.qp, DEVICE, self.polled.take(), sink) };
         reported
     }

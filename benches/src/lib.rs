@@ -4,7 +4,8 @@
 //!
 //! - the *floor* does the same physical work without the engine;
 //! - the *baseline* is the C++ design that the engine replaces, written plainly in Rust;
-//! - the *engine* is the real `VirtualQp` and `VirtualCq`, or a `Sender` and a `Receiver` of messages.
+//! - the *engine* is the real `VirtualQp` and `VirtualCq`, or a `Sender` and a `Receiver` of
+//!   messages.
 //!
 //! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`
 //! times them alternately in one run, since nanoseconds differ from machine to machine.
@@ -15,12 +16,14 @@
 //! # Reading order
 //!
 //! 1. [`workload`]: the work: bursts of 32 requests, fragments of 64 KiB;
-//! 2. [`null`]: the device; [`rig`] and [`message_rig`]: its queue pairs, set up alike for all contenders;
+//! 2. [`null`]: the device; [`rig`] and [`message_rig`]: its queue pairs, set up alike for all
+//!    contenders;
 //! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
 //! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
 //!    [`instructions`]: how their instructions are counted;
-//! 5. [`handover`]: the ring between threads, beside well-known crates; [`handles`]: a progress thread beside
-//!    direct posts; [`software`]: the software NIC with one thread and with several; [`many`]: large sets;
+//! 5. [`handover`]: the ring between threads, beside well-known crates; [`handles`]: a progress
+//!    thread beside direct posts; [`software`]: the software NIC with one thread and with several;
+//!    [`many`]: large sets;
 //! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has the
 //!    results.
 //!
@@ -32,8 +35,8 @@
 //! only.
 //!
 //! - `single_post` and `single_poll` do one half, for which the null device forgets, or repeats,
-//!   completions at the cost of two stores. `poll_cq` and `poll_one` are `single_poll` in other ways;
-//!   the baseline has only one.
+//!   completions at the cost of two stores. `poll_cq` and `poll_one` are `single_poll` in other
+//!   ways; the baseline has only one.
 //! - `feed` is given completions that were polled from the physical queue, outside the measured
 //!   part; its floor inspects each of them. The baseline has no `feed` and polls.
 //! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
@@ -46,8 +49,9 @@
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
 //!   measured part. It measures polling them, posting the zero-length receives again, and posting
 //!   the caller's 16 receives again (floor: the first two, as the third is not physical work).
-//! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one registered
-//!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
+//! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one
+//!   registered queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of
+//!   them.
 //! - The rows `reroute_...` also compare the engine with itself: with re-routing enabled, while no
 //!   rail fails, and without.
 //! - The rows `p2p_...` are messages of the p2p protocol, 32 under way: a burst takes the arrived
@@ -57,8 +61,8 @@
 //!   two ends have the same memory. The floor posts the same requests (the tests compare them field
 //!   by field but for `wr_id`s), with hashed entries, and refills the shared receive queue in the
 //!   same batches. There is no baseline for these, so the floor is in its place.
-//! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
-//!   raw queue pairs, whose rings take up the same memory.
+//! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as
+//!   many raw queue pairs, whose rings take up the same memory.
 //!
 //! # Instructions
 //!

@@ -1,4 +1,5 @@
-//! A set of a thousand virtual queue pairs on the software NIC: how long it takes to make, and what memory.
+//! A set of a thousand virtual queue pairs on the software NIC: how long it takes to make, and what
+//! memory.
 
 use crate::measure::MIN_REPEATS;
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, EngineQp};

@@ -33,8 +33,8 @@ pub struct MessageRig<Q = NullQp, C = NullCq, S = NullSrq> {
     pub srq: S,
     /// The receiver's memory: the records, and the entries on their way to the sender.
     pub far_words: &'static [AtomicU64],
-    /// The sender's: the ring of entries. It is where the receiver has them on their way, so that entries
-    /// arrive as they are written, without a device that copies them.
+    /// The sender's: the ring of entries. It is where the receiver has them on their way, so that
+    /// entries arrive as they are written, without a device that copies them.
     pub near_words: &'static [AtomicU64],
 }
 

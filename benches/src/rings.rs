@@ -20,7 +20,8 @@ const LOOKS: u32 = 1000;
 /// How requests and reports are pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// Requests by themselves, with a fence after each, as a producer needs that looks whether the thread sleeps.
+    /// Requests by themselves, with a fence after each, as a producer needs that looks whether the
+    /// thread sleeps.
     Singly,
     /// In chunks of a burst.
     InChunks,
@@ -54,7 +55,8 @@ impl Rings {
         Self { pushed, there, back, go }
     }
 
-    /// As many requests under way as a handle has. The threads of others are asleep, and its own is awake.
+    /// As many requests under way as a handle has. The threads of others are asleep, and its own is
+    /// awake.
     pub(crate) fn turn(&mut self, bursts: u32) -> Duration {
         sleep(GO_IDLE);
         let count = (bursts as usize + 1) * OUTSTANDING;

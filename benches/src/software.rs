@@ -1,7 +1,9 @@
-//! The software NIC with one thread and with several: small WRITEs, each of which notifies its receiver.
+//! The software NIC with one thread and with several: small WRITEs, each of which notifies its
+//! receiver.
 //!
-//! One thread polls both ends; two threads poll one each; and two progress threads do so for producers that hand
-//! requests over and wait for them. They take turns, for as many processors as the machine has.
+//! One thread polls both ends; two threads poll one each; and two progress threads do so for
+//! producers that hand requests over and wait for them. They take turns, for as many processors as
+//! the machine has.
 
 use crate::measure::{Figures, Timed, measure_in_turns};
 use crate::processors::elsewhere;
@@ -264,7 +266,8 @@ pub struct Ways {
     pub one_thread: Figures,
     /// A thread for each end.
     pub two_threads: Figures,
-    /// Between the same two processors, requests and reports by bare rings: how fast they reach each other.
+    /// Between the same two processors, requests and reports by bare rings: how fast they reach
+    /// each other.
     pub rings: Figures,
     /// Two progress threads and a producer.
     pub handles: Figures,

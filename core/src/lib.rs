@@ -7,11 +7,12 @@
 //! 2. [`hardware`]: what the engine asks of queue pairs and completion queues;
 //! 3. `completion`: what comes out of a poll, and what a target of completions must offer;
 //! 4. [`virtual_cq`]: where completions go, and polling;
-//! 5. `rail`: one physical queue pair: its credits, what is in flight on it, its receives, and the tags
-//!    by which completions are matched with what was posted; and the set of them, as far as they fail and
-//!    return;
+//! 5. `rail`: one physical queue pair: its credits, what is in flight on it, its receives, and the
+//!    tags by which completions are matched with what was posted; and the set of them, as far as
+//!    they fail and return;
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
+//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same
+//!    rails;
 //! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
 //!
 //! [`docs`] explains the design: its [architecture](docs::architecture), [rails that

@@ -1,4 +1,5 @@
-//! What the type system forbids. (Impossible sizes: the examples of `Setup::build` in `tests/src/rig.rs`.)
+//! What the type system forbids. (Impossible sizes: the examples of `Setup::build` in
+//! `tests/src/rig.rs`.)
 
 #[test]
 #[ignore = "slow: checks a package of its own; tests/full.sh runs it"]

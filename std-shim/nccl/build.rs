@@ -1,4 +1,5 @@
-//! The plugin stays loaded: NCCL unloads plugins when its last communicator ends, while threads of NICs may still run.
+//! The plugin stays loaded: NCCL unloads plugins when its last communicator ends, while threads of
+//! NICs may still run.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

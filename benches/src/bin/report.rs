@@ -309,8 +309,8 @@ fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a rail's failure costs for as long as it lasts, and afterwards. The devices share the processors, so
-/// they have a line rate that these can keep up with.
+/// What a rail's failure costs for as long as it lasts, and afterwards. The devices share the
+/// processors, so they have a line rate that these can keep up with.
 fn print_failures(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     writeln!(
         out,

@@ -90,7 +90,8 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
         reported
     }
 
-    /// Polls until the sends of the burst before are done, and sends to the buffers that are offered.
+    /// Polls until the sends of the burst before are done, and sends to the buffers that are
+    /// offered.
     ///
     /// # Panics
     ///

@@ -144,7 +144,8 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
         reported
     }
 
-    /// Polls until the sends of the burst before are done, and sends to the buffers that are offered.
+    /// Polls until the sends of the burst before are done, and sends to the buffers that are
+    /// offered.
     #[inline(never)]
     pub fn send(&mut self) -> Reported {
         let reported = self.sender.take_all();

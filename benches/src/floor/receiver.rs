@@ -37,8 +37,8 @@ impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
         receiver
     }
 
-    /// Polls a burst of arrivals and posts their receives again, a quarter of a queue pair's at a time.
-    /// Returns the immediates, mixed, beside the rest.
+    /// Polls a burst of arrivals and posts their receives again, a quarter of a queue pair's at a
+    /// time. Returns the immediates, mixed, beside the rest.
     #[inline(never)]
     pub fn receive(&mut self) -> (Reported, u32) {
         let mut reported = Reported::default();

@@ -157,7 +157,8 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
         self.acknowledged()
     }
 
-    /// WRITEs of one fragment, `together` at a time with one doorbell for each rail, post to report.
+    /// WRITEs of one fragment, `together` at a time with one doorbell for each rail, post to
+    /// report.
     #[inline(never)]
     pub fn write_together(&mut self, together: usize) -> Reported {
         let share = together.div_ceil(self.rails.rails.len());
@@ -184,8 +185,8 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
         self.post(|write, _| write);
     }
 
-    /// Posts the burst: of every request a batch to each rail in turn, until it is all posted. `shape`
-    /// is given each fragment as a WRITE, and whether its request ends with it.
+    /// Posts the burst: of every request a batch to each rail in turn, until it is all posted.
+    /// `shape` is given each fragment as a WRITE, and whether its request ends with it.
     #[inline]
     fn post(&mut self, mut shape: impl FnMut(SendRequest, bool) -> SendRequest) {
         for (wr_id, request) in (0..).zip(&mut self.requests) {

@@ -193,7 +193,8 @@ impl Producer {
         start.elapsed()
     }
 
-    /// How long until the doorbell, in nanoseconds; the thread is awake, since it has just reported a request.
+    /// How long until the doorbell, in nanoseconds; the thread is awake, since it has just reported
+    /// a request.
     fn doorbell(&mut self) -> u64 {
         self.post(0);
         self.pending.drain(..).for_each(spin);
@@ -229,8 +230,8 @@ pub struct Way {
     pub name: &'static str,
     /// What a request costs.
     pub handle: Figures,
-    /// The least that it could cost, in nanoseconds: as many requests and reports by bare rings, and for the thread
-    /// what a request costs directly.
+    /// The least that it could cost, in nanoseconds: as many requests and reports by bare rings,
+    /// and for the thread what a request costs directly.
     pub least: f64,
 }
 
@@ -260,8 +261,8 @@ pub struct Handles {
     pub rates: Vec<Rates>,
     /// Median time to the doorbell, direct and through a handle, in nanoseconds.
     pub doorbells: [f64; 2],
-    /// From a completion to the task that waits for it, both threads asleep, in nanoseconds: an eventfd, another
-    /// thread, and an unparked one; and through the progress thread.
+    /// From a completion to the task that waits for it, both threads asleep, in nanoseconds: an
+    /// eventfd, another thread, and an unparked one; and through the progress thread.
     pub wakes: [Histogram<u64>; 2],
 }
 
@@ -307,7 +308,8 @@ fn rates(work: &'static str, shape: Shape, repeats: u32, allocations: fn() -> u6
     ];
     let [direct, single, many, fenced, chunks] =
         measure_in_turns(contenders, OUTSTANDING, repeats, allocations);
-    // The producer pushes, and the thread takes chunks and carries the requests out: one of the two is slower.
+    // The producer pushes, and the thread takes chunks and carries the requests out: one of the two
+    // is slower.
     let thread = chunks.ns + direct.ns;
     let ways = [
         Way { name: "one at a time", handle: single, least: fenced.ns.max(thread) },

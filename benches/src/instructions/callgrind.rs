@@ -44,8 +44,8 @@ pub fn run(row: &Row, name: &str) {
     }
 }
 
-/// Counts the instructions of a row. The program, started with the arguments that `arguments` returns
-/// for a row and a contender, has to [`run`] that contender.
+/// Counts the instructions of a row. The program, started with the arguments that `arguments`
+/// returns for a row and a contender, has to [`run`] that contender.
 ///
 /// # Errors
 ///

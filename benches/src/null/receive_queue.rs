@@ -16,7 +16,8 @@ struct RecvSlot {
 
 const _: () = assert!(size_of::<RecvSlot>() == 64);
 
-/// The receive ring of one queue pair, or of several that share it, whose other end is the [`Wire`](super::Wire).
+/// The receive ring of one queue pair, or of several that share it, whose other end is the
+/// [`Wire`](super::Wire).
 #[derive(Debug)]
 pub struct Inbox {
     slots: [Cell<RecvSlot>; RING_SLOTS],

@@ -40,8 +40,8 @@ pub(super) const MULTI16: Row = Row {
         let sender = engine_striped(Rig::striped(), Scheme::Spray, LARGE);
         engine_cycle(sender, NullSender::post_writes)
     },
-    // Beyond the floor: the request's slot, checks and report, and for each of the four batches its tag,
-    // record, credits and turn, about 45.
+    // Beyond the floor: the request's slot, checks and report, and for each of the four batches its
+    // tag, record, credits and turn, about 45.
     instruction_limit: 1.79,
     time_limit: None,
     baseline_limit: Some(1.0 / 6.0),
@@ -116,8 +116,8 @@ pub(super) const LIST4: Row = Row {
         let sender = engine_striped(Rig::striped(), Scheme::Spray, SMALL);
         engine_cycle(sender, |sender| sender.post_lists(black_box(BUFFERS)))
     },
-    // Beyond `MULTI1`: places in the ring for the buffers, each of which is looked at when they are counted,
-    // when the fragment is cut, when it is posted and when its place is passed.
+    // Beyond `MULTI1`: places in the ring for the buffers, each of which is looked at when they are
+    // counted, when the fragment is cut, when it is posted and when its place is passed.
     instruction_limit: 11.0,
     time_limit: None,
     baseline_limit: None,
@@ -136,8 +136,9 @@ pub(super) const LIST_LONG: Row = Row {
         let sender = engine_striped(Rig::striped(), Scheme::Spray, LONG);
         engine_cycle(sender, |sender| sender.post_lists(black_box(BUFFERS)))
     },
-    // Each fragment's buffers are gathered one by one. To count fragments, and to measure batches, takes a step for each
-    // buffer, however many fragments it is cut into: 20 times the floor otherwise, and more the longer the request is.
+    // Each fragment's buffers are gathered one by one. To count fragments, and to measure batches,
+    // takes a step for each buffer, however many fragments it is cut into: 20 times the floor
+    // otherwise, and more the longer the request is.
     instruction_limit: 9.0,
     time_limit: None,
     baseline_limit: None,
@@ -158,7 +159,8 @@ pub(super) const BATCH16: Row = Row {
         let sender = engine_striped(Rig::striped(), Scheme::Spray, FRAGMENT);
         engine_cycle(sender, |sender| sender.post_together(black_box(TOGETHER)))
     },
-    // A slot, checks and a report for each request, as in `MULTI1`, where the floor rings 4 times as often.
+    // A slot, checks and a report for each request, as in `MULTI1`, where the floor rings 4 times
+    // as often.
     instruction_limit: 4.5,
     time_limit: None,
     baseline_limit: None,

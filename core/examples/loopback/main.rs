@@ -1,4 +1,5 @@
-//! Two virtual queue pairs of two rails each, a WRITE_WITH_IMM from one to the other, and its notification.
+//! Two virtual queue pairs of two rails each, a WRITE_WITH_IMM from one to the other, and its
+//! notification.
 //!
 //! ```text
 //! cargo run -p polyrail-core --example loopback
@@ -24,7 +25,8 @@ const BYTES: usize = 1 << 20;
 
 /// One end: a virtual queue pair and the completion queue that reports for it.
 ///
-/// The sizes are const parameters: rails, requests in flight on each of them, requests that are not reported.
+/// The sizes are const parameters: rails, requests in flight on each of them, requests that are not
+/// reported.
 struct Side<'l, 'm> {
     qp: VirtualQp<LoopbackQp<'l, 'm>, RAILS, DEPTH, 16>,
     cq: VirtualCq<LoopbackCq<'l, 'm>, RAILS, 8>,
@@ -37,7 +39,8 @@ impl<'l, 'm> Side<'l, 'm> {
         rails: Vec<LoopbackQp<'l, 'm>>,
         notify: LoopbackQp<'l, 'm>,
     ) -> Result<Self, Box<dyn Error>> {
-        // With the scheme SPRAY, which is the default, notifications have a queue pair of their own.
+        // With the scheme SPRAY, which is the default, notifications have a queue pair of their
+        // own.
         let qp = VirtualQp::new(Config::default(), rails, Some(notify))?;
         let mut cq = VirtualCq::new(devices.map(|device| loopback.cq(device)))?;
         // From here on the virtual queue pair is the one with index 0.
@@ -45,8 +48,8 @@ impl<'l, 'm> Side<'l, 'm> {
         Ok(Self { qp, cq })
     }
 
-    /// Polls once. A poll also does what completions make possible: it posts more fragments, and the
-    /// notification when all data has arrived.
+    /// Polls once. A poll also does what completions make possible: it posts more fragments, and
+    /// the notification when all data has arrived.
     fn poll(&mut self) -> Result<Option<VirtualWc>, Box<dyn Error>> {
         let mut reported = None;
         let polled = self.cq.poll(&mut self.qp, 1, |event| reported = event.completion());

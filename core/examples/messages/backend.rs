@@ -1,5 +1,6 @@
-//! The smallest backend for the p2p protocol: queue pairs of one process, wired to each other in pairs, whose
-//! receives come from one shared receive queue for each device. Requests are executed while they are posted.
+//! The smallest backend for the p2p protocol: queue pairs of one process, wired to each other in
+//! pairs, whose receives come from one shared receive queue for each device. Requests are executed
+//! while they are posted.
 
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
@@ -126,7 +127,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Registered words. A device trusts no address that comes with a request: it may be the peer's.
+    /// Registered words. A device trusts no address that comes with a request: it may be the
+    /// peer's.
     fn words(&self, key: u32, addr: u64, bytes: usize) -> Option<&[AtomicU64]> {
         let region = self.regions.get((key as usize).checked_sub(1)?)?;
         let offset = usize::try_from(addr.checked_sub(region.as_ptr().addr() as u64)?).ok()?;
@@ -186,8 +188,9 @@ impl<'m> ReceiveQueue for LoopbackQp<'_, 'm> {
     }
 }
 
-// SAFETY: a request is executed while it is posted, so nothing is touched afterwards, and completions are
-// queued in that order. Numbers are places, which do not change. What was not posted is not executed.
+// SAFETY: a request is executed while it is posted, so nothing is touched afterwards, and
+// completions are queued in that order. Numbers are places, which do not change. What was not
+// posted is not executed.
 unsafe impl<'m> QueuePair for LoopbackQp<'_, 'm> {
     type SendBatch<'q>
         = Batch<'q, 'm, SendRequest>
@@ -255,7 +258,8 @@ pub(crate) struct LoopbackCq<'l, 'm> {
     device: DeviceId,
 }
 
-// SAFETY: a completion is taken off the device's own queue before it is handed over, so that it comes once.
+// SAFETY: a completion is taken off the device's own queue before it is handed over, so that it
+// comes once.
 unsafe impl CompletionQueue for LoopbackCq<'_, '_> {
     fn id(&self) -> CqId {
         CqId(u64::from(self.device.0))

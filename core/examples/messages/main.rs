@@ -1,4 +1,5 @@
-//! Messages from one end to the other, over two rails in turn: a receive offers a buffer, a send fills it.
+//! Messages from one end to the other, over two rails in turn: a receive offers a buffer, a send
+//! fills it.
 //!
 //! ```text
 //! cargo run -p polyrail-core --example messages

@@ -1,4 +1,5 @@
-//! Queue pairs that fail and return: the messages between the two ends of a connection, and the owner's part.
+//! Queue pairs that fail and return: the messages between the two ends of a connection, and the
+//! owner's part.
 
 use crate::completion::sealed::Sealed;
 use crate::hardware::{CompletionQueue, QueuePair};
@@ -11,8 +12,9 @@ use crate::virtual_cq::VirtualCq;
 /// A message from one end of a connection to the other: a
 /// [`ControlMessage`](crate::virtual_qp::ControlMessage) about one queue pair of a rail.
 ///
-/// A message carries a state and not an event, so a message that was not sent yet is replaced by the present
-/// state. The engine does no I/O: the owners of both ends carry messages, in order, each once.
+/// A message carries a state and not an event, so a message that was not sent yet is replaced by
+/// the present state. The engine does no I/O: the owners of both ends carry messages, in order,
+/// each once.
 ///
 /// ```
 /// use polyrail_core::p2p::Control;
@@ -43,7 +45,8 @@ impl Control {
     /// The byte that is 0 in messages of virtual queue pairs.
     const QUEUE_PAIR: usize = 5;
 
-    /// Returns the message as bytes: those of [`ControlMessage::encode`], with the queue pair's place in byte 5.
+    /// Returns the message as bytes: those of [`ControlMessage::encode`], with the queue pair's
+    /// place in byte 5.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = self.message.encode();
         // `ControlMessage` requires a 0 there, so an end of another kind refuses a message about
@@ -72,7 +75,8 @@ impl Control {
 
 /// What the sender and the receiver do differently when a queue pair fails or returns.
 pub(crate) trait End: Rails<Place = usize> + Sealed {
-    /// Prepares what the peer may use as soon as it has the next message. Returns whether it is there.
+    /// Prepares what the peer may use as soon as it has the next message. Returns whether it is
+    /// there.
     fn prepare_message(&mut self) -> bool {
         true
     }
@@ -83,76 +87,82 @@ pub(crate) trait End: Rails<Place = usize> + Sealed {
     /// The queue pair at this place is destroyed. Returns whether there is one.
     fn lose(&mut self, place: usize) -> bool;
 
-    /// A new queue pair is at this place, connected to the peer's device at `peer_device` of its list.
+    /// A new queue pair is at this place, connected to the peer's device at `peer_device` of its
+    /// list.
     fn replaced(&mut self, place: usize, peer_device: u8);
 }
 
-/// What the owner of a [`Sender`](crate::p2p::Sender) or a [`Receiver`](crate::p2p::Receiver) does when queue
-/// pairs fail and return, where `Q` is the type of the queue pairs; see [Rails that fail](crate::p2p::Sender#rails-that-fail).
+/// What the owner of a [`Sender`](crate::p2p::Sender) or a [`Receiver`](crate::p2p::Receiver) does
+/// when queue pairs fail and return, where `Q` is the type of the queue pairs; see [Rails that
+/// fail](crate::p2p::Sender#rails-that-fail).
 ///
 /// No other type can implement this trait.
 pub trait ConnectionEnd<Q>: Sealed {
-    /// Returns the next message for the peer. After every poll and every other call, the owner carries all
-    /// messages, in order, to [`control`](Self::control) of the other end.
+    /// Returns the next message for the peer. After every poll and every other call, the owner
+    /// carries all messages, in order, to [`control`](Self::control) of the other end.
     fn next_control(&mut self) -> Option<Control>;
 
     /// Handles a message of the peer.
     ///
     /// # Errors
     ///
-    /// No correct peer sends this message: the connection failed. Or it does not re-route: nothing changed.
+    /// No correct peer sends this message: the connection failed. Or it does not re-route: nothing
+    /// changed.
     fn control(&mut self, control: Control) -> Result<(), ControlError>;
 
-    /// The link that carried messages broke, and both owners have a new one: **both** ends send everything
-    /// again that may have been lost.
+    /// The link that carried messages broke, and both owners have a new one: **both** ends send
+    /// everything again that may have been lost.
     fn control_lost(&mut self);
 
-    /// Returns the number of the peer's messages that changed nothing: they were repeated, or about queue pairs
-    /// that are replaced.
+    /// Returns the number of the peer's messages that changed nothing: they were repeated, or about
+    /// queue pairs that are replaced.
     fn ignored_controls(&self) -> u64;
 
     /// Takes the oldest event of a queue pair, with the place of the queue pair.
     fn take_rail_event(&mut self) -> Option<(usize, RailEvent)>;
 
-    /// Returns where a queue pair stands between failure and return, and its generation: 0 for the first one in
-    /// its place.
+    /// Returns where a queue pair stands between failure and return, and its generation: 0 for the
+    /// first one in its place.
     fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)>;
 
-    /// The owner reports that a queue pair has failed: its port went down, it makes no progress. Returns whether
-    /// that changed anything: not without [`reroutes`](crate::p2p::SenderConfig::reroutes), nor if it has failed
-    /// already.
+    /// The owner reports that a queue pair has failed: its port went down, it makes no progress.
+    /// Returns whether that changed anything: not without
+    /// [`reroutes`](crate::p2p::SenderConfig::reroutes), nor if it has failed already.
     fn fail_queue_pair(&mut self, queue_pair: usize) -> bool;
 
-    /// Calls `each` with the place of each queue pair whose oldest request is still the same one as at the
-    /// previous call: some drivers never end a request whose peer is gone. The engine reads no clock. Its owner
-    /// calls this at its own period, and [fails](Self::fail_queue_pair) those that it takes for dead.
+    /// Calls `each` with the place of each queue pair whose oldest request is still the same one as
+    /// at the previous call: some drivers never end a request whose peer is gone. The engine reads
+    /// no clock. Its owner calls this at its own period, and [fails](Self::fail_queue_pair) those
+    /// that it takes for dead.
     ///
-    /// A receiver whose pool ran dry makes its sender wait, and that is not a dead rail: it answers "receiver not
-    /// ready", and nothing is lost. With endless retries, as they should be, only the receiver's owner can
-    /// distinguish the two.
+    /// A receiver whose pool ran dry makes its sender wait, and that is not a dead rail: it answers
+    /// "receiver not ready", and nothing is lost. With endless retries, as they should be, only the
+    /// receiver's owner can distinguish the two.
     fn check_stalled(&mut self, each: impl FnMut(usize));
 
-    /// Ends a queue pair that is destroyed: it has failed, what was in flight on it has ended, and what arrived
-    /// is what was taken so far. For devices that are gone, and completion queues that broke. Returns whether
-    /// there is such a queue pair. A receiver counts its queue pairs for flushes behind the others.
+    /// Ends a queue pair that is destroyed: it has failed, what was in flight on it has ended, and
+    /// what arrived is what was taken so far. For devices that are gone, and completion queues that
+    /// broke. Returns whether there is such a queue pair. A receiver counts its queue pairs for
+    /// flushes behind the others.
     ///
-    /// Before that, poll until nothing comes, if the completion queue can still be polled. A sender sends again,
-    /// without payload, what it knows to have arrived and the receiver does not.
+    /// Before that, poll until nothing comes, if the completion queue can still be polled. A sender
+    /// sends again, without payload, what it knows to have arrived and the receiver does not.
     ///
     /// # Safety
     ///
-    /// The device accesses no memory through this queue pair any more, neither for this end nor for the peer: it
-    /// was destroyed, or the device was removed.
+    /// The device accesses no memory through this queue pair any more, neither for this end nor for
+    /// the peer: it was destroyed, or the device was removed.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool;
 
-    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index` is where this
-    /// end is attached to `cq`. The old queue pair is Down. The new one is connected to the peer's of the same
-    /// `generation`, the one after [`queue_pair_state`](Self::queue_pair_state)'s, on the peer's device at place
-    /// `peer_device` of its list.
+    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index`
+    /// is where this end is attached to `cq`. The old queue pair is Down. The new one is connected
+    /// to the peer's of the same `generation`, the one after
+    /// [`queue_pair_state`](Self::queue_pair_state)'s, on the peer's device at place `peer_device`
+    /// of its list.
     ///
-    /// The old queue pair is returned, to be destroyed. The place carries messages once the peer's queue pair is
-    /// there, too.
+    /// The old queue pair is returned, to be destroyed. The place carries messages once the peer's
+    /// queue pair is there, too.
     ///
     /// # Errors
     ///
@@ -173,7 +183,8 @@ where
     E::Rail: PhysicalRail<Qp = Q>,
 {
     fn next_control(&mut self) -> Option<Control> {
-        // The peer may act on a message at once. After a failure nothing is prepared: only the failure is sent.
+        // The peer may act on a message at once. After a failure nothing is prepared: only the
+        // failure is sent.
         if !self.has_failed() && !self.prepare_message() {
             return None;
         }

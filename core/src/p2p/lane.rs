@@ -140,8 +140,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         !self.is_stopped && self.queue.credits() >= count
     }
 
-    /// Posts a chain of `count` requests, for which there are credits; if `signaled`, its last one has a
-    /// completion. Of a share that the driver did not take whole, the chain does not end it.
+    /// Posts a chain of `count` requests, for which there are credits; if `signaled`, its last one
+    /// has a completion. Of a share that the driver did not take whole, the chain does not end it.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -199,8 +199,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         taken
     }
 
-    /// Stops posting to it, and moves it to the error state as soon as its driver allows that: draining asks
-    /// again.
+    /// Stops posting to it, and moves it to the error state as soon as its driver allows that:
+    /// draining asks again.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
         // A refusal is not an error here: `drain` asks the driver again in every poll.
@@ -215,8 +215,9 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         ]
     }
 
-    /// Goes on draining it, and returns whether it is drained: it is in the error state, and everything
-    /// posted to it has ended. With `receives` from a shared queue, it takes none of them any more either.
+    /// Goes on draining it, and returns whether it is drained: it is in the error state, and
+    /// everything posted to it has ended. With `receives` from a shared queue, it takes none of
+    /// them any more either.
     pub(super) fn drain(&mut self, receives: bool) -> bool {
         // While the driver refuses, the queue pair still answers, and what is on its way may
         // arrive: that is no fence.
@@ -225,8 +226,8 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         }
         let wants_marker = self.queue.unsignaled() > 0 && !self.queue.is_empty();
         if wants_marker && self.queue.credits() > 0 {
-            // What has no completion ends with the next one that has. Refused, or without a credit, which
-            // those before will give back, it is posted by a later poll.
+            // What has no completion ends with the next one that has. Refused, or without a credit,
+            // which those before will give back, it is posted by a later poll.
             self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
         }
         // An empty send queue proves nothing about receives of a shared queue. Only the driver
@@ -235,9 +236,9 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.is_drained
     }
 
-    /// Takes note that its completion queue, which holds no more than `capacity`, has given out `taken` so far. When
-    /// that is `capacity` more than when it was waited for first, all is taken that the queue held then, and nothing of
-    /// this queue pair came after that.
+    /// Takes note that its completion queue, which holds no more than `capacity`, has given out
+    /// `taken` so far. When that is `capacity` more than when it was waited for first, all is taken
+    /// that the queue held then, and nothing of this queue pair came after that.
     pub(super) fn note_taken(&mut self, taken: u64, capacity: u32) {
         let by_then = *self.taken_by_then.get_or_insert(taken + u64::from(capacity));
         self.is_seen_empty |= taken >= by_then;

@@ -1,4 +1,5 @@
-//! The list of the queue pairs of one end: how it is made, connected and searched; and the end's failure.
+//! The list of the queue pairs of one end: how it is made, connected and searched; and the end's
+//! failure.
 
 use super::card::Ports;
 use super::error::{BuildError, Failure};
@@ -21,12 +22,14 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     pub(super) failure: Option<Failure>,
     /// A poll has something to do beyond its completions.
     pub(super) needs_recovery: bool,
-    /// For each number of a queue pair modulo [`HINTS`], the place where one of that number was found last. The
-    /// place of the last completion would be no hint, because rails complete in turns.
+    /// For each number of a queue pair modulo [`HINTS`], the place where one of that number was
+    /// found last. The place of the last completion would be no hint, because rails complete in
+    /// turns.
     hints: [u8; HINTS],
 }
 
-/// Devices number queue pairs one after the other, so two queue pairs of one end seldom share a hint.
+/// Devices number queue pairs one after the other, so two queue pairs of one end seldom share a
+/// hint.
 const HINTS: usize = 16;
 
 impl<Q, const QPS: usize, const DEPTH: usize> Deref for Lanes<Q, QPS, DEPTH> {
@@ -104,8 +107,8 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     }
 }
 
-/// Calls `each` for every queue pair with its role and the completion queue entries that its send queue can
-/// need. The pool accounts for the entries of receives.
+/// Calls `each` for every queue pair with its role and the completion queue entries that its send
+/// queue can need. The pool accounts for the entries of receives.
 pub(super) fn list<Q: QueuePair, const DEPTH: usize>(
     lanes: &[Lane<Q, DEPTH>],
     first: usize,

@@ -9,9 +9,11 @@ use super::tag::Tag;
 pub enum ReportedState {
     /// The rail failed here, and is being drained.
     Failed = 1,
-    /// Its queue pair is in the error state, and all its completions were taken: `arrived` is final.
+    /// Its queue pair is in the error state, and all its completions were taken: `arrived` is
+    /// final.
     Fenced = 2,
-    /// A new queue pair is in its place, connected, with all its receives posted: requests may come.
+    /// A new queue pair is in its place, connected, with all its receives posted: requests may
+    /// come.
     Ready = 3,
 }
 
@@ -32,8 +34,8 @@ pub struct RailReport {
 
 /// A message from one end of a virtual queue pair to the other.
 ///
-/// A message carries a state and not an event, so a message that was not sent yet is replaced by the
-/// present state. The engine does no I/O. Its owner carries messages from
+/// A message carries a state and not an event, so a message that was not sent yet is replaced by
+/// the present state. The engine does no I/O. Its owner carries messages from
 /// [`next_control`](crate::virtual_qp::VirtualQp::next_control) of one end to
 /// [`control`](crate::virtual_qp::VirtualQp::control) of the other, in order, each once.
 ///

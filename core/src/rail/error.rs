@@ -83,8 +83,8 @@ pub struct RailCounters {
     pub bytes: u64,
     /// Send requests handed to the device: fragments, pass-through requests, notifies.
     pub send_requests: u64,
-    /// Doorbells of send requests: one for a batch, and one more for each further part of a batch that
-    /// the driver took in parts.
+    /// Doorbells of send requests: one for a batch, and one more for each further part of a batch
+    /// that the driver took in parts.
     pub doorbells: u64,
     /// Completions of what the engine posted, of sends and of receives, those out of turn included.
     pub completions: u64,

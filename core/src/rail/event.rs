@@ -31,12 +31,13 @@ pub enum RailEventKind {
         /// [`lose_rail`](crate::virtual_qp::VirtualQp::lose_rail) ends that.
         refused: Option<Refusal>,
     },
-    /// Both ends know what arrived. A [new queue pair](crate::virtual_qp::VirtualQp::replace_rail) may take
-    /// its place.
+    /// Both ends know what arrived. A [new queue pair](crate::virtual_qp::VirtualQp::replace_rail)
+    /// may take its place.
     Fenced {
         /// Physical requests that were in flight and had arrived.
         arrived: u32,
-        /// Physical requests that were in flight and are posted again, whether they had arrived or not.
+        /// Physical requests that were in flight and are posted again, whether they had arrived or
+        /// not.
         again: u32,
     },
 }
@@ -60,8 +61,8 @@ pub enum FailedBecause {
 // queue pair of four rails may take, 68 KiB.
 const KEPT: usize = 5;
 
-/// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if there are more
-/// than [`KEPT`].
+/// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if
+/// there are more than [`KEPT`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RailEvents(heapless::Deque<RailEvent, KEPT>);
 

@@ -1,5 +1,5 @@
-//! What every physical queue pair has that can fail and be replaced: a rail of a virtual queue pair, and a
-//! queue pair of a message connection.
+//! What every physical queue pair has that can fail and be replaced: a rail of a virtual queue
+//! pair, and a queue pair of a message connection.
 
 use super::error::RailError;
 use super::event::{FailedBecause, RailEvent, RailEventKind, RailEvents};
@@ -10,8 +10,9 @@ use crate::verbs::{Completion, DeviceId, WcStatus};
 
 /// How far the failure of a queue pair is dealt with.
 ///
-/// A struct apart from the rest of a rail, because no post and no completion of a queue pair that works
-/// reads more of it than the state: with thousands of queue pairs, each further cache line is a miss.
+/// A struct apart from the rest of a rail, because no post and no completion of a queue pair that
+/// works reads more of it than the state: with thousands of queue pairs, each further cache line is
+/// a miss.
 #[derive(Debug)]
 pub(crate) struct RailHealth {
     pub(crate) lifecycle: Lifecycle,
@@ -19,8 +20,8 @@ pub(crate) struct RailHealth {
     pub(crate) events: RailEvents,
     /// The queue pair is in the error state, or destroyed: it answers its peer nothing.
     pub(crate) is_silent: bool,
-    /// The owner reported that the queue pair is destroyed. Its completions prove nothing any more, because
-    /// what was in flight counts as ended already.
+    /// The owner reported that the queue pair is destroyed. Its completions prove nothing any more,
+    /// because what was in flight counts as ended already.
     pub(crate) is_gone: bool,
     /// The failure is one that the requests in flight may have caused.
     pub(crate) suspects_requests: bool,
@@ -44,7 +45,8 @@ impl RailHealth {
         self.is_silent = true;
     }
 
-    /// A new queue pair takes the place of the one that failed. Events stay until the owner takes them.
+    /// A new queue pair takes the place of the one that failed. Events stay until the owner takes
+    /// them.
     pub(crate) const fn note_new_queue_pair(&mut self) {
         self.is_gone = false;
         self.is_silent = false;
@@ -61,8 +63,9 @@ pub(crate) struct Identity {
 
 /// A physical queue pair that can fail and be replaced.
 ///
-/// A trait, and not one struct, because what is hot differs: a rail keeps what a post touches in the cache
-/// lines before and behind its queue pair, and a connection keeps the purpose of each request.
+/// A trait, and not one struct, because what is hot differs: a rail keeps what a post touches in
+/// the cache lines before and behind its queue pair, and a connection keeps the purpose of each
+/// request.
 pub(crate) trait PhysicalRail {
     type Qp: QueuePair;
 
@@ -80,8 +83,9 @@ pub(crate) trait PhysicalRail {
         self.health().lifecycle.is_in_service()
     }
 
-    /// Puts a new queue pair in the place of the one that failed, which it returns. `device_at` is the place
-    /// of the new one's device. Receives may be posted to it; requests wait until both ends are ready.
+    /// Puts a new queue pair in the place of the one that failed, which it returns. `device_at` is
+    /// the place of the new one's device. Receives may be posted to it; requests wait until both
+    /// ends are ready.
     fn replace(&mut self, queue_pair: Self::Qp, device_at: usize) -> Self::Qp;
 
     /// Nothing has been posted to, or has arrived on, the queue pair of this generation.
@@ -94,7 +98,8 @@ pub(crate) trait PhysicalRail {
         self.health_mut().suspects_requests = false;
     }
 
-    /// Moves the queue pair to the error state, unless it is known to be there. Returns the driver's refusal.
+    /// Moves the queue pair to the error state, unless it is known to be there. Returns the
+    /// driver's refusal.
     fn enter_error(&mut self) -> Option<Refusal> {
         let (qp, health) = self.qp_and_health();
         // A queue pair that was destroyed must not be touched. One in the error state stays there,

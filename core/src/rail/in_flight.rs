@@ -138,8 +138,8 @@ impl Batch {
         if self.content.takes_receives(self.opcode) { self.count as u32 } else { 0 }
     }
 
-    /// Splits fragments into the first `count` of them, `bytes` long, and the rest, whose first number is
-    /// `next_number`.
+    /// Splits fragments into the first `count` of them, `bytes` long, and the rest, whose first
+    /// number is `next_number`.
     pub(crate) fn split(self, count: u32, bytes: u32, next_number: u32) -> (Self, Self) {
         debug_assert!(self.content.is_fragments() && count < u32::from(self.count));
         let front = Self { length: bytes, count: count as u16, ..self };
@@ -153,8 +153,8 @@ impl Batch {
         (front, rest)
     }
 
-    /// Bytes of the first `count` fragments of a request without a list: only the last one of a batch may be
-    /// short.
+    /// Bytes of the first `count` fragments of a request without a list: only the last one of a
+    /// batch may be short.
     pub(crate) fn bytes_of(&self, count: u32, fragment_bytes: u32) -> u32 {
         // The product can exceed 32 bits where the last fragment is short. The length then limits
         // it.
@@ -388,8 +388,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         })
     }
 
-    /// What the driver has not taken of the partial batch, all but `bytes_taken` of it, will never be
-    /// posted. The batch stays, until [a marker](Self::mark_end) or what was taken retires it.
+    /// What the driver has not taken of the partial batch, all but `bytes_taken` of it, will never
+    /// be posted. The batch stays, until [a marker](Self::mark_end) or what was taken retires it.
     pub(crate) fn withhold(&mut self, bytes_taken: u32) {
         debug_assert!(self.is_partial());
         let batch = &self.entries[Self::index(self.partial)].batch;
@@ -476,8 +476,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         batch
     }
 
-    /// Whether the batch in the front's place is made of fragments; if nothing is in flight, the last
-    /// one there was.
+    /// Whether the batch in the front's place is made of fragments; if nothing is in flight, the
+    /// last one there was.
     #[inline]
     pub(crate) const fn front_is_fragments(&self) -> bool {
         self.entries[Self::index(self.head)].batch.content.is_fragments()
@@ -502,7 +502,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
-    /// completion can retire the batch any more: then retires it, the requests never taken included.
+    /// completion can retire the batch any more: then retires it, the requests never taken
+    /// included.
     pub(crate) fn retire_truncated(&mut self, index: u32) -> Option<Batch> {
         if !self.ends_at(index) {
             return None;
@@ -514,8 +515,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         Some(self.retire())
     }
 
-    /// Whether request `index` of the front batch is the last that the driver has taken, and not the last
-    /// there is.
+    /// Whether request `index` of the front batch is the last that the driver has taken, and not
+    /// the last there is.
     pub(crate) fn ends_at(&self, index: u32) -> bool {
         let taken = self.front_taken();
         index + 1 == taken && self.front().is_some_and(|front| taken < u32::from(front.count))

@@ -1,5 +1,6 @@
-//! The states of a rail, from its failure to its return, and the reports that the two ends exchange about
-//! them. A pure state machine, without queue pairs and requests, so that models can explore it.
+//! The states of a rail, from its failure to its return, and the reports that the two ends exchange
+//! about them. A pure state machine, without queue pairs and requests, so that models can explore
+//! it.
 //!
 //! ```text
 //!              error, stall, owner's or peer's report
@@ -11,8 +12,9 @@
 //!    └─► Draining
 //! ```
 //!
-//! Both ends go through the same states, whichever end noticed the failure first. A report carries a state
-//! and not an event, so a newer report replaces an older one: one bit for each rail is the whole queue.
+//! Both ends go through the same states, whichever end noticed the failure first. A report carries
+//! a state and not an event, so a newer report replaces an older one: one bit for each rail is the
+//! whole queue.
 
 use super::control::{RailReport, ReportedState};
 use super::id::RailId;
@@ -23,30 +25,31 @@ pub enum RailState {
     /// It carries requests, unless its owner has
     /// [taken it out of service](crate::virtual_qp::VirtualQp::set_rail_in_service).
     InService,
-    /// It failed. Its queue pair is in the error state, and its completions are being taken, so its owner goes
-    /// on polling. If [`VirtualCq::needs_poll`](crate::virtual_cq::VirtualCq::needs_poll) returns true, the
-    /// owner must not wait for a completion, because none may come.
+    /// It failed. Its queue pair is in the error state, and its completions are being taken, so its
+    /// owner goes on polling. If
+    /// [`VirtualCq::needs_poll`](crate::virtual_cq::VirtualCq::needs_poll) returns true, the owner
+    /// must not wait for a completion, because none may come.
     Draining,
-    /// All its completions were taken. Lost requests that the peer does not count may be posted again. The
-    /// others wait for the peer's count.
+    /// All its completions were taken. Lost requests that the peer does not count may be posted
+    /// again. The others wait for the peer's count.
     Fenced,
-    /// Both ends know what arrived, and the old queue pair executes nothing more: a new one may take its
-    /// place.
+    /// Both ends know what arrived, and the old queue pair executes nothing more: a new one may
+    /// take its place.
     Down,
     /// A new queue pair is there. It takes receives, and carries requests once the peer's is ready.
     Joining,
 }
 
 impl RailState {
-    /// Returns whether completions of the rail's queue pair are awaited. If it is Fenced or Down, all were
-    /// taken, or will never be.
+    /// Returns whether completions of the rail's queue pair are awaited. If it is Fenced or Down,
+    /// all were taken, or will never be.
     pub const fn awaits_completions(self) -> bool {
         !matches!(self, Self::Fenced | Self::Down)
     }
 }
 
-/// A message that no correct peer sends. The virtual queue pair is in the error state, because it can no
-/// longer know which requests are complete.
+/// A message that no correct peer sends. The virtual queue pair is in the error state, because it
+/// can no longer know which requests are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// There is no such rail.
@@ -105,7 +108,8 @@ pub(crate) struct Effects {
     pub(crate) stopped: bool,
     /// The rail is Down now, and this many requests of the generation that ended had arrived.
     pub(crate) fenced: Option<u32>,
-    /// The peer's next queue pair failed before there was one here, so that it counts as failed here, too.
+    /// The peer's next queue pair failed before there was one here, so that it counts as failed
+    /// here, too.
     pub(crate) adopted: bool,
     /// The rail is in service again.
     pub(crate) returned: bool,
@@ -203,8 +207,8 @@ impl Lifecycle {
         is_new
     }
 
-    /// All completions of the queue pair were taken, and `arrived` receives had completed with success.
-    /// Returns the peer's count, if the peer is Fenced already: then the rail is Down.
+    /// All completions of the queue pair were taken, and `arrived` receives had completed with
+    /// success. Returns the peer's count, if the peer is Fenced already: then the rail is Down.
     pub(crate) fn drained(&mut self, arrived: u32) -> Option<u32> {
         debug_assert!(self.state == RailState::Draining);
         self.state = RailState::Fenced;
@@ -258,14 +262,15 @@ impl Lifecycle {
         Some(RailReport { rail, generation, state, arrived, previous_arrived })
     }
 
-    /// Reports may have been lost with a link: the state is reported again, if the rail ever failed. That
-    /// includes a rail that is back in service, because the peer does not acknowledge Fenced and Ready.
+    /// Reports may have been lost with a link: the state is reported again, if the rail ever
+    /// failed. That includes a rail that is back in service, because the peer does not acknowledge
+    /// Fenced and Ready.
     pub(crate) fn repeat(&mut self) {
         self.dirty |= self.has_failed;
     }
 
-    /// Handles the peer's report. `posted` is the number of requests posted to the queue pair in place that
-    /// the peer counts, modulo 2^32.
+    /// Handles the peer's report. `posted` is the number of requests posted to the queue pair in
+    /// place that the peer counts, modulo 2^32.
     pub(crate) fn handle(
         &mut self,
         report: &RailReport,
@@ -303,8 +308,8 @@ impl Lifecycle {
                 Ok(Effects { stopped, ignored: !stopped, ..Effects::default() })
             }
             ReportedState::Fenced => self.handle_fenced(report.rail, report.arrived, posted),
-            // A late Ready is of a queue pair that failed meanwhile: kept, it would put the next one into
-            // service before the peer has one.
+            // A late Ready is of a queue pair that failed meanwhile: kept, it would put the next
+            // one into service before the peer has one.
             ReportedState::Ready if self.state == RailState::Joining => {
                 self.state = RailState::InService;
                 Ok(Effects { returned: true, ..Effects::default() })
@@ -341,8 +346,8 @@ impl Lifecycle {
         Ok(Effects { stopped, fenced, ..Effects::default() })
     }
 
-    /// The peer is one generation ahead, so it knows what arrived here. Its Fenced of this generation may have
-    /// been lost with a link, so the report carries that count, too.
+    /// The peer is one generation ahead, so it knows what arrived here. Its Fenced of this
+    /// generation may have been lost with a link, so the report carries that count, too.
     fn handle_next(&mut self, report: &RailReport, posted: u32) -> Result<Effects, ControlError> {
         let mut effects = match self.state {
             RailState::InService | RailState::Joining | RailState::Draining => {
@@ -356,7 +361,8 @@ impl Lifecycle {
         };
         match report.state {
             ReportedState::Ready => self.peer_is_ready = true,
-            // Answered at once, without a queue pair here, so that the peer can go on to the one after it.
+            // Answered at once, without a queue pair here, so that the peer can go on to the one
+            // after it.
             ReportedState::Failed | ReportedState::Fenced => {
                 let is_fenced = report.state == ReportedState::Fenced;
                 // Nothing was posted to a queue pair that this end never had.

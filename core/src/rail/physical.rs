@@ -28,8 +28,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     accepts_as: u64,
     /// Send requests that were posted untracked, on an only rail.
     untracked: u64,
-    // Between the two that a post updates: as neighbours they would be updated with one 16-byte access,
-    // whose result the next post has to wait for.
+    // Between the two that a post updates: as neighbours they would be updated with one 16-byte
+    // access, whose result the next post has to wait for.
     pub(crate) completions: u64,
     /// Payload bytes of what was posted untracked.
     untracked_bytes: u64,
@@ -43,8 +43,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) is_enabled: bool,
     /// It leaves fragments to the other rails, as long as there are any: its owner reserves it.
     pub(crate) is_reserved: bool,
-    /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no lost
-    /// fragments, whose places they would take.
+    /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no
+    /// lost fragments, whose places they would take.
     pub(crate) carries: bool,
     pub(crate) sends: InFlight<DEPTH>,
     pub(crate) recvs: Receives,
@@ -53,8 +53,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) more_doorbells: u64,
     /// Batches, or untracked requests, that had no doorbell of their own.
     pub(crate) shared_doorbells: u64,
-    /// The oldest request at the last stall check, and whether it was in flight, if there was something
-    /// to do.
+    /// The oldest request at the last stall check, and whether it was in flight, if there was
+    /// something to do.
     stall_mark: Option<(u64, bool)>,
     /// How far its failure is dealt with.
     pub(crate) health: RailHealth,
@@ -92,8 +92,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         }
     }
 
-    /// Sets whether the rail accepts fragments. While it does not, its completions are looked at one by
-    /// one.
+    /// Sets whether the rail accepts fragments. While it does not, its completions are looked at
+    /// one by one.
     pub(crate) fn set_accepts(&mut self, accepts: bool) {
         self.accepts_as = if accepts { address(self.device, self.qp_num) } else { NO_ADDRESS };
     }
@@ -232,8 +232,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         Ok((tag.sequence(), complaint))
     }
 
-    /// Whether nothing has been taken or retired since the previous call although there was something to
-    /// do: requests in flight, or something that its driver `refuses`.
+    /// Whether nothing has been taken or retired since the previous call although there was
+    /// something to do: requests in flight, or something that its driver `refuses`.
     pub(crate) fn check_stalled(&mut self, refuses: bool) -> bool {
         // The number alone is not enough: a request that the driver took between two calls has the
         // number that was missing at the first one, and was posted a moment ago.

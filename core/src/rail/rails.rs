@@ -1,14 +1,16 @@
-//! The rails of one end, as far as they fail and return: of a virtual queue pair, and of the sender or the
-//! receiver of a message connection.
+//! The rails of one end, as far as they fail and return: of a virtual queue pair, and of the sender
+//! or the receiver of a message connection.
 //!
-//! A rail that fails and returns takes these steps here. What they mean for requests is up to the end.
+//! A rail that fails and returns takes these steps here. What they mean for requests is up to the
+//! end.
 //!
-//! 1. [`rail_failed`](Rails::rail_failed), [`fail_rail`](Rails::fail_rail), or a message of the peer: the
-//!    queue pair is moved to the error state. Too few rails in service fail the end.
-//! 2. [`settle`](Rails::settle): nothing of the queue pair can complete any more, so the peer is sent how
-//!    many requests arrived.
+//! 1. [`rail_failed`](Rails::rail_failed), [`fail_rail`](Rails::fail_rail), or a message of the
+//!    peer: the queue pair is moved to the error state. Too few rails in service fail the end.
+//! 2. [`settle`](Rails::settle): nothing of the queue pair can complete any more, so the peer is
+//!    sent how many requests arrived.
 //! 3. [`handle`](Rails::handle): with the peer's report, the rail is Down.
-//! 4. [`replace`](Rails::replace): a new queue pair takes the place, and its completions are routed.
+//! 4. [`replace`](Rails::replace): a new queue pair takes the place, and its completions are
+//!    routed.
 //! 5. [`handle`](Rails::handle): the peer is ready too, so the rail is in service.
 
 use super::control::{ControlMessage, RailReport};
@@ -50,7 +52,8 @@ pub enum ReplaceError {
         /// The generation given.
         given: u16,
     },
-    /// Requests carry no keys for its device: no rail was on it when the virtual queue pair was built.
+    /// Requests carry no keys for its device: no rail was on it when the virtual queue pair was
+    /// built.
     #[error("no rail was built on device {}, so requests carry no keys for it", device.0)]
     Device {
         /// Its device.
@@ -98,7 +101,8 @@ pub(crate) enum RailsFailure {
     Control(ControlError),
 }
 
-/// Whether the rails of an end take over for each other, and its part of the exchange with the peer.
+/// Whether the rails of an end take over for each other, and its part of the exchange with the
+/// peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reroute {
     /// Other rails take over from a rail that fails.
@@ -124,9 +128,9 @@ impl Reroute {
 
 /// An end: a set of rails that fail and return.
 ///
-/// `Place` finds a rail: it is the [`RailId`] in a virtual queue pair. In a connection a rail has several
-/// queue pairs, so it is a place in their list. A place always has its queue pair; only the peer and the
-/// owner name places that do not exist.
+/// `Place` finds a rail: it is the [`RailId`] in a virtual queue pair. In a connection a rail has
+/// several queue pairs, so it is a place in their list. A place always has its queue pair; only the
+/// peer and the owner name places that do not exist.
 pub(crate) trait Rails {
     type Rail: PhysicalRail;
     type Place: Copy;
@@ -153,23 +157,23 @@ pub(crate) trait Rails {
     /// Puts the whole end into the error state.
     fn give_up_for(&mut self, why: RailsFailure);
 
-    /// Requests posted to a rail that take a receive of the peer, modulo 2^32: the peer cannot have counted
-    /// more.
+    /// Requests posted to a rail that take a receive of the peer, modulo 2^32: the peer cannot have
+    /// counted more.
     fn posted(rail: &Self::Rail) -> u32;
 
-    /// The rail is Draining now: nothing more is posted to it, and what is in flight on it is lost unless it
-    /// completes with success.
+    /// The rail is Draining now: nothing more is posted to it, and what is in flight on it is lost
+    /// unless it completes with success.
     fn stop_using(&mut self, place: Self::Place, why: &FailedBecause);
 
-    /// If nothing of a rail that is Draining can complete any more, returns how many of the peer's requests
-    /// arrived on it.
+    /// If nothing of a rail that is Draining can complete any more, returns how many of the peer's
+    /// requests arrived on it.
     fn drain_rail(&mut self, place: Self::Place) -> Option<u32>;
 
     /// The rail is Fenced now, or Down. Returns whether the end goes on.
     fn note_fenced(&mut self, place: Self::Place) -> bool;
 
-    /// The queue pair that the place had in this generation is Down: `arrived` of the requests that the peer
-    /// counts had arrived. The rail itself may be at the next generation already.
+    /// The queue pair that the place had in this generation is Down: `arrived` of the requests that
+    /// the peer counts had arrived. The rail itself may be at the next generation already.
     fn fenced(&mut self, place: Self::Place, generation: u16, arrived: u32);
 
     /// The rail is in service again.
@@ -181,8 +185,8 @@ pub(crate) trait Rails {
     /// Does what the new states of rails allow.
     fn go_on(&mut self);
 
-    /// The place, in the list of this end, of the device of a new queue pair; `None` if requests carry no
-    /// keys for it.
+    /// The place, in the list of this end, of the device of a new queue pair; `None` if requests
+    /// carry no keys for it.
     fn device_at(&self, place: Self::Place, device: DeviceId) -> Option<usize>;
 
     /// The limits that a new queue pair needs in this place: name, granted and needed.
@@ -307,7 +311,8 @@ pub(crate) trait Rails {
         error.into_iter().for_each(|error| self.give_up_for(RailsFailure::Rail(error)));
     }
 
-    /// Stops using a rail. Returns whether that is new: not without re-routing, nor if it failed already.
+    /// Stops using a rail. Returns whether that is new: not without re-routing, nor if it failed
+    /// already.
     #[cold]
     fn stop_rail(&mut self, place: Self::Place, why: FailedBecause) -> bool {
         if !self.reroute().is_on || self.has_failed() {
@@ -349,7 +354,8 @@ pub(crate) trait Rails {
         }
     }
 
-    /// Returns the number of rails of which a queue pair is in service; the notify queue pair is not one.
+    /// Returns the number of rails of which a queue pair is in service; the notify queue pair is
+    /// not one.
     fn rails_in_service(&self) -> u8 {
         let in_service = self.places().filter(|(_, rail)| rail.is_in_service());
         let ids: RailSet = in_service.map(|(_, rail)| rail.identity().rail).collect();
@@ -379,8 +385,8 @@ pub(crate) trait Rails {
         }
     }
 
-    /// The peer's next queue pair failed before there was one here: it counts as failed here, too. The
-    /// generation before is settled by then.
+    /// The peer's next queue pair failed before there was one here: it counts as failed here, too.
+    /// The generation before is settled by then.
     #[cold]
     fn generation_adopted(&mut self, place: Self::Place) {
         let Some(rail) = self.rail_at_mut(place) else { return };
@@ -406,8 +412,8 @@ pub(crate) trait Rails {
         self.returned(place);
     }
 
-    /// Puts a new queue pair in the place of a rail that is Down, and routes its completions. Returns the old
-    /// queue pair.
+    /// Puts a new queue pair in the place of a rail that is Down, and routes its completions.
+    /// Returns the old queue pair.
     fn replace<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
         &mut self,
         (cq, index): (&mut VirtualCq<C, CQS, ROUTES>, u16),

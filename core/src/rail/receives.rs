@@ -41,7 +41,8 @@ impl Receives {
         *self = Self::starting_at(first, self.limit);
     }
 
-    /// Another queue pair takes the place of this one. The first receive that took nothing is its first.
+    /// Another queue pair takes the place of this one. The first receive that took nothing is its
+    /// first.
     pub(super) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
         let kind = self.kind().unwrap_or(TagKind::NotifyRecv);

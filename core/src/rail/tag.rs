@@ -91,8 +91,8 @@ impl Tag {
         Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
-    /// How many requests after request `number` this one is, if it is of the queue of which `first` is request
-    /// 0; of another queue `None`, or more than any queue holds.
+    /// How many requests after request `number` this one is, if it is of the queue of which `first`
+    /// is request 0; of another queue `None`, or more than any queue holds.
     #[inline]
     pub const fn requests_since(self, first: Self, number: u64) -> Option<u64> {
         let oldest = first.0.wrapping_add(number << Self::SEQUENCE_SHIFT);
@@ -103,8 +103,9 @@ impl Tag {
         if self.0 & Self::MARK == 0 { None } else { Some(since) }
     }
 
-    /// The tag of request `number`, the first of a batch; this is that of request 0. The sequence is that
-    /// number modulo 2^32, far from the highest that it could be: within a batch none overflows.
+    /// The tag of request `number`, the first of a batch; this is that of request 0. The sequence
+    /// is that number modulo 2^32, far from the highest that it could be: within a batch none
+    /// overflows.
     #[inline]
     pub const fn first_of_batch(self, number: u64) -> Self {
         Self(self.0 + ((number as u32 as u64) << Self::SEQUENCE_SHIFT))
@@ -118,8 +119,8 @@ impl Tag {
         Self(self.0 + (1 << Self::SEQUENCE_SHIFT))
     }
 
-    /// The tag of the last request of a batch of `count`, of which this is the first: one request back
-    /// from the one behind the batch, and marked as the last, in one step.
+    /// The tag of the last request of a batch of `count`, of which this is the first: one request
+    /// back from the one behind the batch, and marked as the last, in one step.
     #[inline]
     pub const fn last_of(self, count: u32) -> Self {
         let behind = self.0 + ((count as u64) << Self::SEQUENCE_SHIFT);
@@ -147,9 +148,10 @@ impl Tag {
         (self.0 >> Self::RAIL_SHIFT) as u8 & Self::NOTIFY_RAIL
     }
 
-    /// Returns the rail if this is the tag of the last request of a batch of this kind; for any other
-    /// tag, a number above all rails. Without a branch, because it is hot: the exclusive or with such a
-    /// tag of rail 0 leaves the rail's bits, and moves every other bit that differs above them.
+    /// Returns the rail if this is the tag of the last request of a batch of this kind; for any
+    /// other tag, a number above all rails. Without a branch, because it is hot: the exclusive or
+    /// with such a tag of rail 0 leaves the rail's bits, and moves every other bit that differs
+    /// above them.
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
         let difference = (self.0 as u8 ^ (kind as u8 | Self::LAST as u8)) as u32;

@@ -408,7 +408,8 @@ pub(super) struct Health {
     pub(super) needs_recovery: bool,
     /// It is unknown which requests of a failed rail arrived: nothing moves past `posted`.
     pub(super) awaits_fence: bool,
-    /// Rails whose late requests may still write the peer's memory after the virtual queue pair failed.
+    /// Rails whose late requests may still write the peer's memory after the virtual queue pair
+    /// failed.
     pub(super) unfenced: RailSet,
     /// Why it entered the error state.
     pub(super) failure: Option<Failure>,

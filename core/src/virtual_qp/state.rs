@@ -13,8 +13,8 @@ pub enum QpState {
     Ready,
     /// Some rails are out of service, or failed while others go on.
     Degraded,
-    /// It failed for good. What is in flight is reported with its real status, the rest as flushed, and
-    /// new posts are refused. Receives count as in flight while a queue pair holds them, so
+    /// It failed for good. What is in flight is reported with its real status, the rest as flushed,
+    /// and new posts are refused. Receives count as in flight while a queue pair holds them, so
     /// SPRAY's are reported once their owner has moved the notify queue pair to the error state.
     /// (With one rail, the physical queue pair answers for itself.)
     Error,
@@ -54,9 +54,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.health.protocol_errors
     }
 
-    /// The rails on which nothing was completed since the previous call although there was something to
-    /// do: their oldest request is the same one as then, or their driver refuses, then as now, what they
-    /// are to post, as a full queue does.
+    /// The rails on which nothing was completed since the previous call although there was
+    /// something to do: their oldest request is the same one as then, or their driver refuses, then
+    /// as now, what they are to post, as a full queue does.
     ///
     /// Some drivers never complete a request whose peer is gone. The engine reads no clock: call
     /// this at a period longer than any request may take, and move the queue pairs that it names
@@ -92,8 +92,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         stalled
     }
 
-    /// Whether any rail in service has send requests in flight, as far as rails fail and return: what these wait
-    /// for is the peer, and no rail.
+    /// Whether any rail in service has send requests in flight, as far as rails fail and return:
+    /// what these wait for is the peer, and no rail.
     pub fn has_sends_in_flight(&self) -> bool {
         self.all_rails().any(|rail| rail.health.lifecycle.is_in_service() && !rail.sends.is_empty())
     }
@@ -101,11 +101,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
     /// what is in flight on it completes.
     ///
-    /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
-    /// rail 0 out of service, new pass-through requests are refused; those that were accepted before are
-    /// carried out, on the queue pair that takes its place if it fails: no other rail can carry them. The last
-    /// rail in service stays in service, since requests would wait for ever: then false is returned, as for a
-    /// rail that does not exist, and nothing changes.
+    /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With rail
+    /// 0 out of service, new pass-through requests are refused; those that were accepted before are
+    /// carried out, on the queue pair that takes its place if it fails: no other rail can carry
+    /// them. The last rail in service stays in service, since requests would wait for ever: then
+    /// false is returned, as for a rail that does not exist, and nothing changes.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others =
             self.rails.iter().enumerate().any(|(at, r)| r.is_in_service() && at != rail as usize);
@@ -120,9 +120,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// Reserves a rail for what no other rail can carry, or ends that: as long as others take fragments, it gets
-    /// none. For rail 0 on a device that it shares with another rail, so that it does not halve that one's
-    /// throughput. Returns whether there is such a rail.
+    /// Reserves a rail for what no other rail can carry, or ends that: as long as others take
+    /// fragments, it gets none. For rail 0 on a device that it shares with another rail, so that it
+    /// does not halve that one's throughput. Returns whether there is such a rail.
     pub fn reserve_rail(&mut self, rail: u8, reserved: bool) -> bool {
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
         chosen.is_reserved = reserved;
@@ -132,8 +132,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// A completion failed, so its queue pair is in the error state, and nothing takes over: neither a request
-    /// that is [lost](Self::send_lost) nor a receive that is.
+    /// A completion failed, so its queue pair is in the error state, and nothing takes over:
+    /// neither a request that is [lost](Self::send_lost) nor a receive that is.
     #[cold]
     pub(super) fn completion_failed(&mut self, id: RailId, completion: &Completion, offset: u32) {
         let Some(rail) = self.rail_mut(id) else { return };

@@ -11,7 +11,8 @@ use polyrail_core::verbs::{AccessFlags, DeviceId};
 use std::os::fd::BorrowedFd;
 
 impl Faults {
-    /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as well.
+    /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as
+    /// well.
     pub fn domain<D: Domain>(&self, inner: D) -> Faulty<D> {
         Faulty::new(inner, self)
     }

@@ -1,4 +1,5 @@
-//! A buffer that moves between two ends, over four rails of two NICs each; one rail fails on the way, and comes back.
+//! A buffer that moves between two ends, over four rails of two NICs each; one rail fails on the
+//! way, and comes back.
 //!
 //! ```sh
 //! cargo run --release --example buffer

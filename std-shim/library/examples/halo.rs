@@ -1,6 +1,6 @@
-//! Two ranks that exchange the rims of their parts of a grid with each other, over two rails: a heat equation on a bar that
-//! is cut in two. Each rank is a thread with its own endpoint, on the embedded software NIC; between hosts, the ranks'
-//! addresses travel over any connection.
+//! Two ranks that exchange the rims of their parts of a grid with each other, over two rails: a
+//! heat equation on a bar that is cut in two. Each rank is a thread with its own endpoint, on the
+//! embedded software NIC; between hosts, the ranks' addresses travel over any connection.
 //!
 //! ```sh
 //! cargo run --release --example halo
@@ -36,7 +36,8 @@ struct Other {
 }
 
 impl Other {
-    /// Fails if the other rank has: nobody else would say so once all that this one sent has arrived.
+    /// Fails if the other rank has: nobody else would say so once all that this one sent has
+    /// arrived.
     fn check(&mut self) -> Result<(), Failed> {
         match self.from.try_recv() {
             Ok(_) => self.is_done = true,

@@ -1,5 +1,5 @@
-//! A set of 64 virtual queue pairs of four rails each, as a server of 64 clients has: one poll for all. One client goes,
-//! and another one takes its place, while the others are served.
+//! A set of 64 virtual queue pairs of four rails each, as a server of 64 clients has: one poll for
+//! all. One client goes, and another one takes its place, while the others are served.
 //!
 //! ```sh
 //! cargo run --release --example set_of_64

@@ -47,8 +47,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let keys = buffer.toward(&peer.buffer)?;
         endpoint.post_send(&SendWr::write_with_imm(2, from, peer.buffer.addr, 42, &keys))?;
     }
-    // Rails may fail: what the two endpoints tell each other then goes over the control connection. So each side
-    // stays until the other one is done, too, and one that hangs up before that has failed.
+    // Rails may fail: what the two endpoints tell each other then goes over the control connection.
+    // So each side stays until the other one is done, too, and one that hangs up before that has
+    // failed.
     let link = endpoint.healing_link().ok_or("its rails are re-routed")?;
     let (mut completion, mut is_peer_done) = (None, false);
     while completion.is_none() || !is_peer_done {

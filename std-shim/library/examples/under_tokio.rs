@@ -1,4 +1,5 @@
-//! The progress thread under tokio: many tasks post, one thread polls, and a task sleeps until its request is done.
+//! The progress thread under tokio: many tasks post, one thread polls, and a task sleeps until its
+//! request is done.
 //!
 //! ```sh
 //! cargo run --release --example under_tokio

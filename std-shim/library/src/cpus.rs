@@ -1,8 +1,8 @@
 //! Processors: which of them are near a NIC, and threads that stay on them.
 //!
-//! A NIC hangs on one socket of a machine; threads and memory of another one reach it over the link between
-//! sockets, later and slower. A thread that is pinned before it allocates has both: Linux takes a page
-//! from the node of the processor that touches it first.
+//! A NIC hangs on one socket of a machine; threads and memory of another one reach it over the link
+//! between sockets, later and slower. A thread that is pinned before it allocates has both: Linux
+//! takes a page from the node of the processor that touches it first.
 //!
 //! ```
 //! use polyrail::cpus::{CpuList, pin_thread};

@@ -10,8 +10,8 @@ const YIELDS: u32 = if cfg!(polyrail_loom) { 0 } else { 4096 };
 /// How long a thread sleeps while a device may complete something: devices do not wake it.
 pub const NAP: Duration = Duration::from_micros(50);
 
-/// Counts rounds without anything to do: 64 of them in which a thread looks again at once, about 4000 in
-/// which it lets others run in between, and from then on it should sleep.
+/// Counts rounds without anything to do: 64 of them in which a thread looks again at once, about
+/// 4000 in which it lets others run in between, and from then on it should sleep.
 ///
 /// ```
 /// use polyrail::idle::{Idle, Rest};

@@ -13,8 +13,8 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// The text is longer, or something else. The reason is the reader's message, with the position; printable, and
-/// cut off if it is long.
+/// The text is longer, or something else. The reason is the reader's message, with the position;
+/// printable, and cut off if it is long.
 pub(crate) fn read<T: DeserializeOwned>(text: &[u8], max_bytes: usize) -> Result<T, String> {
     const LONGEST: usize = 200;
     if text.len() > max_bytes {

@@ -1,8 +1,8 @@
 //! Text from others, such as names of files and what peers send, made safe to print.
 //!
-//! A terminal obeys control characters: they move the cursor, or hide what was printed before. Format
-//! characters change the order in which others are shown, or are not shown at all, so that a name looks
-//! like another one.
+//! A terminal obeys control characters: they move the cursor, or hide what was printed before.
+//! Format characters change the order in which others are shown, or are not shown at all, so that a
+//! name looks like another one.
 
 /// Whether a character does nothing but show itself: it is not in the categories Cc (control), Cf
 /// (format), Zl and Zp (separators of lines and paragraphs) of Unicode 16.
@@ -48,8 +48,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The text with every character that is not printable replaced: for text whose exact characters do not
-/// matter.
+/// The text with every character that is not printable replaced: for text whose exact characters do
+/// not matter.
 pub fn replaced(text: &str) -> String {
     text.replace(|c| !is_printable(c), "\u{fffd}")
 }

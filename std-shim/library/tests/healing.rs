@@ -63,7 +63,8 @@ fn a_port_that_goes_down_costs_its_rails_before_any_request_does() {
     }
 }
 
-/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end it is.
+/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end
+/// it is.
 #[test]
 fn a_port_that_is_up_again_is_tried_at_once() {
     let forever = Duration::from_secs(3600);
@@ -328,7 +329,8 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
     assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
 }
 
-/// An end of two rails on two devices, of which it is known how often they are asked for their ports.
+/// An end of two rails on two devices, of which it is known how often they are asked for their
+/// ports.
 struct Counted {
     devices: [Device; 2],
     domains: [Recorded; 2],
@@ -364,7 +366,8 @@ impl Counted {
     }
 }
 
-/// Over some devices the answer waits until whoever takes the port down is done, and polls wait for it.
+/// Over some devices the answer waits until whoever takes the port down is done, and polls wait for
+/// it.
 #[test]
 fn a_port_is_asked_how_it_is_only_if_it_may_be_up_again() {
     for (faults, is_up, asked) in [
@@ -406,7 +409,8 @@ fn a_port_that_stays_down_is_tried_once_in_an_interval() {
     }
 }
 
-/// Polls go on meanwhile, and a rail that fails again before its queue pair is connected gets another one.
+/// Polls go on meanwhile, and a rail that fails again before its queue pair is connected gets
+/// another one.
 #[test]
 fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
     let rail = RailId::Data(1);

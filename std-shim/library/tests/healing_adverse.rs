@@ -1,4 +1,5 @@
-//! Endpoints that heal by themselves, in adverse conditions: owners and peers that are slow or ask too much.
+//! Endpoints that heal by themselves, in adverse conditions: owners and peers that are slow or ask
+//! too much.
 
 mod fixture;
 mod rerouted;
@@ -313,7 +314,8 @@ fn what_had_no_room_is_told_later() {
 
 const PATIENCE: Duration = Duration::from_millis(160);
 
-/// Two ends with limits, of which the near one is told nothing of a rail that fails with requests in flight.
+/// Two ends with limits, of which the near one is told nothing of a rail that fails with requests
+/// in flight.
 fn impatient_ends() -> Ends {
     let timeout = Some(PATIENCE);
     let healing = Healing { fence_timeout: timeout, rail_timeout: timeout, ..Healing::default() };

@@ -1,4 +1,5 @@
-//! New queue pairs in the place of queue pairs that failed: what the two ends exchange, and in which order they act.
+//! New queue pairs in the place of queue pairs that failed: what the two ends exchange, and in
+//! which order they act.
 
 mod fixture;
 mod recorded;
@@ -116,8 +117,9 @@ fn recorded(fabric: &Fabric, name: &str, builder: &EndpointBuilder) -> (Recorded
     (builder.build(&[&domain]).unwrap(), log)
 }
 
-/// A new queue pair is connected before it gets receives, and gets them before the peer learns of it. The old queue pair
-/// is retired last and never reset, or its number could be given away while the peer still sends to it.
+/// A new queue pair is connected before it gets receives, and gets them before the peer learns of
+/// it. The old queue pair is retired last and never reset, or its number could be given away while
+/// the peer still sends to it.
 #[test]
 fn a_new_queue_pair_has_its_receives_before_the_old_one_is_retired() {
     let fabric = Fabric::threaded();
@@ -161,7 +163,8 @@ fn a_new_queue_pair_has_its_receives_before_the_old_one_is_retired() {
     assert_ne!(*psn, near.address().rails[0].psn);
 }
 
-/// A member of a set gets its new queue pair on the set's completion queues, and the other members notice nothing.
+/// A member of a set gets its new queue pair on the set's completion queues, and the other members
+/// notice nothing.
 #[test]
 fn a_member_of_a_set_gets_a_queue_pair_of_the_sets_devices() {
     let fabric = Fabric::deterministic(4);
@@ -202,7 +205,8 @@ fn a_member_of_a_set_gets_a_queue_pair_of_the_sets_devices() {
     assert!(completed.iter().all(|wc| wc.status == WcStatus::SUCCESS), "{completed:?}");
 }
 
-/// Completion queues have room for queue pairs that come from other devices, whatever drivers grant.
+/// Completion queues have room for queue pairs that come from other devices, whatever drivers
+/// grant.
 #[test]
 fn there_is_room_for_guests() {
     let fabric = Fabric::threaded();

@@ -38,7 +38,8 @@ fn control_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
     (listener.accept(&timeouts).unwrap().0, stranger)
 }
 
-/// The error of a side that gets these bytes, after which the stranger hangs up or keeps the connection.
+/// The error of a side that gets these bytes, after which the stranger hangs up or keeps the
+/// connection.
 fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
     let (mut control, mut stranger) = control_to_stranger(timeouts);
     stranger.write_all(bytes).unwrap();

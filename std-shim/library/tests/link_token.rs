@@ -28,7 +28,8 @@ fn listener(token: Option<u8>) -> (Listener, String) {
 
 type Ended<T> = Result<T, LinkError>;
 
-/// One side connects and the other one accepts, with these tokens; the first messages are exchanged if they do.
+/// One side connects and the other one accepts, with these tokens; the first messages are exchanged
+/// if they do.
 fn meet(connects: Option<u8>, listens: Option<u8>) -> (Ended<Link>, Ended<Link>) {
     let (listener, address) = listener(listens);
     thread::scope(|scope| {
@@ -187,8 +188,8 @@ fn a_listener_that_only_pretends_to_know_the_token_learns_nothing() {
     assert!(rest.is_empty());
 }
 
-/// Peers that connect and send nothing, and peers that stop in the middle of the proof, keep no other
-/// peer out, and a peer that proves that it has the token does not wait for them.
+/// Peers that connect and send nothing, and peers that stop in the middle of the proof, keep no
+/// other peer out, and a peer that proves that it has the token does not wait for them.
 #[test]
 fn silent_strangers_keep_no_peer_out() {
     let (listener, address) = listener(Some(1));

@@ -1,5 +1,5 @@
-//! Messages between two endpoints whose rails fail and come back, where devices take their time: both ways, and from
-//! one that only sends to one that only receives.
+//! Messages between two endpoints whose rails fail and come back, where devices take their time:
+//! both ways, and from one that only sends to one that only receives.
 
 mod fixture;
 mod recorded;
@@ -204,7 +204,8 @@ impl Pair {
     }
 }
 
-/// Messages go on over the other rail for as long as it takes, and a queue pair that comes too late is not used.
+/// Messages go on over the other rail for as long as it takes, and a queue pair that comes too late
+/// is not used.
 #[test]
 fn queue_pairs_that_take_long_to_make_and_to_connect_hold_nobody_up() {
     let each = [[true, false], [false, true], [true, true]];
@@ -243,7 +244,8 @@ fn a_port_that_is_up_again_before_anyone_looked_costs_no_queue_pair() {
     }
 }
 
-/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end it is.
+/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end
+/// it is.
 #[test]
 fn a_port_that_is_up_again_is_tried_at_once() {
     let forever = Duration::from_secs(3600);
@@ -271,7 +273,8 @@ fn a_port_that_is_up_again_is_tried_at_once() {
     }
 }
 
-/// One end is slow: the other fails its rail again before the queue pair is connected, at every place of the way.
+/// One end is slow: the other fails its rail again before the queue pair is connected, at every
+/// place of the way.
 #[test]
 fn a_rail_that_fails_again_before_its_queue_pair_is_there_gets_another_one() {
     for (way, fails) in WAYS.into_iter().flat_map(|way| (0..30).map(move |fails| (way, fails))) {
@@ -423,7 +426,8 @@ fn messages_do_not_wait_without_end_for_what_the_peer_does_not_report() {
     }
 }
 
-/// What gets through in between is headway, however often rails fail; and with nothing to send none is needed.
+/// What gets through in between is headway, however often rails fail; and with nothing to send none
+/// is needed.
 #[test]
 fn rails_that_carry_something_now_and_then_end_nothing() {
     WAYS.into_iter().for_each(carry_something);

@@ -39,7 +39,8 @@ fn a_link_is_cut_and_every_byte_arrives_once() {
 #[test]
 fn what_happened_is_told_with_names() {
     let mut ends = Ends::new(5, 4, &healed(Scheme::Dqplb));
-    // No port goes down, so that the failed request is the first to show it. Then the rail stays out of service.
+    // No port goes down, so that the failed request is the first to show it. Then the rail stays
+    // out of service.
     let bytes = When::AfterBytes(3 * LENGTH as u64);
     ends.far.devices[2].inject(bytes, Fault::LoseAcks(true));
     let cut = |ends: &mut Ends| {

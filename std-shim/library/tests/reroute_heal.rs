@@ -126,8 +126,8 @@ fn devices_that_are_well_and_unwell_lose_nothing() {
     }
 }
 
-/// Its queue pairs touch no memory any more, so what was in flight there is posted elsewhere although the
-/// device never says so.
+/// Its queue pairs touch no memory any more, so what was in flight there is posted elsewhere
+/// although the device never says so.
 #[test]
 fn a_device_that_is_removed_costs_its_rails() {
     for scheme in SCHEMES {
@@ -153,8 +153,9 @@ fn a_device_that_is_removed_in_the_middle_of_messages_costs_its_data_rails() {
     }
 }
 
-/// Where somebody is told, a completion that the device takes with it may be of a request that the peer
-/// knows to have arrived: then both ends fail, and say why. Until then nothing was told that is not so.
+/// Where somebody is told, a completion that the device takes with it may be of a request that the
+/// peer knows to have arrived: then both ends fail, and say why. Until then nothing was told that
+/// is not so.
 #[test]
 fn completions_that_a_removed_device_takes_with_it_are_missed() {
     let mut survived = 0;

@@ -60,8 +60,8 @@ fn tell(level: Level, (nccls, subsystems): (c_int, c_ulong), words: &str) {
     let logger = unsafe { std::mem::transmute::<*mut (), Logger>(logger) };
     // Texts from peers and devices may contain any character.
     let words = CString::new(words.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: NCCL's logger is like printf; the format takes one text. All texts end with a zero byte and outlive
-    // the call.
+    // SAFETY: NCCL's logger is like printf; the format takes one text. All texts end with a zero
+    // byte and outlive the call.
     unsafe {
         logger(
             nccls,

@@ -1,6 +1,6 @@
 //! The hardware of a copy or a measurement within one process: two hosts made of software NICs on
-//! one fabric. Only this file, `fault` and `fault_schedule` depend on the software NIC; the rest runs on
-//! any [backend](polyrail::backend).
+//! one fabric. Only this file, `fault` and `fault_schedule` depend on the software NIC; the rest
+//! runs on any [backend](polyrail::backend).
 
 use polyrail::backend::DeviceError;
 use polyrail::nic::{Device, DeviceConfig, Fabric, NicError, ProtectionDomain};

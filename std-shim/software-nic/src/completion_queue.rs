@@ -1,4 +1,5 @@
-//! Completion queues as queue pairs see them: where completions go, and which queue pairs have work to do.
+//! Completion queues as queue pairs see them: where completions go, and which queue pairs have work
+//! to do.
 
 use crate::channel::CompletionChannel;
 use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};

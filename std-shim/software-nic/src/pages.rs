@@ -82,8 +82,8 @@ impl Pages {
     /// contents must show whether it is complete.
     pub fn words(&self) -> &[AtomicU64] {
         let start = std::ptr::with_exposed_provenance::<AtomicU64>(self.addr);
-        // SAFETY: the pages are mapped, zeroed and aligned as long as `self` lives; they are accessed as atomics
-        // are, here and by spans.
+        // SAFETY: the pages are mapped, zeroed and aligned as long as `self` lives; they are
+        // accessed as atomics are, here and by spans.
         unsafe { std::slice::from_raw_parts(start, self.length / size_of::<AtomicU64>()) }
     }
 
@@ -91,7 +91,8 @@ impl Pages {
     pub fn span(&self, offset: usize, length: usize) -> Span<'_> {
         let offset = offset.min(self.mapped);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr + offset);
-        // SAFETY: within the pages, which live as long as `self` and are accessed through spans only.
+        // SAFETY: within the pages, which live as long as `self` and are accessed through spans
+        // only.
         unsafe { Span::new(start, length.min(self.mapped - offset)) }
     }
 }

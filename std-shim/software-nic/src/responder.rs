@@ -206,8 +206,8 @@ fn write_with_imm(
     Ok(Answer::Ack)
 }
 
-/// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as with the kernel's driver; the
-/// receive shows why.
+/// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as with the kernel's driver;
+/// the receive shows why.
 fn open_for_write_with_imm<'p, 'm>(
     peer: &QpShared,
     mut recv: Guard<'p>,
@@ -314,8 +314,8 @@ fn open_receive<'m>(
     memory.local(taken.domain, range, access).map(Local::One)
 }
 
-/// Opens the remote range of a WRITE or READ. An empty range needs no key (InfiniBand specification,
-/// C9-88).
+/// Opens the remote range of a WRITE or READ. An empty range needs no key (InfiniBand
+/// specification, C9-88).
 fn open_remote<'p, 'm>(
     peer: &QpShared,
     recv: Guard<'p>,

@@ -69,8 +69,8 @@ impl<'m> Devices<'m> {
         u32::try_from(self.regions.len()).ok()
     }
 
-    /// Makes two queue pairs, each the other's peer, and returns their places. `None` if there is no
-    /// room, or no such device.
+    /// Makes two queue pairs, each the other's peer, and returns their places. `None` if there is
+    /// no room, or no such device.
     pub(super) fn connect(&mut self, devices: [DeviceId; 2]) -> Option<[usize; 2]> {
         let first = self.queue_pairs.len();
         let places = [first, first + 1];
@@ -149,7 +149,8 @@ impl<'m> Devices<'m> {
         Ok(())
     }
 
-    /// Registered memory. A device trusts no address that comes with a request: it may be the peer's.
+    /// Registered memory. A device trusts no address that comes with a request: it may be the
+    /// peer's.
     fn bytes(&self, key: u32, addr: u64, length: usize) -> Option<Region<'m>> {
         let region = self.regions.get((key as usize).checked_sub(1)?)?;
         let offset = addr.checked_sub(region.as_ptr().addr() as u64)?;

@@ -2,15 +2,15 @@
 //!
 //! It has what the engine asks of hardware, and the rules that go with it:
 //!
-//! - [`LoopbackQp`] takes requests in batches: nothing is posted before `commit`, and `commit` tells how
-//!   many were taken;
+//! - [`LoopbackQp`] takes requests in batches: nothing is posted before `commit`, and `commit`
+//!   tells how many were taken;
 //! - requests complete in the order of posting, unsignaled ones only if they fail; after a failure
 //!   everything is flushed;
 //! - a send slot is free again when the completion at or behind it was polled;
 //! - [`LoopbackCq`] hands completions over once, oldest first.
 //!
-//! Requests are executed while they are posted: WRITE, WRITE_WITH_IMM and READ, which copy memory. SENDs
-//! and atomics are refused. Neither `std` nor an allocator is needed.
+//! Requests are executed while they are posted: WRITE, WRITE_WITH_IMM and READ, which copy memory.
+//! SENDs and atomics are refused. Neither `std` nor an allocator is needed.
 
 mod devices;
 
@@ -43,8 +43,8 @@ impl<'m> Loopback<'m> {
         self.devices.borrow_mut().register(region)
     }
 
-    /// Makes two queue pairs, on these devices, that are connected with each other. `None` if there is
-    /// no room, or no such device.
+    /// Makes two queue pairs, on these devices, that are connected with each other. `None` if there
+    /// is no room, or no such device.
     pub(crate) fn connect(&self, devices: [DeviceId; 2]) -> Option<[LoopbackQp<'_, 'm>; 2]> {
         let [here, there] = self.devices.borrow_mut().connect(devices)?;
         let qp = |at, device| LoopbackQp { loopback: self, at, device };
@@ -124,10 +124,10 @@ impl<'m> ReceiveQueue for LoopbackQp<'_, 'm> {
     }
 }
 
-// SAFETY: a request is executed while it is posted, so no buffer is touched afterwards; completions are
-// queued in that order, one for each request at most. Numbers are places, which differ and do not change.
-// A batch posts in `commit` only, and nothing is executed from the first refusal on. Receives are the
-// queue pair's own.
+// SAFETY: a request is executed while it is posted, so no buffer is touched afterwards; completions
+// are queued in that order, one for each request at most. Numbers are places, which differ and do
+// not change. A batch posts in `commit` only, and nothing is executed from the first refusal on.
+// Receives are the queue pair's own.
 unsafe impl<'m> QueuePair for LoopbackQp<'_, 'm> {
     type SendBatch<'q>
         = Batch<'q, 'm, SendRequest>
@@ -178,8 +178,8 @@ pub(crate) struct LoopbackCq<'l, 'm> {
     device: DeviceId,
 }
 
-// SAFETY: a completion is taken off the device's own queue before it is handed over, so that it comes once;
-// the queue's number is its device's, which does not change.
+// SAFETY: a completion is taken off the device's own queue before it is handed over, so that it
+// comes once; the queue's number is its device's, which does not change.
 unsafe impl CompletionQueue for LoopbackCq<'_, '_> {
     fn id(&self) -> CqId {
         CqId(u64::from(self.device.0))

@@ -143,8 +143,8 @@ fn what_a_closed_account_leaves_is_the_next_ones() {
     assert_eq!(queue.batches(), [41]);
 }
 
-/// A driver may have forgotten which of them were taken, or may tell of it later: the queue never holds more than at the
-/// beginning, and nobody is promised any of them.
+/// A driver may have forgotten which of them were taken, or may tell of it later: the queue never
+/// holds more than at the beginning, and nobody is promised any of them.
 #[test]
 fn what_is_written_off_is_nobodys() {
     let mut queue = Shared::default();
@@ -180,7 +180,8 @@ fn receives_that_unknown_queue_pairs_took_are_posted_again() {
     assert_eq!(account.posted() + pool.unowned(), queue.0.posted.get());
 }
 
-/// What a closed account took of others is missing in the queue: another account does not begin with it.
+/// What a closed account took of others is missing in the queue: another account does not begin
+/// with it.
 #[test]
 fn what_a_closed_account_owes_is_settled_by_the_pool() {
     let mut queue = Shared::default();

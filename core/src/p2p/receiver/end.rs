@@ -26,8 +26,8 @@ pub struct ReceiverConfig {
     /// Other rails take over from one that fails; the same at both ends. See
     /// [Rails that fail](crate::p2p::Sender#rails-that-fail).
     pub reroutes: bool,
-    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages wait for a
-    /// rail for as long as its owner likes.
+    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages
+    /// wait for a rail for as long as its owner likes.
     pub min_rails: u8,
 }
 
@@ -39,14 +39,15 @@ impl Default for ReceiverConfig {
 
 /// The receiving end of a connection.
 ///
-/// `QPS`, `DEPTH` and `SLOTS` are as those of the [`Sender`](crate::p2p::Sender); `S` is a handle of a device's
-/// shared receive queue, `M` the memory of its records. All its state is inside the value; nothing is
-/// allocated, ever, and it may be moved at any time.
+/// `QPS`, `DEPTH` and `SLOTS` are as those of the [`Sender`](crate::p2p::Sender); `S` is a handle
+/// of a device's shared receive queue, `M` the memory of its records. All its state is inside the
+/// value; nothing is allocated, ever, and it may be moved at any time.
 ///
 /// # Method families
 ///
 /// *Set-up*, in this order: [`new`](Self::new); [`card`](Self::card), for the peer, and
-/// [`connect`](Self::connect) with the peer's; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+/// [`connect`](Self::connect) with the peer's;
+/// [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
 /// *Messages*: [`irecv`](Self::irecv), [`test`](Self::test), [`flush`](Self::flush),
 /// [`test_flush`](Self::test_flush). Everything that does not happen in them is driven by
@@ -60,24 +61,24 @@ impl Default for ReceiverConfig {
 /// # Buffer ownership
 ///
 /// Buffers belong to the connection, and so to the peer, from [`irecv`](Self::irecv) until
-/// [`test`](Self::test) says that they are done, or that the connection has failed. It says that only when
-/// the peer can write them no more.
+/// [`test`](Self::test) says that they are done, or that the connection has failed. It says that
+/// only when the peer can write them no more.
 ///
 /// # When the connection fails
 ///
-/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless others take
-/// over ([Rails that fail](crate::p2p::Sender#rails-that-fail)); no other connection on the same pools: the first
-/// [failure](Self::failure) is kept, all queue pairs are moved to the error state and drained, by polls,
-/// until none of them takes a receive any more. Then every receive that is not done gives its buffers back
-/// with that failure.
+/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless
+/// others take over ([Rails that fail](crate::p2p::Sender#rails-that-fail)); no other connection on
+/// the same pools: the first [failure](Self::failure) is kept, all queue pairs are moved to the
+/// error state and drained, by polls, until none of them takes a receive any more. Then every
+/// receive that is not done gives its buffers back with that failure.
 #[derive(Debug)]
 pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
     pub(super) config: ReceiverConfig,
     pub(super) layout: ImmLayout,
     /// Number of the next receive.
     pub(super) next: u64,
-    /// Buffers of one receive: as many as have their entries in one message of each port of both ends. Known when
-    /// the ends are connected.
+    /// Buffers of one receive: as many as have their entries in one message of each port of both
+    /// ends. Known when the ends are connected.
     pub(super) max_buffers: u8,
     /// Slots whose immediates are waited for.
     pub(super) waiting: u32,
@@ -134,14 +135,15 @@ impl<
     pub(super) const STAGING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
     pub(super) const SCRATCH_WORDS: usize = MAX_RAILS;
 
-    /// Words that its region must have: the records that the sender writes sizes into, entries on their way
-    /// to the sender, and what flushes read into.
+    /// Words that its region must have: the records that the sender writes sizes into, entries on
+    /// their way to the sender, and what flushes read into.
     pub const REGION_WORDS: usize = Self::RECORDS_WORDS + Self::STAGING_WORDS + Self::SCRATCH_WORDS;
 
-    /// The receiving end over these queue pairs: the first one of each rail, then the second one of each,
-    /// and so on. The i-th is to be connected to the sender's i-th; their receives come from the shared
-    /// receive queues of their devices, of each of which there is one account. `flush_queue_pairs`, at most
-    /// one for each device, are connected to themselves; only [`flush`](Self::flush) needs them.
+    /// The receiving end over these queue pairs: the first one of each rail, then the second one of
+    /// each, and so on. The i-th is to be connected to the sender's i-th; their receives come from
+    /// the shared receive queues of their devices, of each of which there is one account.
+    /// `flush_queue_pairs`, at most one for each device, are connected to themselves; only
+    /// [`flush`](Self::flush) needs them.
     ///
     /// # Errors
     ///
@@ -222,9 +224,9 @@ impl<
         Ok(())
     }
 
-    /// Counts, for each device, the immediates of one message that may come over it: one for each rail that
-    /// is on it, and one for each rail elsewhere that ever failed, whose shares may be moved here. None, if
-    /// no queue pair on it takes any.
+    /// Counts, for each device, the immediates of one message that may come over it: one for each
+    /// rail that is on it, and one for each rail elsewhere that ever failed, whose shares may be
+    /// moved here. None, if no queue pair on it takes any.
     pub(super) fn count_rails(&mut self) {
         let Self { pools, lanes, failed, config, .. } = self;
         for (at, pool) in pools.iter_mut().enumerate() {
@@ -254,7 +256,8 @@ impl<
         ports(&self.lanes, self.config.rails, SLOTS, self.config.reroutes)
     }
 
-    /// Takes the sender's card. The queue pairs are connected by then, or will be before the first receive.
+    /// Takes the sender's card. The queue pairs are connected by then, or will be before the first
+    /// receive.
     ///
     /// # Errors
     ///
@@ -270,7 +273,8 @@ impl<
         Ok(())
     }
 
-    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to connect.
+    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to
+    /// connect.
     ///
     /// # Errors
     ///
@@ -336,8 +340,8 @@ impl<
         self.give_up(Failure::Owner);
     }
 
-    /// Gives the connection up because rails that came back carry nothing: the engine reads no clock, so its owner
-    /// decides when.
+    /// Gives the connection up because rails that came back carry nothing: the engine reads no
+    /// clock, so its owner decides when.
     pub fn not_healed(&mut self) {
         self.give_up(Failure::NotHealed);
     }
@@ -358,8 +362,8 @@ impl<
         }
     }
 
-    /// Goes on draining queue pairs, of a connection that failed. What they took at the cost of other
-    /// connections is posted again.
+    /// Goes on draining queue pairs, of a connection that failed. What they took at the cost of
+    /// other connections is posted again.
     pub(super) fn drain(&mut self) {
         for lane in self.lanes.iter_mut() {
             lane.drain(true);
@@ -373,10 +377,10 @@ impl<
         }
     }
 
-    /// Ends the connection, and gives queue pairs and accounts back; those queue pairs for flushes come last.
-    /// Buffers of receives that are not done are the caller's when the queue pairs are destroyed. Completions
-    /// that come still are [foreign](crate::virtual_cq::Event::Foreign), and the
-    /// [pool's](crate::p2p::Pool::note_foreign).
+    /// Ends the connection, and gives queue pairs and accounts back; those queue pairs for flushes
+    /// come last. Buffers of receives that are not done are the caller's when the queue pairs are
+    /// destroyed. Completions that come still are [foreign](crate::virtual_cq::Event::Foreign), and
+    /// the [pool's](crate::p2p::Pool::note_foreign).
     pub fn into_parts(self) -> (impl Iterator<Item = Q>, impl Iterator<Item = Account<S>>) {
         let flushes = self.flushes.into_iter().map(|flush| flush.lane.qp);
         let queue_pairs = self.lanes.all.into_iter().map(|lane| lane.qp).chain(flushes);
@@ -406,8 +410,8 @@ impl<
             for slot in self.slots.iter().filter(|slot| slot.state == State::Waiting) {
                 assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
             }
-            // What has come of waiting slots is not waited for any more. What shares that are moved need is
-            // there before the peer is sent the message to move them, which may be later.
+            // What has come of waiting slots is not waited for any more. What shares that are moved
+            // need is there before the peer is sent the message to move them, which may be later.
             let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
             let came: u32 = came.map(|slot| slot.seen.count()).sum();
             for (at, pool) in self.pools.iter().enumerate() {

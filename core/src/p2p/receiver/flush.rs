@@ -40,8 +40,8 @@ impl<
     /// without bytes needs nothing. The buffers must stay registered until the flush is done.
     ///
     /// The devices that delivered immediates read. If a share was sent again, devices that were
-    /// [lost](crate::p2p::ConnectionEnd::lose_queue_pair) meanwhile with unpolled completions must read too, because
-    /// they may have delivered the payload.
+    /// [lost](crate::p2p::ConnectionEnd::lose_queue_pair) meanwhile with unpolled completions must
+    /// read too, because they may have delivered the payload.
     ///
     /// # Errors
     ///

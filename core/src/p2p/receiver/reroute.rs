@@ -138,7 +138,8 @@ impl<
     const SLOTS: usize,
 > End for Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Receives come before messages, because the peer may move shares as soon as it knows that a rail failed.
+    /// Receives come before messages, because the peer may move shares as soon as it knows that a
+    /// rail failed.
     fn prepare_message(&mut self) -> bool {
         self.refill();
         // No message goes out as long as receives are missing. The next poll asks the driver again
@@ -178,9 +179,9 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Puts a new account in the place of one whose shared receive queue is no more, with its device or its
-    /// completion queue: on its device, no queue pair of this end takes receives. The old one is returned; its
-    /// pool's count means nothing any more.
+    /// Puts a new account in the place of one whose shared receive queue is no more, with its
+    /// device or its completion queue: on its device, no queue pair of this end takes receives. The
+    /// old one is returned; its pool's count means nothing any more.
     ///
     /// # Errors
     ///
@@ -194,8 +195,8 @@ impl<
         }
     }
 
-    /// For runtimes that poll completion queues themselves: this one was found empty by a poll that began
-    /// after the one before it. (A virtual completion queue that owns it says so by itself.)
+    /// For runtimes that poll completion queues themselves: this one was found empty by a poll that
+    /// began after the one before it. (A virtual completion queue that owns it says so by itself.)
     pub fn queue_is_empty(&mut self, cq: CqId) {
         self.drained_on(cq).for_each(|lane| lane.is_seen_empty = true);
     }
@@ -239,7 +240,8 @@ impl<
         self.lanes.iter().any(drains) || rewrites() || self.lacks_receives()
     }
 
-    /// Whether receives are missing that were promised, because a driver did not take them: it is asked again.
+    /// Whether receives are missing that were promised, because a driver did not take them: it is
+    /// asked again.
     fn lacks_receives(&self) -> bool {
         let lacks = |pool: &DevicePool<S>| !pool.account.covers(self.waiting * pool.each);
         self.pools.iter().any(lacks)
@@ -261,8 +263,8 @@ impl<
             self.lanes.awaits_fence() || wants_entries || self.lacks_receives();
     }
 
-    /// The queue pair that a place had in this generation is Down now: entries that it may have written late
-    /// cannot land any more. The place may be at the next generation already.
+    /// The queue pair that a place had in this generation is Down now: entries that it may have
+    /// written late cannot land any more. The place may be at the next generation already.
     fn lane_fenced(&mut self, place: usize, generation: u16) {
         let mut again = 0;
         for slot in &mut self.slots {

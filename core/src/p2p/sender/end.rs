@@ -28,14 +28,14 @@ pub struct SenderConfig {
     /// request, instead of with the payload: networks route requests with an immediate less freely.
     /// With `None`, the default, only messages that one request cannot carry have a separate one.
     pub separate_signal: Option<u32>,
-    /// How the receiver is to write entries. [`EntryForm::Plain`] saves the hash, on devices that promise
-    /// to write in order.
+    /// How the receiver is to write entries. [`EntryForm::Plain`] saves the hash, on devices that
+    /// promise to write in order.
     pub entry_form: EntryForm,
     /// Other rails take over from one that fails; the same at both ends. See
     /// [Rails that fail](crate::p2p::Sender#rails-that-fail).
     pub reroutes: bool,
-    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages wait for a
-    /// rail for as long as its owner likes.
+    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages
+    /// wait for a rail for as long as its owner likes.
     pub min_rails: u8,
 }
 
@@ -56,18 +56,20 @@ impl Default for SenderConfig {
 
 /// The sending end of a connection.
 ///
-/// `QPS` is how many queue pairs it has room for, the same number for each rail; `DEPTH`, how many requests
-/// each may have in flight; `SLOTS`, how many messages may be under way, 8 to 256 and the same at both ends.
-/// `M` is the memory of its ring. All its state is inside the value; nothing is allocated, ever, and it may
-/// be moved at any time.
+/// `QPS` is how many queue pairs it has room for, the same number for each rail; `DEPTH`, how many
+/// requests each may have in flight; `SLOTS`, how many messages may be under way, 8 to 256 and the
+/// same at both ends. `M` is the memory of its ring. All its state is inside the value; nothing is
+/// allocated, ever, and it may be moved at any time.
 ///
 /// # Method families
 ///
 /// *Set-up*, in this order: [`new`](Self::new); [`card`](Self::card), for the peer, and
-/// [`connect`](Self::connect) with the peer's; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+/// [`connect`](Self::connect) with the peer's;
+/// [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
-/// *Messages*: [`isend`](Self::isend), [`test`](Self::test). Everything that does not happen in them is
-/// driven by [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out of it.
+/// *Messages*: [`isend`](Self::isend), [`test`](Self::test). Everything that does not happen in
+/// them is driven by [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out
+/// of it.
 ///
 /// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
 /// [`counters`](Self::counters).
@@ -76,34 +78,37 @@ impl Default for SenderConfig {
 ///
 /// # Buffer ownership
 ///
-/// A buffer belongs to the connection from [`isend`](Self::isend) until [`test`](Self::test) says that it is
-/// done, or that the connection has failed. It says that only when no device reads the buffer any more.
+/// A buffer belongs to the connection from [`isend`](Self::isend) until [`test`](Self::test) says
+/// that it is done, or that the connection has failed. It says that only when no device reads the
+/// buffer any more.
 ///
 /// # When the connection fails
 ///
-/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless others take
-/// over: the first [failure](Self::failure) is kept, all queue pairs are moved to the error state and
-/// drained, by polls. Then every request that is not done gives its buffer back with that failure.
+/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless
+/// others take over: the first [failure](Self::failure) is kept, all queue pairs are moved to the
+/// error state and drained, by polls. Then every request that is not done gives its buffer back
+/// with that failure.
 ///
 /// # Rails that fail
 ///
-/// With [`reroutes`](SenderConfig::reroutes), chosen at both ends, a queue pair that fails costs no message.
-/// It is moved to the error state at both ends. The receiver reports how many immediates arrived on it, and
-/// shares beyond that number are sent again by others. A share never goes out again while the lost one may
-/// still be executed.
+/// With [`reroutes`](SenderConfig::reroutes), chosen at both ends, a queue pair that fails costs no
+/// message. It is moved to the error state at both ends. The receiver reports how many immediates
+/// arrived on it, and shares beyond that number are sent again by others. A share never goes out
+/// again while the lost one may still be executed.
 ///
 /// The owners of both ends use the trait [`ConnectionEnd`]. They carry the ends' messages,
-/// [`next_control`](crate::p2p::ConnectionEnd::next_control) and [`control`](crate::p2p::ConnectionEnd::control), over any link, and
-/// make a new queue pair for one that is [Down](crate::virtual_qp::RailState::Down)
-/// ([`replace_queue_pair`](crate::p2p::ConnectionEnd::replace_queue_pair)). They may report themselves that one has failed
-/// ([`fail_queue_pair`](crate::p2p::ConnectionEnd::fail_queue_pair),
+/// [`next_control`](crate::p2p::ConnectionEnd::next_control) and
+/// [`control`](crate::p2p::ConnectionEnd::control), over any link, and make a new queue pair for
+/// one that is [Down](crate::virtual_qp::RailState::Down)
+/// ([`replace_queue_pair`](crate::p2p::ConnectionEnd::replace_queue_pair)). They may report
+/// themselves that one has failed ([`fail_queue_pair`](crate::p2p::ConnectionEnd::fail_queue_pair),
 /// [`lose_queue_pair`](crate::p2p::ConnectionEnd::lose_queue_pair)), and read what happened
 /// ([`take_rail_event`](crate::p2p::ConnectionEnd::take_rail_event)).
 ///
 /// [`ConnectionEnd`]: crate::p2p::ConnectionEnd
 ///
-/// What no other rail would do better (a bad key, a length) fails the connection, as does a message behind
-/// more than twice as many failures of devices and drivers as there are rails.
+/// What no other rail would do better (a bad key, a length) fails the connection, as does a message
+/// behind more than twice as many failures of devices and drivers as there are rails.
 #[derive(Debug)]
 pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
     pub(super) config: SenderConfig,
@@ -140,12 +145,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 {
     pub(super) const RING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
 
-    /// Words that its region must have: the ring that the receiver writes entries into, and the sizes on
-    /// their way to the receiver.
+    /// Words that its region must have: the ring that the receiver writes entries into, and the
+    /// sizes on their way to the receiver.
     pub const REGION_WORDS: usize = Self::RING_WORDS + SLOTS * RECORD_WORDS;
 
-    /// The sending end over these queue pairs: the first one of each rail, then the second one of each, and
-    /// so on. The i-th is to be connected to the receiver's i-th. They need no receives.
+    /// The sending end over these queue pairs: the first one of each rail, then the second one of
+    /// each, and so on. The i-th is to be connected to the receiver's i-th. They need no receives.
     ///
     /// # Errors
     ///
@@ -200,7 +205,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         ports(&self.lanes, self.config.rails, SLOTS, self.config.reroutes)
     }
 
-    /// Takes the receiver's card. The queue pairs are connected by then, or will be before the first poll.
+    /// Takes the receiver's card. The queue pairs are connected by then, or will be before the
+    /// first poll.
     ///
     /// # Errors
     ///
@@ -225,7 +231,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to connect.
+    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to
+    /// connect.
     ///
     /// # Errors
     ///
@@ -259,8 +266,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.slots.iter().filter(|slot| slot.awaited != 0).count()
     }
 
-    /// Returns the number of messages that the rails carry and that have not arrived, as far as is known. Messages
-    /// that wait for sends of their other buffers, or only for their callers to test them, do not count.
+    /// Returns the number of messages that the rails carry and that have not arrived, as far as is
+    /// known. Messages that wait for sends of their other buffers, or only for their callers to
+    /// test them, do not count.
     pub fn under_way(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state == State::Sending).count()
     }
@@ -280,14 +288,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.give_up(Failure::Owner);
     }
 
-    /// Gives the connection up because rails do not come back, or carry nothing: the engine reads no clock, so its
-    /// owner decides when.
+    /// Gives the connection up because rails do not come back, or carry nothing: the engine reads
+    /// no clock, so its owner decides when.
     pub fn not_healed(&mut self) {
         self.give_up(Failure::NotHealed);
     }
 
-    /// Gives the connection up because the peer does not report what arrived on a rail that failed; its owner decides
-    /// when.
+    /// Gives the connection up because the peer does not report what arrived on a rail that failed;
+    /// its owner decides when.
     pub fn not_fenced(&mut self) {
         self.give_up(Failure::NotFenced);
     }
@@ -315,8 +323,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    /// Ends the connection, and gives queue pairs back. Buffers of messages that are not done are the
-    /// caller's when they are destroyed.
+    /// Ends the connection, and gives queue pairs back. Buffers of messages that are not done are
+    /// the caller's when they are destroyed.
     pub fn into_queue_pairs(self) -> impl Iterator<Item = Q> {
         self.lanes.all.into_iter().map(|lane| lane.qp)
     }

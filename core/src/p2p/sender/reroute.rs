@@ -220,7 +220,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    /// A message lost a share to a failure that it may be the cause of. Returns whether that is one too many.
+    /// A message lost a share to a failure that it may be the cause of. Returns whether that is one
+    /// too many.
     fn blames(&mut self, at: usize) -> bool {
         let slot = &mut self.slots[at];
         // A message whose payload has arrived was not the cause; only its signal is sent again.
@@ -255,7 +256,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let carrier = self.split.one(available, &self.outstanding);
         let lane = chosen[usize::from(carrier)];
         let generation = self.lanes[usize::from(lane)].health.lifecycle.generation();
-        // Of a message that is done, the payload is there, and the buffer may be its caller's again.
+        // Of a message that is done, the payload is there, and the buffer may be its caller's
+        // again.
         let is_bare = self.slots[at].state != State::Sending;
         let slot = &mut self.slots[at];
         let payload = if is_bare { 0 } else { slot.bytes(rail) };

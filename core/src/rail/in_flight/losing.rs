@@ -1,4 +1,5 @@
-//! The requests that were lost with a queue pair that failed, in the order in which they were in flight.
+//! The requests that were lost with a queue pair that failed, in the order in which they were in
+//! flight.
 //!
 //! Lost batches keep their places in the ring, behind the batches in flight, until they are done or
 //! posted again:
@@ -10,8 +11,8 @@
 //!       | posted again | is not known  |      |              |
 //! ```
 //!
-//! So they need no further memory, provided that the ring never holds more than its limit. That is why a
-//! rail with lost batches is given only those: each moves from the front to the back.
+//! So they need no further memory, provided that the ring never holds more than its limit. That is
+//! why a rail with lost batches is given only those: each moves from the front to the back.
 
 use super::{Batch, Content, Entry, InFlight, Lost};
 use crate::rail::tag::{Tag, TagKind};
@@ -76,8 +77,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.front().map(|batch| (*batch, self.lost.acknowledged))
     }
 
-    /// The front batch is lost. Nothing of it is in flight any more. Of plain fragments those that are
-    /// acknowledged, `acknowledged_bytes` in all, are done; the peer reports what it counts.
+    /// The front batch is lost. Nothing of it is in flight any more. Of plain fragments those that
+    /// are acknowledged, `acknowledged_bytes` in all, are done; the peer reports what it counts.
     pub(crate) fn lose_front(&mut self, acknowledged_bytes: u32) {
         debug_assert!(self.is_losing() && !self.is_empty());
         let withheld = if self.front_is_withheld() { self.lost.withheld } else { 0 };
@@ -121,8 +122,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.from < self.lost.to
     }
 
-    /// The first lost batch at or behind this number, with its own number. At the number a place begins, or it is
-    /// before all that is lost.
+    /// The first lost batch at or behind this number, with its own number. At the number a place
+    /// begins, or it is before all that is lost.
     pub(crate) fn next_lost(&self, number: u64) -> Option<(u64, Batch)> {
         let mut at = self.lost.from.max(number);
         while at < self.lost.to {
@@ -209,7 +210,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.receives_due
     }
 
-    /// Those of them that the peer's acknowledgements prove to be taken. For a queue that is drained.
+    /// Those of them that the peer's acknowledgements prove to be taken. For a queue that is
+    /// drained.
     pub(crate) const fn receives_acknowledged(&self) -> u32 {
         self.receives_due.wrapping_sub(self.lost.receives)
     }
@@ -225,8 +227,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost = Lost { from, unresolved, to, ..Lost::NONE };
     }
 
-    /// Numbers of which none unacknowledged is older: the oldest one, or all of them when they are not
-    /// in order.
+    /// Numbers of which none unacknowledged is older: the oldest one, or all of them when they are
+    /// not in order.
     pub(crate) fn oldest_numbers(&self) -> impl Iterator<Item = u32> {
         let numbered = |batch: &&Batch| batch.content == Content::Numbered;
         // Numbers are given in posting order, so as long as nothing was posted again the front has

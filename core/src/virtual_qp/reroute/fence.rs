@@ -87,8 +87,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The queue pair of this `generation` is Down now: `arrived` of the requests that the peer counts had arrived. The
-    /// rail itself may have gone on to the next generation.
+    /// The queue pair of this `generation` is Down now: `arrived` of the requests that the peer
+    /// counts had arrived. The rail itself may have gone on to the next generation.
     #[cold]
     pub(super) fn rail_fenced(&mut self, id: RailId, generation: u16, arrived: u32) {
         let Some(rail) = self.rail(id) else { return };

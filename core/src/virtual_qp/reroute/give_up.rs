@@ -12,16 +12,17 @@ use crate::virtual_qp::slot::SlotState;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Gives the virtual queue pair up: everything that is not complete is reported as flushed, once the
-    /// queue pairs are drained. With [`RailFailure::Reroute`](super::super::RailFailure::Reroute) they are
-    /// moved to the error state, and the peer is sent a message.
+    /// Gives the virtual queue pair up: everything that is not complete is reported as flushed,
+    /// once the queue pairs are drained. With
+    /// [`RailFailure::Reroute`](super::super::RailFailure::Reroute) they are moved to the error
+    /// state, and the peer is sent a message.
     pub fn fail(&mut self) {
         self.give_up(Failure::Owner);
         self.pump_all();
     }
 
-    /// Rails through which the peer's memory may still be written, of a virtual queue pair that is in
-    /// the error state: something was in flight on them, and the peer has not reported that its
+    /// Rails through which the peer's memory may still be written, of a virtual queue pair that is
+    /// in the error state: something was in flight on them, and the peer has not reported that its
     /// queue pair executes nothing more. Empty without re-routing, where no peer reports that.
     pub fn unfenced(&self) -> RailSet {
         self.health.unfenced

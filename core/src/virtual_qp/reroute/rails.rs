@@ -1,5 +1,5 @@
-//! The rails of a virtual queue pair as one end: what their failures and returns mean for its requests, and
-//! what its owner calls.
+//! The rails of a virtual queue pair as one end: what their failures and returns mean for its
+//! requests, and what its owner calls.
 
 use crate::hardware::{QpLimits, QueuePair};
 use crate::rail::{
@@ -15,38 +15,39 @@ use crate::virtual_qp::qp::VirtualQp;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Returns the next message for the peer. After every poll and every other call, the owner carries all
-    /// messages, in order, to [`control`](Self::control) of the other end.
+    /// Returns the next message for the peer. After every poll and every other call, the owner
+    /// carries all messages, in order, to [`control`](Self::control) of the other end.
     pub fn next_control(&mut self) -> Option<ControlMessage> {
         self.next_message().map(|(_, message)| message)
     }
 
-    /// Handles a message of the peer. What it allows is done at once; requests that are complete with it come
-    /// out of the next poll.
+    /// Handles a message of the peer. What it allows is done at once; requests that are complete
+    /// with it come out of the next poll.
     ///
     /// # Errors
     ///
-    /// No correct peer sends this message: the virtual queue pair is in the error state. Or it does not
-    /// re-route: nothing changed.
+    /// No correct peer sends this message: the virtual queue pair is in the error state. Or it does
+    /// not re-route: nothing changed.
     pub fn control(&mut self, message: ControlMessage) -> Result<(), ControlError> {
         self.handle(message, |id| id)
     }
 
-    /// The link that carried control messages broke, and both owners have a new one: **both** ends send
-    /// everything again that may have been lost.
+    /// The link that carried control messages broke, and both owners have a new one: **both** ends
+    /// send everything again that may have been lost.
     pub fn control_lost(&mut self) {
         self.repeat_messages();
     }
 
-    /// Returns the number of the peer's messages that changed nothing: they were repeated, or about queue pairs
-    /// that are replaced.
+    /// Returns the number of the peer's messages that changed nothing: they were repeated, or about
+    /// queue pairs that are replaced.
     pub fn ignored_controls(&self) -> u64 {
         self.reroute.ignored()
     }
 
-    /// Returns the oldest event of a rail that was not taken yet, if there is one. Events of one rail come in
-    /// the order in which they happened. The newest five of each rail are kept, and one call adds four at most:
-    /// an owner that takes all events after each poll and each other call misses none.
+    /// Returns the oldest event of a rail that was not taken yet, if there is one. Events of one
+    /// rail come in the order in which they happened. The newest five of each rail are kept, and
+    /// one call adds four at most: an owner that takes all events after each poll and each other
+    /// call misses none.
     pub fn take_rail_event(&mut self) -> Option<RailEvent> {
         self.take_event().map(|(_, event)| event)
     }
@@ -56,16 +57,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.rail(rail).map(|rail| rail.health.lifecycle.state())
     }
 
-    /// Returns the generation of a rail: 0 for its first queue pair, counted up modulo 2^16 with each that
-    /// failed and was replaced, here or at the peer.
+    /// Returns the generation of a rail: 0 for its first queue pair, counted up modulo 2^16 with
+    /// each that failed and was replaced, here or at the peer.
     pub fn rail_generation(&self, rail: RailId) -> Option<u16> {
         self.rail(rail).map(|rail| rail.health.lifecycle.generation())
     }
 
-    /// The owner reports that a rail has failed: its port went down, it makes no progress. What it has in
-    /// flight is posted again on other rails, as if the rail had failed by itself. Returns whether that changed
-    /// anything: not with [`RailFailure::Fatal`](super::super::RailFailure::Fatal), nor if it has failed
-    /// already.
+    /// The owner reports that a rail has failed: its port went down, it makes no progress. What it
+    /// has in flight is posted again on other rails, as if the rail had failed by itself. Returns
+    /// whether that changed anything: not with
+    /// [`RailFailure::Fatal`](super::super::RailFailure::Fatal), nor if it has failed already.
     pub fn fail_rail(&mut self, rail: RailId) -> bool {
         Rails::fail_rail(self, rail)
     }
@@ -133,7 +134,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
         rail.sends.begin_loss();
         self.offers.sends.remove(id);
         if partial.is_some() {
-            // The front that the driver took has no signaled request behind it, so the driver is offered one.
+            // The front that the driver took has no signaled request behind it, so the driver is
+            // offered one.
             self.offers.sends.insert(id);
         }
         // A rail that is Draining takes no receives: they are posted to the next queue pair.
@@ -194,7 +196,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
         let max_recv_wr = rail.map_or(0, |rail| rail.recvs.limit());
         // The notify queue pair carries no payload, only immediates.
         let message = if id == RailId::Notify { 0 } else { self.config.max_msg_size };
-        // Lists are cut, and receives remembered, for what all queue pairs took when they were built.
+        // Lists are cut, and receives remembered, for what all queue pairs took when they were
+        // built.
         let send_sge = if id == RailId::Notify { 1 } else { self.max_sge };
         let recv_sge = if id == RailId::Data(0) { self.max_recv_sge } else { 1 };
         [

@@ -11,19 +11,23 @@ use crate::virtual_qp::qp::VirtualQp;
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index` is where
-    /// this virtual queue pair is attached to `cq`. The rail is Down, and the queue pair is connected to
-    /// the peer's of the same `generation`, the one after [`rail_generation`](Self::rail_generation).
+    /// Puts a new queue pair in the place of one that failed, and routes its completions: `index`
+    /// is where this virtual queue pair is attached to `cq`. The rail is Down, and the queue pair
+    /// is connected to the peer's of the same `generation`, the one after
+    /// [`rail_generation`](Self::rail_generation).
     ///
-    /// The queue pair may be on any device that a rail was built on. Whichever it is, it uses keys of requests for that
-    /// device, and for the peer's device that the rail [met](Self::pair_devices) from the beginning.
+    /// The queue pair may be on any device that a rail was built on. Whichever it is, it uses keys
+    /// of requests for that device, and for the peer's device that the rail
+    /// [met](Self::pair_devices) from the beginning.
     ///
-    /// The old queue pair is returned, to be destroyed. (Destroyed before there is a new one, its number
-    /// might be given away again.) The rail carries requests once the peer's queue pair is there too.
+    /// The old queue pair is returned, to be destroyed. (Destroyed before there is a new one, its
+    /// number might be given away again.) The rail carries requests once the peer's queue pair is
+    /// there too.
     ///
     /// # Errors
     ///
-    /// Nothing changed, and the queue pair is given back: see [`ReplaceError`](crate::virtual_qp::ReplaceError).
+    /// Nothing changed, and the queue pair is given back: see
+    /// [`ReplaceError`](crate::virtual_qp::ReplaceError).
     pub fn replace_rail<C: CompletionQueue, const CQS: usize, const ROUTES: usize>(
         &mut self,
         cq: &mut VirtualCq<C, CQS, ROUTES>,
@@ -42,7 +46,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(old)
     }
 
-    /// Requests that wait to be notified of carry the key of the device that the notify queue pair is on.
+    /// Requests that wait to be notified of carry the key of the device that the notify queue pair
+    /// is on.
     fn move_notify_keys(&mut self) {
         let keys_at = self.scheme.notify().map_or(0, |notify| usize::from(notify.keys_at));
         for id in self.sends.alive() {

@@ -19,8 +19,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Safety
     ///
-    /// The device will access no memory through this queue pair any more: it was reset, or the device
-    /// was removed. Buffers of what was in flight are posted again, reported, and given back.
+    /// The device will access no memory through this queue pair any more: it was reset, or the
+    /// device was removed. Buffers of what was in flight are posted again, reported, and given
+    /// back.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn lose_rail(&mut self, rail: RailId) -> bool {
         if !self.reroute.is_on {
@@ -54,7 +55,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// A rail failed. If others may do better they take over, else the virtual queue pair has failed.
+    /// A rail failed. If others may do better they take over, else the virtual queue pair has
+    /// failed.
     #[cold]
     pub(in crate::virtual_qp) fn rail_failed(&mut self, error: RailError) {
         Rails::rail_failed(self, error.rail, FailedBecause::Error(error));
@@ -81,7 +83,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.rail(id).is_some_and(|rail| rail.sends.is_losing())
     }
 
-    /// Request `index` of the front batch of a rail failed. Returns whether it is lost rather than failed.
+    /// Request `index` of the front batch of a rail failed. Returns whether it is lost rather than
+    /// failed.
     #[cold]
     pub(in crate::virtual_qp) fn send_lost(
         &mut self,

@@ -32,8 +32,8 @@ impl Address {
         (self.card.qp_nums.first().copied().unwrap_or_default(), gid.unwrap_or_default())
     }
 
-    /// The queue pairs with their numbers. The notify queue pair is last, if it has a number and its
-    /// address is known.
+    /// The queue pairs with their numbers. The notify queue pair is last, if it has a number and
+    /// its address is known.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = (RailId, u32, &RailAddress)> {
         let rails = (0..).map(RailId::Data).zip(&self.card.qp_nums).zip(&self.rails);
         let notify = self.notify.iter().filter(|_| self.card.notify_qp_num != 0);

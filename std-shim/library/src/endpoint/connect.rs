@@ -193,8 +193,8 @@ where
         Ok(())
     }
 
-    /// Checks that the two sides agree on everything that must be the same, and that DQPLB can run in
-    /// the peer's window.
+    /// Checks that the two sides agree on everything that must be the same, and that DQPLB can run
+    /// in the peer's window.
     fn agree(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let own = self.address();
         let rails = peer.card.qp_nums.len();
@@ -234,8 +234,9 @@ where
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
-        // Each before what would stay if it were refused: the next peer's window replaces this one, and once fragments
-        // could be made shorter nothing was posted yet, so that devices can be paired.
+        // Each before what would stay if it were refused: the next peer's window replaces this one,
+        // and once fragments could be made shorter nothing was posted yet, so that devices can be
+        // paired.
         self.qp.limit_max_msg_size(peer.max_msg_size)?;
         if !self.far_devices.is_empty() {
             self.qp.pair_devices(&self.far_devices[..rails])?;
@@ -243,8 +244,8 @@ where
         Ok(())
     }
 
-    /// Which of the peer's devices each queue pair meets, if it has another number of them: rails take them in
-    /// turn, and the notify queue pair is with the first rail.
+    /// Which of the peer's devices each queue pair meets, if it has another number of them: rails
+    /// take them in turn, and the notify queue pair is with the first rail.
     fn far_devices_of(&self, peer: &Address) -> Vec<u8> {
         let devices = peer
             .rails

@@ -65,8 +65,8 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
 }
 
 impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
-    /// Makes room for what is planned, beside what is `taken`: a completion queue on every device, deep enough
-    /// for everything that can be in flight there.
+    /// Makes room for what is planned, beside what is `taken`: a completion queue on every device,
+    /// deep enough for everything that can be in flight there.
     pub(super) fn make_room<D: Domain<Qp = Q, Cq = C>>(
         &mut self,
         mut taken: Needs,
@@ -157,8 +157,9 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         Needs { queue_pairs: self.places.len(), entries }
     }
 
-    /// Completion queue entries of one queue pair: on an error every request of both its queues completes. Of
-    /// several rails the engine keeps the count; a single one takes what its driver takes.
+    /// Completion queue entries of one queue pair: on an error every request of both its queues
+    /// completes. Of several rails the engine keeps the count; a single one takes what its driver
+    /// takes.
     fn entries_on(&self, domain: &D) -> u32 {
         let most = if self.builder.rails > 1 {
             DEPTH as u32
@@ -178,8 +179,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         self.places.iter().filter(|place| device(place) == domain.device_id()).count() as u32
     }
 
-    /// Queue pairs that may come to a device when their own is gone, if rails are re-routed: rail 0 and the
-    /// notify queue pair, which requests wait for.
+    /// Queue pairs that may come to a device when their own is gone, if rails are re-routed: rail 0
+    /// and the notify queue pair, which requests wait for.
     fn guests_on(&self, domain: &D) -> u32 {
         let rails = self.builder.rails;
         let is_here = |place: &Place| self.domains[place.device].device_id() == domain.device_id();

@@ -7,7 +7,8 @@ use polyrail_core::hardware::QueuePair;
 use polyrail_core::virtual_cq::TargetSet;
 use std::collections::HashMap;
 
-/// The virtual queue pairs, each at the index under which it is attached. Numbers of those that left are free.
+/// The virtual queue pairs, each at the index under which it is attached. Numbers of those that
+/// left are free.
 #[derive(Debug)]
 pub(super) struct Members<Q> {
     places: Vec<Option<EndpointQp<Q>>>,

@@ -60,8 +60,8 @@ where
         Ok(())
     }
 
-    /// The place of the peer's device that this rail meets from a device here: the same, unless the numbers of
-    /// devices differ.
+    /// The place of the peer's device that this rail meets from a device here: the same, unless the
+    /// numbers of devices differ.
     pub(super) fn far_device(&self, rail: RailId, device: u8) -> u8 {
         let far = self.position(rail).and_then(|at| self.far_devices.get(at));
         far.copied().unwrap_or(device)

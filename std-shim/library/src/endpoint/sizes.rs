@@ -31,8 +31,8 @@ pub(crate) fn most_requests(max_qp_wr: u32) -> u32 {
     (DEPTH as u32).min(largest_queue(max_qp_wr))
 }
 
-/// Requests of the longest queue of a device that takes `max_qp_wr`. Devices round up to a power of two; the
-/// largest that the limit allows stays as it is.
+/// Requests of the longest queue of a device that takes `max_qp_wr`. Devices round up to a power of
+/// two; the largest that the limit allows stays as it is.
 pub(super) const fn largest_queue(max_qp_wr: u32) -> u32 {
     match max_qp_wr.checked_ilog2() {
         Some(log) => 1 << log,

@@ -1,8 +1,9 @@
 //! Waiting for completions instead of polling for them.
 //!
-//! A completion queue tells once, for the first completion after it was armed. So its owner forgets what was
-//! told, arms all queues, polls until nothing is left, and then waits: what comes before the arming is
-//! polled, and what comes after it is told. The tests go through every place where a completion may come.
+//! A completion queue tells once, for the first completion after it was armed. So its owner forgets
+//! what was told, arms all queues, polls until nothing is left, and then waits: what comes before
+//! the arming is polled, and what comes after it is told. The tests go through every place where a
+//! completion may come.
 
 use super::set::EndpointSet;
 use super::single::Endpoint;
@@ -15,8 +16,9 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// How long an endpoint sleeps at a time that heals by itself, or that has something to do without a completion: its
-/// peers may send word that rails failed, a driver that refused may take requests again, and neither wakes it.
+/// How long an endpoint sleeps at a time that heals by itself, or that has something to do without
+/// a completion: its peers may send word that rails failed, a driver that refused may take requests
+/// again, and neither wakes it.
 const HEALING_NAP: Duration = Duration::from_millis(10);
 
 /// What is armed and polled, before its owner waits.

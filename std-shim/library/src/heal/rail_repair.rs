@@ -128,7 +128,8 @@ pub(super) struct NewQueuePair<Q> {
 }
 
 impl<R: RailName, Q: Connect> Next<R, Q> {
-    /// Destroys the queue pair, but not on this thread if it exists: that can take a driver seconds.
+    /// Destroys the queue pair, but not on this thread if it exists: that can take a driver
+    /// seconds.
     pub(super) fn abandon(self) {
         let queue_pair = match self.step {
             Step::Offered(own) => Some(own.queue_pair),
@@ -240,9 +241,9 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         self.placed = Some(generation);
     }
 
-    /// Notes that the rail is Down in this generation. If its queue pair was put in place and failed
-    /// before a step saw the rail in service, that was an attempt that failed: without a pause, the
-    /// two ends would replace queue pairs as fast as they can.
+    /// Notes that the rail is Down in this generation. If its queue pair was put in place and
+    /// failed before a step saw the rail in service, that was an attempt that failed: without a
+    /// pause, the two ends would replace queue pairs as fast as they can.
     pub(super) fn note_down(&mut self, now: Instant, healing: &Healing, generation: u16) {
         if self.placed.take_if(|placed| *placed == generation).is_some() {
             self.attempts.failed(now, healing);

@@ -153,8 +153,9 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
         let qp_num = own.queue_pair.qp_num();
         self.send(HealingMessage::Offer(ReplacementAddress { rail, generation, qp_num, address }));
-        // The offer stays until the peer answers or refuses, or the link breaks. If it were withdrawn
-        // after some time, a late answer could meet another queue pair of the same number.
+        // The offer stays until the peer answers or refuses, or the link breaks. If it were
+        // withdrawn after some time, a late answer could meet another queue pair of the same
+        // number.
         self.set_step(rail, generation, Step::Offered(own));
     }
 

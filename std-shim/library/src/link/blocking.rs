@@ -74,7 +74,8 @@ impl<P: Purpose> Link<P> {
     pub fn send(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         self.offer(message)?;
         // A stream that is not open takes nothing, although the system finds it writable. A peer
-        // that has to prove that it has the token is sent only a refusal, which needs no open stream.
+        // that has to prove that it has the token is sent only a refusal, which needs no open
+        // stream.
         if !self.channel.is_open() && !self.channel.wants_proof() {
             self.wait_until_open()?;
         }

@@ -24,8 +24,8 @@ const THEIRS: usize = 1;
 /// One end of a link between two sides that meet for a [`Purpose`].
 ///
 /// A link over TCP outlives its stream if both sides agree to that in their hellos
-/// ([`session`](Self::session)): when the stream breaks, the side that connected connects again, and
-/// the listener of the other side hands the new stream to the link. Both sides receive
+/// ([`session`](Self::session)): when the stream breaks, the side that connected connects again,
+/// and the listener of the other side hands the new stream to the link. Both sides receive
 /// [`Message::Resumed`].
 ///
 /// A link has no thread: connecting, proofs, sending and resuming go on in

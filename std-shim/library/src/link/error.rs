@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Bytes that are not a message, or not a message that may come now.
 ///
-/// `at` is the place in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
-/// cut off, so that messages stay short, and without what a terminal would obey.
+/// `at` is the place in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is
+/// shown cut off, so that messages stay short, and without what a terminal would obey.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {

@@ -68,8 +68,8 @@ pub struct Hello<P = NoPurpose> {
     /// What the connection is for, if this side is the one that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purpose: Option<P>,
-    /// The session of the link, if it is to be resumed when it breaks: the same in both hellos, from
-    /// [`Link::session`](super::Link::session).
+    /// The session of the link, if it is to be resumed when it breaks: the same in both hellos,
+    /// from [`Link::session`](super::Link::session).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }
@@ -151,7 +151,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// An endpoint's address as text, for programs that carry it themselves: what a hello has as `endpoint`.
+/// An endpoint's address as text, for programs that carry it themselves: what a hello has as
+/// `endpoint`.
 ///
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};

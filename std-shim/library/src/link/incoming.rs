@@ -105,8 +105,8 @@ impl<P: Purpose> Incoming<P> {
         }
     }
 
-    /// Continues with the bytes of a new stream, which begin with these. The order of messages goes on,
-    /// except that the peer may repeat what may have been lost.
+    /// Continues with the bytes of a new stream, which begin with these. The order of messages goes
+    /// on, except that the peer may repeat what may have been lost.
     pub(super) fn go_on(&mut self, unread: &[u8]) {
         let unread = &unread[..unread.len().min(self.buffer.len())];
         self.buffer[..unread.len()].copy_from_slice(unread);

@@ -19,8 +19,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process;
 use std::time::{Duration, Instant};
 
-/// Accepts links, and new streams for links that it accepted earlier ([`Link::join`]): a link that is
-/// to be resumed needs its listener, and an owner that goes on to accept.
+/// Accepts links, and new streams for links that it accepted earlier ([`Link::join`]): a link that
+/// is to be resumed needs its listener, and an owner that goes on to accept.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -171,8 +171,8 @@ const PLACES: usize = 64;
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The links of a [`Listener`] whose first message has not come: they prove that they have the
-/// token, resume earlier links, or bring a hello. All go on together, so that no peer delays another
-/// one by what it sends, or by sending nothing.
+/// token, resume earlier links, or bring a hello. All go on together, so that no peer delays
+/// another one by what it sends, or by sending nothing.
 #[derive(Debug)]
 pub struct Arrivals<P: Purpose> {
     /// In the order of their arrival.
@@ -260,11 +260,11 @@ impl<P: Purpose> Arrivals<P> {
     }
 
     /// Resets the link of the oldest peer that has not proved that it has the token, unless it came
-    /// just now. A peer with the token keeps its place for as long as a message may take, because it
-    /// may create queue pairs before its hello.
+    /// just now. A peer with the token keeps its place for as long as a message may take, because
+    /// it may create queue pairs before its hello.
     ///
-    /// The link is reset, and no reason is sent: to a peer that resumes an earlier link, a reason is
-    /// the end of that link, while after a reset it tries again.
+    /// The link is reset, and no reason is sent: to a peer that resumes an earlier link, a reason
+    /// is the end of that link, while after a reset it tries again.
     fn evict(&mut self, listener: &Listener, refused: &mut Refused<'_>) -> bool {
         let has_proved = |guest: &Guest<P>| listener.token.is_some() && guest.link.is_open();
         let oldest = self.guests.iter().position(|guest| !has_proved(guest));

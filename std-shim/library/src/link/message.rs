@@ -44,7 +44,8 @@ pub enum Message<P: Purpose = NoPurpose> {
     Ready {},
     /// The sender is still there, and has nothing else to send.
     Alive {},
-    /// A repair message between the two endpoints, if both [repair](crate::endpoint::Healing) rails.
+    /// A repair message between the two endpoints, if both [repair](crate::endpoint::Healing)
+    /// rails.
     Heal(HealingMessage),
     /// Bytes of the program for the program at the other side.
     Note {
@@ -53,15 +54,16 @@ pub enum Message<P: Purpose = NoPurpose> {
     },
     /// The sender's part of the work is done.
     Done(P::Outcome),
-    /// Offers this stream for an earlier link whose stream broke: the first message of the side that
-    /// connects.
+    /// Offers this stream for an earlier link whose stream broke: the first message of the side
+    /// that connects.
     Resume {
         /// The session that both hellos named.
         session: Session,
     },
-    /// Answers that the stream is the link's. Each side's [`Link`](super::Link) returns this message when
-    /// it has a new stream. What went over the old one may be lost, except [`Ready`](Self::Ready),
-    /// [`Done`](Self::Done) and [`Failed`](Self::Failed), which are sent again.
+    /// Answers that the stream is the link's. Each side's [`Link`](super::Link) returns this
+    /// message when it has a new stream. What went over the old one may be lost, except
+    /// [`Ready`](Self::Ready), [`Done`](Self::Done) and [`Failed`](Self::Failed), which are sent
+    /// again.
     Resumed {},
     /// The sender cannot go on.
     Failed {
@@ -106,8 +108,8 @@ impl<P: Purpose> Message<P> {
         bytes
     }
 
-    /// Reads the message at the beginning of `bytes`, and returns it with its length in bytes; `None`
-    /// if it is not complete yet. Errors are returned as soon as they can be known.
+    /// Reads the message at the beginning of `bytes`, and returns it with its length in bytes;
+    /// `None` if it is not complete yet. Errors are returned as soon as they can be known.
     ///
     /// # Errors
     ///

@@ -12,31 +12,32 @@
 //! | 5 | data moves over the rails only; `alive` while a side is busy for long; `heal`, when rails fail; `note`, for the programs | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side sends each of these once and in this order (`alive` and `note` any number of times, `heal`
-//! also after `done`). Which of the two sides is first does not matter. At any time a side may send
-//! `failed`, with the reason, and then nothing more. [`bring_up`] is the way to `ready`, so receives are
-//! posted before RTR. Neither side posts requests before the other side's `ready`, so no request meets
-//! a queue pair that is not connected yet.
+//! Each side sends each of these once and in this order (`alive` and `note` any number of times,
+//! `heal` also after `done`). Which of the two sides is first does not matter. At any time a side
+//! may send `failed`, with the reason, and then nothing more. [`bring_up`] is the way to `ready`,
+//! so receives are posted before RTR. Neither side posts requests before the other side's `ready`,
+//! so no request meets a queue pair that is not connected yet.
 //!
 //! # A link that breaks
 //!
-//! If both hellos name the same [`Session`], the link outlives its stream. The stream breaks when the
-//! system gives it up: after 9 s without an answer ([`Timeouts::silence`]), without a route to the host,
-//! or after a reset. The side that connected then connects again, to the address that answered, for up to
-//! [`Timeouts::resume`], and sends `resume` with the session in place of a hello. The other side, which
-//! may or may not have noticed, answers `resumed` over the new stream and drops the old one. Then both
-//! sides repeat `ready`, `done` and `failed`, as far as they had sent them, and each side takes them
-//! once. `alive` and `note` may be lost; the links of endpoints repeat repair messages
-//! ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
+//! If both hellos name the same [`Session`], the link outlives its stream. The stream breaks when
+//! the system gives it up: after 9 s without an answer ([`Timeouts::silence`]), without a route to
+//! the host, or after a reset. The side that connected then connects again, to the address that
+//! answered, for up to [`Timeouts::resume`], and sends `resume` with the session in place of a
+//! hello. The other side, which may or may not have noticed, answers `resumed` over the new stream
+//! and drops the old one. Then both sides repeat `ready`, `done` and `failed`, as far as they had
+//! sent them, and each side takes them once. `alive` and `note` may be lost; the links of endpoints
+//! repeat repair messages ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
 //!
-//! A stream that is closed is the end of its link: a process that ends, in whatever way, is noticed at
-//! once. An attempt to resume that comes to nothing is reset, not closed, since the other side may
-//! have taken it. A link whose other end has ended in the meantime is not resumed: `failed` is the answer.
+//! A stream that is closed is the end of its link: a process that ends, in whatever way, is noticed
+//! at once. An attempt to resume that comes to nothing is reset, not closed, since the other side
+//! may have taken it. A link whose other end has ended in the meantime is not resumed: `failed` is
+//! the answer.
 //!
 //! # Tokens
 //!
-//! A side that listens with a [`Token`] sends nothing to peers that do not have it, and a side that connects
-//! with a token sends nothing before the other side has proved that it has the token, too:
+//! A side that listens with a [`Token`] sends nothing to peers that do not have it, and a side that
+//! connects with a token sends nothing before the other side has proved that it has the token, too:
 //!
 //! | | the side that connected | the side that listened |
 //! |---|---|---|
@@ -45,10 +46,10 @@
 //! | 3 | `proof`: HMAC-SHA-256 of both | |
 //! | 4 | | `proof`, likewise |
 //!
-//! The same comes before `resume`. The token never travels, and a proof is worth nothing for another
-//! link, or for the other side: nonces come from the system, each time. That keeps out processes that
-//! can reach the port. A process that can read or change the packets on the way is not kept out: neither
-//! the link nor the rails are encrypted.
+//! The same comes before `resume`. The token never travels, and a proof is worth nothing for
+//! another link, or for the other side: nonces come from the system, each time. That keeps out
+//! processes that can reach the port. A process that can read or change the packets on the way is
+//! not kept out: neither the link nor the rails are encrypted.
 //!
 //! # A message
 //!
@@ -84,20 +85,20 @@
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
 //!
-//! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
-//! absent, and `done` is `{}`. Without a `session` the link ends with its stream.
+//! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose`
+//! is absent, and `done` is `{}`. Without a `session` the link ends with its stream.
 //!
 //! A side whose endpoint is for messages has `p2p` in place of `endpoint`, a
 //! [`P2pAddress`](crate::p2p::P2pAddress). The address of an endpoint that goes
 //! [one way](crate::p2p::P2pBuilder::only) lacks the fields of the other end.
 //!
-//! The forms of `heal` are those of [`HealingMessage`](crate::endpoint::HealingMessage). The two sides carry
-//! what their endpoints' [links](crate::endpoint::HealingLink) give them.
+//! The forms of `heal` are those of [`HealingMessage`](crate::endpoint::HealingMessage). The two
+//! sides carry what their endpoints' [links](crate::endpoint::HealingLink) give them.
 //!
-//! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a field
-//! that is unknown, missing or repeated, and a number out of range are errors that name the place and
-//! the value ([`HandshakeError`]). A new field is a new version. A peer of another version is refused,
-//! and both sides name both versions.
+//! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a
+//! field that is unknown, missing or repeated, and a number out of range are errors that name the
+//! place and the value ([`HandshakeError`]). A new field is a new version. A peer of another
+//! version is refused, and both sides name both versions.
 //!
 //! # Limits
 //!
@@ -111,18 +112,19 @@
 //! | 64 links without a hello ([`Arrivals`]) | the peer that has been silent longest makes room |
 //! | 20 s without an answer from the peer's host, 9 s where the link is resumed | a host without power does not close its streams |
 //!
-//! Without a token the link is not authenticated, as verbs themselves never are: any process that can
-//! reach the port, or the rails, can write what the keys open. Use it only in networks where that is
-//! acceptable.
+//! Without a token the link is not authenticated, as verbs themselves never are: any process that
+//! can reach the port, or the rails, can write what the keys open. Use it only in networks where
+//! that is acceptable.
 //!
 //! # Files
 //!
-//! `message` has the messages and their bytes, with `hello` and `purpose` in it, framed as in `wire`; `field`
-//! walks through JSON; `incoming` finds messages in a stream and checks whose turn it is; `gate` is the
-//! proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`; a `channel` carries messages
-//! over one stream, from the first attempt to connect; `end` is a [`Link`], which outlives its streams
-//! by what is in `resume`. Nothing up to here waits. `blocking` has the methods that do, `listener` accepts
-//! links, and `bring_up` connects an endpoint.
+//! `message` has the messages and their bytes, with `hello` and `purpose` in it, framed as in
+//! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn
+//! it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`;
+//! a `channel` carries messages over one stream, from the first attempt to connect; `end` is a
+//! [`Link`], which outlives its streams by what is in `resume`. Nothing up to here waits.
+//! `blocking` has the methods that do, `listener` accepts links, and `bring_up` connects an
+//! endpoint.
 
 mod blocking;
 mod bring_up;

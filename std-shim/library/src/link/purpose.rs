@@ -5,10 +5,11 @@ use super::field::Place;
 use serde::Serialize;
 use std::fmt::Debug;
 
-/// What two sides meet for: the side that asks states it in its hello, and in the end both report what
-/// they did. Users of the connection define what there can be.
+/// What two sides meet for: the side that asks states it in its hello, and in the end both report
+/// what they did. Users of the connection define what there can be.
 ///
-/// Both travel as JSON. Reading is strict, as for everything that a peer sends: [`Place`] has the methods.
+/// Both travel as JSON. Reading is strict, as for everything that a peer sends: [`Place`] has the
+/// methods.
 pub trait Purpose: Clone + Debug + PartialEq + Eq + Serialize {
     /// What a side did, in the end.
     type Outcome: Clone + Debug + PartialEq + Eq + Serialize;
@@ -28,8 +29,8 @@ pub trait Purpose: Clone + Debug + PartialEq + Eq + Serialize {
     fn read_outcome(place: &Place<'_>) -> Result<Self::Outcome, HandshakeError>;
 }
 
-/// The purpose of sides that know without asking what they meet for: it has no values, so their hellos
-/// state none.
+/// The purpose of sides that know without asking what they meet for: it has no values, so their
+/// hellos state none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum NoPurpose {}
 

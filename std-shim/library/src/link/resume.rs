@@ -15,9 +15,9 @@
 //!    ◄──── ready, done, failed, as sent before ───
 //! ```
 //!
-//! The side that listens may not have noticed that the stream broke: a new stream takes the place of
-//! the old one at any time. An attempt that comes to nothing is reset, never closed: if the other
-//! side has taken it, a close would be the end of the link.
+//! The side that listens may not have noticed that the stream broke: a new stream takes the place
+//! of the old one at any time. An attempt that comes to nothing is reset, never closed: if the
+//! other side has taken it, a close would be the end of the link.
 
 use super::channel::{Channel, Fault, NewStream, Target};
 use super::error::LinkError;

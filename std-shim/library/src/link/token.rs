@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A secret of both sides of a link. A peer that does not prove that it has the token is sent nothing
-/// but its refusal. The token never travels.
+/// A secret of both sides of a link. A peer that does not prove that it has the token is sent
+/// nothing but its refusal. The token never travels.
 ///
 /// ```
 /// use polyrail::link::{Link, Listener, NoPurpose, Timeouts, Token};
@@ -62,8 +62,8 @@ pub(super) enum Prover {
 /// A number that is drawn for one proof, so that no proof is good a second time.
 pub type Nonce = Hex<16>;
 
-/// Proves that its sender has the token: HMAC-SHA-256, keyed with the token, of the side's name and both
-/// nonces. The nonce of the side that connected comes first.
+/// Proves that its sender has the token: HMAC-SHA-256, keyed with the token, of the side's name and
+/// both nonces. The nonce of the side that connected comes first.
 pub type Proof = Hex<32>;
 
 /// The nonces of the side that connected and of the side that listened.

@@ -185,8 +185,8 @@ impl<R> ForeignBuffer<R> {
         Self { registration: self.registration.part(range) }
     }
 
-    /// Returns the description of the `length` bytes from `offset` that a request takes as its local
-    /// buffer.
+    /// Returns the description of the `length` bytes from `offset` that a request takes as its
+    /// local buffer.
     ///
     /// # Errors
     ///

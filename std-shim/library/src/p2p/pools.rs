@@ -6,8 +6,8 @@ use polyrail_core::hardware::ReceiveQueue;
 use polyrail_core::p2p::{Account, Pool, PoolError};
 use polyrail_core::virtual_cq::Event;
 
-/// Receives that a member's account of a device may have: enough for every slot, whatever rail each message takes, and
-/// not fewer than are posted at once.
+/// Receives that a member's account of a device may have: enough for every slot, whatever rail each
+/// message takes, and not fewer than are posted at once.
 pub(super) const ACCOUNT: u32 = 512;
 const _: () = assert!(ACCOUNT as usize >= SLOTS * MAX_DEVICES);
 
@@ -46,13 +46,14 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
         }
     }
 
-    /// Every completion queue was found empty, by a poll that began when no queue pair of a closed account took
-    /// receives any more.
+    /// Every completion queue was found empty, by a poll that began when no queue pair of a closed
+    /// account took receives any more.
     pub(super) fn note_empty(&mut self) {
         self.0.iter_mut().for_each(|(pool, _)| pool.note_empty());
     }
 
-    /// The completion queues could not all be polled before the queue pairs of closed accounts are destroyed.
+    /// The completion queues could not all be polled before the queue pairs of closed accounts are
+    /// destroyed.
     pub(super) fn write_off(&mut self) {
         self.0.iter_mut().for_each(|(pool, _)| pool.write_off());
     }

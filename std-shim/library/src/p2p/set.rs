@@ -235,14 +235,15 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         self.shared.reroutes()
     }
 
-    /// Has the completion queues tell of what comes from now on, and polls for all that there is. What is not done then
-    /// may be waited for: until [`completion_fd`](Self::completion_fd) can be read. But nothing tells when a peer
-    /// offers buffers.
+    /// Has the completion queues tell of what comes from now on, and polls for all that there is.
+    /// What is not done then may be waited for: until [`completion_fd`](Self::completion_fd) can be
+    /// read. But nothing tells when a peer offers buffers.
     pub(crate) fn poll_armed(&mut self) -> Result<Polled, WaitError> {
         self.poll_armed_all(&mut |_| ())
     }
 
-    /// Can be read when a completion queue has told something since then; `None` if they are only polled.
+    /// Can be read when a completion queue has told something since then; `None` if they are only
+    /// polled.
     pub(crate) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.completion_fd()
     }

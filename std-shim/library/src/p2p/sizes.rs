@@ -50,5 +50,6 @@ impl Deref for PageWords {
     }
 }
 
-// SAFETY: the pages are where they are for as long as anybody holds them, wherever the handle is moved.
+// SAFETY: the pages are where they are for as long as anybody holds them, wherever the handle is
+// moved.
 unsafe impl StableDeref for PageWords {}

@@ -71,13 +71,14 @@
 //! The thread polls 64 times more, then yields the processor between about 4000 polls, then sleeps:
 //!
 //! - At most 50 µs at a time while devices have requests, because devices do not wake it. The same
-//!   holds if a virtual queue pair of several rails uses DQPLB, whose receives have to be posted again
-//!   when peers use them up.
+//!   holds if a virtual queue pair of several rails uses DQPLB, whose receives have to be posted
+//!   again when peers use them up.
 //! - At most 10 ms at a time instead if completion queues have a
 //!   [channel](crate::endpoint::EndpointBuilder::completion_channel), whose events wake it.
-//! - At most 10 ms at a time while no device has requests, if virtual queue pairs repair their rails:
-//!   peers may send repair messages.
-//! - Otherwise until a handle hands over a request. Only then does that cost the handle a system call.
+//! - At most 10 ms at a time while no device has requests, if virtual queue pairs repair their
+//!   rails: peers may send repair messages.
+//! - Otherwise until a handle hands over a request. Only then does that cost the handle a system
+//!   call.
 //!
 //! # What fails
 //!

@@ -89,8 +89,8 @@ where
     }
 
     /// Takes the oldest event of a rail, with the number of its virtual queue pair; see
-    /// [`EndpointQp::take_rail_event`](crate::endpoint::EndpointQp::take_rail_event). The thread keeps
-    /// the newest 256 events.
+    /// [`EndpointQp::take_rail_event`](crate::endpoint::EndpointQp::take_rail_event). The thread
+    /// keeps the newest 256 events.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
         self.0.shared.mailbox.rail_events.pop()
     }

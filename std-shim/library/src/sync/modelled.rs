@@ -21,7 +21,8 @@ use std::time::Duration;
 /// A timeout that is over at once is shorter.
 const LONG: Duration = Duration::from_millis(1);
 
-/// What its users expect of it: who registers sees what was done before a wake-up that came too early.
+/// What its users expect of it: who registers sees what was done before a wake-up that came too
+/// early.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
 
@@ -72,7 +73,8 @@ unsafe impl<T> StableDeref for RingArc<T> {}
 unsafe impl<T> CloneStableDeref for RingArc<T> {}
 
 loom::thread_local! {
-    /// Where a thread sleeps. (Loom's model of `park` loses wake-ups that meet a thread which yields.)
+    /// Where a thread sleeps. (Loom's model of `park` loses wake-ups that meet a thread which
+    /// yields.)
     static BED: Arc<Notify> = Arc::new(Notify::new());
 }
 
@@ -111,7 +113,8 @@ loom::lazy_static! {
     static ref SYSTEM_CALLS: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Before a system call that another thread may see: other threads may come first, and see what was done before.
+/// Before a system call that another thread may see: other threads may come first, and see what was
+/// done before.
 pub(crate) fn system_call() {
     SYSTEM_CALLS.fetch_add(1, Ordering::AcqRel);
 }

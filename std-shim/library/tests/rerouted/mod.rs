@@ -28,7 +28,8 @@ const TAKEN: u8 = 0xEE;
 /// What a sender writes over what is reported: what is read later is seen.
 const REPORTED: u8 = 0xDD;
 
-/// A builder of endpoints whose rails are re-routed, over four rails, and which never wait before they try again.
+/// A builder of endpoints whose rails are re-routed, over four rails, and which never wait before
+/// they try again.
 pub fn healed(scheme: Scheme) -> EndpointBuilder {
     let healing = Healing {
         first_interval: Duration::ZERO,
@@ -96,8 +97,8 @@ pub struct End {
     scheme: Scheme,
     posted: usize,
     sent: usize,
-    /// Where each of what is in order goes on: reports of all but SENDs, and of SENDs; notifications, and
-    /// what SENDs brought.
+    /// Where each of what is in order goes on: reports of all but SENDs, and of SENDs;
+    /// notifications, and what SENDs brought.
     orders: [usize; 4],
     received: usize,
     /// Messages that it posts.
@@ -190,8 +191,8 @@ impl End {
         self.poll(peer_salt);
     }
 
-    /// Polls, and checks what comes: all in order, each once. A completion queue may be broken: the others
-    /// are polled all the same.
+    /// Polls, and checks what comes: all in order, each once. A completion queue may be broken: the
+    /// others are polled all the same.
     fn poll(&mut self, peer_salt: usize) {
         let batch = self.endpoint.poll(16);
         assert_eq!(batch.foreign, []);
@@ -341,8 +342,8 @@ impl Ends {
         Self::meet(fabric, near, far)
     }
 
-    /// [`on`](Self::on), as hosts do that know each other's address only: what they tell each other is
-    /// to be carried.
+    /// [`on`](Self::on), as hosts do that know each other's address only: what they tell each other
+    /// is to be carried.
     pub fn apart(fabric: Fabric, devices: usize, builder: &EndpointBuilder) -> Self {
         let mut near = End::new(&fabric, "near", devices, builder);
         let mut far = End::new(&fabric, "far", devices, builder);
@@ -391,8 +392,8 @@ impl Ends {
         self.limit(MESSAGES);
     }
 
-    /// Until all messages arrived and are reported; then checks that nothing changed afterwards, also when
-    /// all that is under way has ended.
+    /// Until all messages arrived and are reported; then checks that nothing changed afterwards,
+    /// also when all that is under way has ended.
     pub fn finish(&mut self, mut then: impl FnMut(&mut Self)) {
         self.go_on(&mut then, |ends| ends.near.is_done() && ends.far.is_done());
         for _ in 0..500 {
@@ -432,7 +433,8 @@ impl Ends {
     }
 }
 
-/// The address of a queue pair that no other queue pair goes with: another pair of endpoints made it.
+/// The address of a queue pair that no other queue pair goes with: another pair of endpoints made
+/// it.
 pub fn unwanted() -> ReplacementAddress {
     let mut others = Ends::apart(Fabric::deterministic(3), 4, &healed(Scheme::Spray));
     others.limit(0);
@@ -441,8 +443,8 @@ pub fn unwanted() -> ReplacementAddress {
     first_offer(&mut others, &links).1
 }
 
-/// Carries everything between the two ends but the first offer. Returns the place among the links of the end that made
-/// the offer, and the offer.
+/// Carries everything between the two ends but the first offer. Returns the place among the links
+/// of the end that made the offer, and the offer.
 pub fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, ReplacementAddress) {
     let begin = Instant::now();
     loop {

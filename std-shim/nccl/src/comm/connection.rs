@@ -47,7 +47,8 @@ pub(crate) struct Connection {
     /// The communicator whose end closes the connection; 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
-    /// `None` once it has ended: the peer finds it closed, and its attempts to resume it are refused.
+    /// `None` once it has ended: the peer finds it closed, and its attempts to resume it are
+    /// refused.
     link: Option<Box<Link>>,
     /// Whether the link was broken at the last check.
     was_broken: bool,

@@ -16,9 +16,9 @@ struct Address {
     is_loopback: bool,
 }
 
-/// Returns the address of this network device; without a name, of the first device that is up, and of
-/// a loopback only if there is no other. Prefers IPv4 to IPv6, and any other address to a link-local
-/// one.
+/// Returns the address of this network device; without a name, of the first device that is up, and
+/// of a loopback only if there is no other. Prefers IPv4 to IPv6, and any other address to a
+/// link-local one.
 pub(crate) fn address(interface: Option<&str>) -> Result<(IpAddr, u32), Refusal> {
     let addresses = addresses().map_err(|error| {
         Refusal::new(Code::System, format!("cannot list the addresses of this machine: {error}"))

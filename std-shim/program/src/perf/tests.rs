@@ -275,7 +275,8 @@ fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
             let begins: Vec<bool> = marks.map(|mark| mark.begins).collect();
             (begins.starts_with(&[true, false]), timeline, news)
         };
-        // A machine that is busy with something else may send nothing while the link is cut, if that is short.
+        // A machine that is busy with something else may send nothing while the link is cut, if
+        // that is short.
         let mut measured = [50, 250, 1250].into_iter().map(measure);
         let (_, timeline, news) = measured.find(|(is_back, ..)| *is_back).unwrap();
         let goodput = timeline.goodput_around_marks().unwrap();

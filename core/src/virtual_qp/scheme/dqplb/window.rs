@@ -196,8 +196,8 @@ struct Word {
     last: u64,
 }
 
-/// `8 * RAILS * DEPTH` numbers. Stable Rust cannot write an array of that many [`Word`]s, so the bytes
-/// are an array of arrays, read sixteen at a time.
+/// `8 * RAILS * DEPTH` numbers. Stable Rust cannot write an array of that many [`Word`]s, so the
+/// bytes are an array of arrays, read sixteen at a time.
 #[derive(Clone, Debug)]
 #[repr(align(16))]
 struct Words<const RAILS: usize, const DEPTH: usize>([[[u8; 2]; DEPTH]; RAILS]);

@@ -6,7 +6,8 @@ use polyrail_core::verbs::{Completion, DeviceId, WcOpcode};
 /// A completion: after how many steps of the owner it comes, and whether it finishes something.
 type Arrival = (usize, bool);
 
-/// A completion queue as drivers have it. Before each step of its owner, completions come as planned.
+/// A completion queue as drivers have it. Before each step of its owner, completions come as
+/// planned.
 struct Scripted {
     /// The last first.
     arrivals: Vec<Arrival>,

@@ -1,4 +1,5 @@
-//! The bytes of a message: no others are taken for one, and one that is not all there is waited for.
+//! The bytes of a message: no others are taken for one, and one that is not all there is waited
+//! for.
 
 use super::given::{endpoint, hello};
 use super::{Hello, Message, error};

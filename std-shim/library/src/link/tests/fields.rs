@@ -1,4 +1,5 @@
-//! The fields of messages: those that are wrong are named, and what peers say is safe to keep and to print.
+//! The fields of messages: those that are wrong are named, and what peers say is safe to keep and
+//! to print.
 
 use super::{Message, error};
 use crate::card::CardError;

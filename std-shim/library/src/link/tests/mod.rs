@@ -1,7 +1,7 @@
 //! Bytes and messages: nothing that a peer can send is taken for more than it is.
 //!
-//! `given` are messages of all kinds; `bytes` are tests of how one is written and found again, `fields` of what is in
-//! it, and `stream` of the order in which messages come.
+//! `given` are messages of all kinds; `bytes` are tests of how one is written and found again,
+//! `fields` of what is in it, and `stream` of the order in which messages come.
 
 mod bytes;
 mod drawn;

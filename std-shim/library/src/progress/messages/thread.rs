@@ -82,8 +82,8 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     }
 
     /// Takes the oldest event of a rail of a member whose rails are re-routed; see
-    /// [`P2pMember::take_rail_event`](crate::p2p::P2pMember::take_rail_event). The thread keeps the newest
-    /// 256 events.
+    /// [`P2pMember::take_rail_event`](crate::p2p::P2pMember::take_rail_event). The thread keeps the
+    /// newest 256 events.
     pub fn take_rail_event(&self) -> Option<MemberEvent> {
         self.0.shared.mailbox.rail_events.pop()
     }

@@ -49,8 +49,8 @@ fn served<T: Send>(
     (visited, served)
 }
 
-/// Runs a server for this number of peers, and returns the result of each, and the reasons why other
-/// peers were not served.
+/// Runs a server for this number of peers, and returns the result of each, and the reasons why
+/// other peers were not served.
 fn run_server<T: Send>(
     options: &ServeOptions,
     visitors: usize,
@@ -394,8 +394,8 @@ fn say_hello(
     (control, endpoint, buffer)
 }
 
-/// Connects as a peer that asks for `purpose`, also sends `ready`, and calls `then` with the control
-/// channel.
+/// Connects as a peer that asks for `purpose`, also sends `ready`, and calls `then` with the
+/// control channel.
 fn ask<T>(
     address: &str,
     host: &Host,

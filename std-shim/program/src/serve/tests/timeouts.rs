@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Runs a receiver that sends its hello and `ready`, then receives nothing and calls `then`. Returns
-/// the sender's error.
+/// Runs a receiver that sends its hello and `ready`, then receives nothing and calls `then`.
+/// Returns the sender's error.
 fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
