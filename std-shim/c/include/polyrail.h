@@ -906,25 +906,23 @@ polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_lin
 // Stops listening. Accepted links stay open, but no longer reconnect if they break.
 polyrail_code polyrail_listener_close(polyrail_listener *listener);
 
-// The card of this end of a connection: bytes for the other end, to be carried there by whatever way. At most
-// POLYRAIL_CARD_BYTES. Stores how many in `length`.
+// Stores the card of this end of a connection in `bytes`, and its length, at most
+// POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
 polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   uint64_t peer,
                                   void *bytes,
                                   size_t capacity,
                                   size_t *length);
 
-// Connects with the other end, whose card this is. Neither end posts, sends or offers buffers before both have
-// connected, but both may post receives of requests before.
-polyrail_code polyrail_peers_connect(polyrail_peers *peers,
-                                     uint64_t peer,
-                                     const void *card,
-                                     size_t length);
+// Connects with the other end, which made this card. Neither end may post, send or offer buffers
+// before both ends have connected; only receives of requests may be posted earlier.
+polyrail_code polyrail_peers_connect(polyrail_peers *peers, uint64_t peer, const void *card, size_t length);
 
-// Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
-// of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
-// side is told. Never waits: both ends are polled until an event tells that it is done. Receives of requests may be
-// posted before.
+// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
+// invalid after this call, even if the connection fails; it stays valid only if the call is
+// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
+// sent to the other side. Never waits: poll both ends until an event reports that they are
+// connected. Receives of requests may be posted earlier.
 polyrail_code polyrail_peers_meet(polyrail_peers *peers,
                                   uint64_t peer,
                                   polyrail_link *link,
@@ -937,88 +935,92 @@ polyrail_code polyrail_peers_meet(polyrail_peers *peers,
 // may break and reconnect. Messages are not ordered with requests and messages over the rails.
 polyrail_code polyrail_peers_say(polyrail_peers *peers, uint64_t peer, const void *bytes, size_t length);
 
-// With rerouting, and without a link: what this end of a connection has to tell the other one, to be carried there
-// in order, after every poll until it is POLYRAIL_CODE_NOT_NOW. At most POLYRAIL_MESSAGE_BYTES, and there must be
-// room for as many.
+// Stores the next repair message for the other end, if the peer's rails are rerouted and it has no
+// link. After every poll, call this until it returns POLYRAIL_CODE_NOT_NOW, and carry the messages
+// to the other end in order. `capacity` must be at least POLYRAIL_MESSAGE_BYTES, the maximum
+// length of a message.
 polyrail_code polyrail_peers_next_control(polyrail_peers *peers,
                                           uint64_t peer,
                                           void *bytes,
                                           size_t capacity,
                                           size_t *length);
 
-// What the other end's polyrail_peers_next_control has given. POLYRAIL_CODE_NOT_NOW: poll, and hand it over again.
-polyrail_code polyrail_peers_control(polyrail_peers *peers,
-                                     uint64_t peer,
-                                     const void *bytes,
-                                     size_t length);
+// Handles a message that polyrail_peers_next_control stored at the other end.
+// POLYRAIL_CODE_NOT_NOW: the message was not taken; poll, and pass it again.
+polyrail_code polyrail_peers_control(polyrail_peers *peers, uint64_t peer, const void *bytes, size_t length);
 
-// What carried those broke, and there is another way: both ends say so before anything goes over the new one.
+// Reports that the channel which carried these messages broke and was replaced. Both ends must
+// call this before any message goes over the new channel.
 polyrail_code polyrail_peers_control_lost(polyrail_peers *peers, uint64_t peer);
 
-// Drives links and healing at once, which otherwise some of the polls do. Never waits for long: making a queue pair
-// may take a driver milliseconds.
+// Drives links and repairs rails immediately, instead of in one of the next polls. Never waits for
+// long, but a driver may take milliseconds to create a queue pair.
 polyrail_code polyrail_peers_drive(polyrail_peers *peers);
 
-// The oldest thing that happened to a peer and was not taken yet, with the bytes that came with it, which may be as
-// many as POLYRAIL_MESSAGE_BYTES; POLYRAIL_CODE_TOO_SHORT leaves it where it is. Never waits:
-// POLYRAIL_CODE_NOT_NOW.
+// Takes the oldest event of all peers, and stores it with its bytes, at most
+// POLYRAIL_MESSAGE_BYTES. Never waits. POLYRAIL_CODE_NOT_NOW: there is no event.
+// POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
 polyrail_code polyrail_peers_next_event(polyrail_peers *peers,
                                         polyrail_event *event,
                                         void *bytes,
                                         size_t capacity);
 
-// Where a connection stands.
+// Stores the state of a connection.
 polyrail_code polyrail_peers_info(polyrail_peers *peers, uint64_t peer, polyrail_peer_info *info);
 
-// What every rail of a connection for requests did, or every queue pair of a connection for messages: those that send,
-// then those that receive. Stores up to `capacity`, and in `count` how many there are.
+// Stores the state and counters of every rail of a connection for requests, or of every queue pair
+// of a connection for messages: first the queue pairs that send, then the queue pairs that
+// receive. Stores up to `capacity` entries, and in `count` the number of all.
 polyrail_code polyrail_peers_rails(polyrail_peers *peers,
                                    uint64_t peer,
                                    polyrail_rail_info *rails,
                                    size_t capacity,
                                    size_t *count);
 
-// Closes peers with their links. Nothing is reported any more, and no device accesses memory of requests or messages
-// any more. Peers for messages wait for that: if it takes more than 10 seconds, POLYRAIL_CODE_STILL_ACCESSED is
-// returned; the memory stays registered then, and is not the caller's again.
+// Closes a polling object, with all its peers and their links. Afterwards nothing is reported any
+// more, and no device accesses memory of requests or messages. With peers for messages the call
+// waits until that is so. If this takes more than 10 seconds, it returns
+// POLYRAIL_CODE_STILL_ACCESSED: the memory then stays registered, and does not belong to the
+// caller again.
 polyrail_code polyrail_peers_close(polyrail_peers *peers);
 
-// Adds a peer, and stores its number, which no other ever has in this object. Its lowest 16 bits are those of no
-// other at the same time, and are counted from 0 on. `options` may be NULL: those that the object was opened with;
-// peers for messages all have those. The others go on meanwhile.
+// Adds a peer, and stores its number, which is never used again in this object. The lowest 16 bits
+// of the number are a small index, counted from 0, which differs from the indices of all other
+// present peers. If `options` is NULL, the options apply that the object was opened with; for
+// messages it must be NULL. Other peers keep working meanwhile.
 polyrail_code polyrail_peers_add(polyrail_peers *peers,
                                  const polyrail_endpoint_options *options,
                                  uint64_t *peer);
 
-// Gives a connection up. What was posted to a peer for requests comes back, as flushed or as it ended, in the next
-// polls; messages fail, as soon as no device accesses their memory any more.
-polyrail_code polyrail_peers_fail(polyrail_peers *peers,
-                                  uint64_t peer);
+// Fails a connection. The next polls report what was posted to a peer for requests, as flushed or
+// with its real status. Messages fail as soon as no device accesses their memory any more.
+polyrail_code polyrail_peers_fail(polyrail_peers *peers, uint64_t peer);
 
 // Removes a peer and its link as soon as no device can access the memory of its requests or
 // messages. A peer for requests is removed immediately, and its unreported requests are never
 // reported. To receive these reports, first call polyrail_peers_fail and poll: over several rails
 // until `unreported` of polyrail_peers_info is 0, over a single rail until as many requests are
-// reported as were posted. A peer for messages is given up first, as by polyrail_peers_fail, and
+// reported as were posted. A peer for messages is failed first, as by polyrail_peers_fail, and
 // POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
 // discarded without a report.
 polyrail_code polyrail_peers_remove(polyrail_peers *peers, uint64_t peer);
 
-// Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
-polyrail_code polyrail_messages_poll(polyrail_peers *peers,
-                                     size_t budget);
+// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
+// drive links and repair rails.
+polyrail_code polyrail_messages_poll(polyrail_peers *peers, size_t budget);
 
-// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
-// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+// Offers up to POLYRAIL_MAX_BUFFERS buffers for the peer's next messages, and stores the number of
+// the request. POLYRAIL_CODE_NOT_NOW: poll, and try again.
 polyrail_code polyrail_messages_receive(polyrail_peers *peers,
                                         uint64_t peer,
                                         const polyrail_buffer *buffers,
                                         size_t count,
                                         uint64_t *request);
 
-// Sends to the buffer with this tag among those that the peer has offered first, and stores the request.
-// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
-// buffer is shorter than the message, which can be sent to another one.
+// Sends a message to the buffer with this tag in the peer's next receive, and stores the number of
+// the request. POLYRAIL_CODE_NOT_NOW: that receive has no unmatched buffer with this tag, or there
+// is no room; poll, and try again. POLYRAIL_CODE_RANGE: the message is longer than the buffer, but
+// may be sent to another buffer.
 polyrail_code polyrail_messages_send(polyrail_peers *peers,
                                      uint64_t peer,
                                      polyrail_region *region,
@@ -1027,106 +1029,110 @@ polyrail_code polyrail_messages_send(polyrail_peers *peers,
                                      uint32_t tag,
                                      uint64_t *request);
 
-// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
-// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
-// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
-// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
-// whatever the code.
+// Tests whether a request is done. POLYRAIL_CODE_OK: it is done, and its memory belongs to the
+// caller again. Its number is invalid from then on, unless `flags` has POLYRAIL_TEST_KEEP and it
+// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED, or
+// POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its local memory belongs to the
+// caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
+// was already returned. Other codes do not describe the request. `info` may be NULL; its `memory`
+// is correct whatever the code.
 polyrail_code polyrail_messages_test(polyrail_peers *peers,
                                      uint64_t request,
                                      uint32_t flags,
                                      polyrail_message_info *info);
 
-// Begins to make all bytes of a receive visible to whoever reads that memory, such as a GPU, and turns the request,
-// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
+// Starts a flush, which makes all bytes of a receive visible to all readers of its memory, such as
+// a GPU. The receive must have been tested to be done, with POLYRAIL_TEST_KEEP. From then on the
+// request stands for the flush, and is done when the flush is. Requires POLYRAIL_ENDPOINT_FLUSHES.
 // POLYRAIL_CODE_NOT_NOW: poll, and try again.
-polyrail_code polyrail_messages_flush(polyrail_peers *peers,
-                                      uint64_t request);
+polyrail_code polyrail_messages_flush(polyrail_peers *peers, uint64_t request);
 
-// Forgets a receive that was kept.
+// Releases the number of a receive that was kept by POLYRAIL_TEST_KEEP.
 polyrail_code polyrail_messages_forget(polyrail_peers *peers, uint64_t request);
 
-// Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
-// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
-// the devices' shared receive queues, if that is fewer: then polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
+// Creates a polling object for connections for messages over the devices of a domain, without
+// peers. `options`, which may be NULL, apply to all its peers. At most `most` peers can exist at a
+// time. Each needs 512 places in the devices' shared receive queues, so small queues limit the
+// number further. Beyond either limit polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
 polyrail_code polyrail_messages_open(polyrail_domain *domain,
                                      const polyrail_endpoint_options *options,
                                      uint32_t most,
                                      polyrail_peers **peers);
 
-// Makes a polling object for connections for requests over the devices of a domain, without peers yet. `options`,
-// which may be NULL, are those of its peers, unless they have their own. It has room for 6144 queue pairs: 1228 peers
-// of 4 rails.
+// Creates a polling object for connections for requests over the devices of a domain, without
+// peers. `options`, which may be NULL, apply to peers that are added without options of their own.
+// The object has room for 6144 queue pairs, which is enough for 1228 peers of 4 rails.
 polyrail_code polyrail_peers_open(polyrail_domain *domain,
                                   const polyrail_endpoint_options *options,
                                   polyrail_peers **peers);
 
-// Removes a peer for requests, whose connection has failed or not, and adds another one in its place, not connected yet, with the
-// same lowest 16 bits of its number. `options` may be NULL.
+// Removes a peer for requests, failed or not, and adds a new peer in its place, which is not
+// connected. The numbers of the two peers have the same lowest 16 bits. `options` may be NULL.
 polyrail_code polyrail_peers_replace(polyrail_peers *peers,
                                      uint64_t peer,
                                      const polyrail_endpoint_options *options,
                                      uint64_t *new_peer);
 
-// Fails one rail of a peer for requests, such as one whose device is to be taken away; POLYRAIL_RAIL_NOTIFY. With rerouting others take
-// over.
-polyrail_code polyrail_peers_fail_rail(polyrail_peers *peers,
-                                       uint64_t peer,
-                                       uint32_t rail);
+// Fails one rail of a peer for requests, for example before its device is removed. `rail` may be
+// POLYRAIL_RAIL_NOTIFY. With rerouting, other rails take over.
+polyrail_code polyrail_peers_fail_rail(polyrail_peers *peers, uint64_t peer, uint32_t rail);
 
-// Stores up to `capacity` requests that are done, of all peers, and in `count` how many; and drives everything that
-// waits for completions, and now and then links and healing. `count` counts also if a code is returned: of a
-// completion queue that broke, with peers that have failed with it. With a capacity of 0 no request is taken.
+// Stores up to `capacity` completions of all peers, and in `count` their number. Drives everything
+// that waits for completions; some polls also drive links and repair rails. `count` is valid even
+// if the returned code reports that a completion queue broke and that peers failed with it. With a
+// capacity of 0, no completion is taken.
 polyrail_code polyrail_peers_poll(polyrail_peers *peers,
                                   polyrail_completion *completions,
                                   size_t capacity,
                                   size_t *count);
 
-// The same, and waits up to `timeout_ms` for a completion, or an event to be taken; POLYRAIL_NEVER: for ever. With
-// POLYRAIL_ENDPOINT_EVENTS only, and room for one. Links and healing are driven meanwhile. While an event waits to be
-// taken, this does not.
+// Polls as polyrail_peers_poll does, and waits up to `timeout_ms`, or without a limit if that is
+// POLYRAIL_NEVER, until there is a completion or an event. Requires POLYRAIL_ENDPOINT_EVENTS, and
+// a capacity of at least 1. Drives links and repairs rails meanwhile. Does not wait while there is
+// an event that was not taken.
 polyrail_code polyrail_peers_wait(polyrail_peers *peers,
                                   polyrail_completion *completions,
                                   size_t capacity,
                                   size_t *count,
                                   uint64_t timeout_ms);
 
-// A file descriptor that can be read when there may be completions after polyrail_peers_poll_armed found none. It
-// stays this object's, and there is none before a peer was added. With POLYRAIL_ENDPOINT_EVENTS only.
-polyrail_code polyrail_peers_fd(polyrail_peers *peers,
-                                int32_t *fd);
+// Stores a file descriptor that becomes readable when there may be completions after
+// polyrail_peers_poll_armed stored none. It belongs to the object, and exists once a peer was
+// added. Requires POLYRAIL_ENDPOINT_EVENTS.
+polyrail_code polyrail_peers_fd(polyrail_peers *peers, int32_t *fd);
 
-// polyrail_peers_poll, with room for one, and has the file descriptor tell of what comes after. If it stores none,
-// wait for that; but not for longer than links and healing can wait for polyrail_peers_drive.
+// Polls as polyrail_peers_poll does, and arms the file descriptor for later completions. Requires
+// a capacity of at least 1. If no completion is stored, the caller may wait for the file
+// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive.
 polyrail_code polyrail_peers_poll_armed(polyrail_peers *peers,
                                         polyrail_completion *completions,
                                         size_t capacity,
                                         size_t *count);
 
-// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. If it returns POLYRAIL_CODE_OK, the request is
-// reported, however it ends, as long as the peer is polled and not removed.
-polyrail_code polyrail_peers_post(polyrail_peers *peers,
-                                  uint64_t peer,
-                                  const polyrail_request *request);
+// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. After POLYRAIL_CODE_OK the
+// request is reported, whether it succeeds or fails, as long as the peer is polled and not
+// removed.
+polyrail_code polyrail_peers_post(polyrail_peers *peers, uint64_t peer, const polyrail_request *request);
 
-// Posts requests with one call and the fewest doorbells, and stores how many it took: the first ones, and none
-// behind one that was refused, whose code is returned.
+// Posts requests with one call and the fewest doorbells, and stores the number of posted requests
+// in `posted`. The first refused request and all behind it are not posted, and the code of the
+// refusal is returned.
 polyrail_code polyrail_peers_post_many(polyrail_peers *peers,
                                        uint64_t peer,
                                        const polyrail_request *requests,
                                        size_t count,
                                        size_t *posted);
 
-// Posts a request whose bytes here are the parts, one after the other, at most POLYRAIL_MAX_PARTS; its own `region`,
-// `offset` and `length` are not looked at.
+// Posts a request whose local bytes are the parts, one after the other, at most
+// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored.
 polyrail_code polyrail_peers_post_parts(polyrail_peers *peers,
                                         uint64_t peer,
                                         const polyrail_request *request,
                                         const polyrail_part *parts,
                                         size_t count);
 
-// Posts a receive: with `length` 0, and a NULL region, for a WRITE_WITH_IMM, otherwise for a SEND of at most that
-// many bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
+// Posts a receive. With a NULL region and `length` 0 it is for a WRITE_WITH_IMM, otherwise for a
+// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
 polyrail_code polyrail_peers_receive(polyrail_peers *peers,
                                      uint64_t peer,
                                      uint64_t id,
@@ -1134,8 +1140,9 @@ polyrail_code polyrail_peers_receive(polyrail_peers *peers,
                                      uint64_t offset,
                                      uint32_t length);
 
-// Posts a receive for a SEND, whose bytes fill the parts, one after the other, at most POLYRAIL_MAX_PARTS, and no
-// more than its device takes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
+// Posts a receive for a SEND whose bytes fill the parts, one after the other. The number of parts
+// is at most POLYRAIL_MAX_PARTS, and at most what the device supports. POLYRAIL_CODE_NOT_NOW:
+// poll, and post it again.
 polyrail_code polyrail_peers_receive_parts(polyrail_peers *peers,
                                            uint64_t peer,
                                            uint64_t id,

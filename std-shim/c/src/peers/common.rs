@@ -1,4 +1,4 @@
-//! The state of peers that does not depend on what their connections are for: numbers, links, events.
+//! State of peers that both kinds of connections have: numbers, links and events.
 
 use super::connections::{Connections, Member};
 use crate::events::EventQueue;
@@ -6,7 +6,7 @@ use crate::numbers::Numbers;
 use crate::pace::Pace;
 use crate::peer_state::PeerState;
 
-/// The state of an object's peers that does not depend on what their connections are for.
+/// State of an object's peers that both kinds of connections have.
 #[derive(Default)]
 pub(super) struct Common {
     pub(super) numbers: Numbers,
@@ -17,7 +17,7 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// A new peer is in this place. Returns its number.
+    /// Registers the new peer in this place, and returns its number.
     pub(super) fn welcome(&mut self, set: &mut dyn Connections, place: usize) -> u64 {
         let peer = self.numbers.add(place);
         PeerState::welcome(&mut self.states, place);
@@ -25,7 +25,7 @@ impl Common {
         peer
     }
 
-    /// Nothing is told of the peer in this place any more.
+    /// Closes the link of the peer in this place, and discards its events.
     pub(super) fn forget(&mut self, place: usize, peer: u64) {
         self.states[place].end_link();
         self.events.forget(peer);
@@ -39,7 +39,7 @@ impl Common {
         }
     }
 
-    /// Drives links of all peers, and finds out what happened to rails.
+    /// Drives the links of all peers, and collects the events of their rails.
     #[cold]
     pub(super) fn drive(&mut self, set: &mut dyn Connections) {
         let all: Vec<_> = self.numbers.all().collect();

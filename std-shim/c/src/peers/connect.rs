@@ -1,4 +1,4 @@
-//! How peers are connected, and what the two ends tell each other.
+//! Connecting peers, and the messages between the two ends.
 
 use super::connections::Member;
 use super::object::{AnyPeers, Found};
@@ -23,7 +23,7 @@ impl AnyPeers {
     fn meet(&mut self, peer: u64, link: *mut Link, hello: &[u8]) -> Result<(), Refusal> {
         let mut found = self.find(peer)?;
         found.state().check_not_connected()?;
-        // Only now: the link stays the caller's if the call was wrong.
+        // Last, so that the link remains the caller's if an argument is wrong.
         let link = link::take(link)?;
         let mut member = Member { set: &mut *found.set, place: found.place };
         let link = PeerLink::begin(link, hello, &mut member)?;
@@ -36,7 +36,7 @@ impl AnyPeers {
         link::say(&mut self.common.states[place].link, said)
     }
 
-    /// Refuses what is for peers without a link.
+    /// Finds a peer whose repair messages the caller carries; refuses a peer with a link.
     fn carried_by_caller(&mut self, peer: u64) -> Result<Found<'_>, Refusal> {
         let mut found = self.find(peer)?;
         found.state().check_no_link()?;
@@ -47,8 +47,8 @@ impl AnyPeers {
     }
 }
 
-/// The card of this end of a connection: bytes for the other end, to be carried there by whatever way. At most
-/// POLYRAIL_CARD_BYTES. Stores how many in `length`.
+/// Stores the card of this end of a connection in `bytes`, and its length, at most
+/// POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_card(
     peers: *mut Peers,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn polyrail_peers_card(
     length: *mut usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let answer = unsafe { Answer::new(bytes, capacity, length) }?;
         let mut peers = exclusive(peers)?;
         let found = peers.find(peer)?;
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn polyrail_peers_card(
     })
 }
 
-/// Connects with the other end, whose card this is. Neither end posts, sends or offers buffers before both have
-/// connected, but both may post receives of requests before.
+/// Connects with the other end, which made this card. Neither end may post, send or offer buffers
+/// before both ends have connected; only receives of requests may be posted earlier.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_connect(
     peers: *mut Peers,
@@ -76,16 +76,17 @@ pub unsafe extern "C" fn polyrail_peers_connect(
     length: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let card = unsafe { bytes(card, length, "card") }?;
         exclusive(peers)?.connect(peer, card)
     })
 }
 
-/// Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
-/// of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
-/// side is told. Never waits: both ends are polled until an event tells that it is done. Receives of requests may be
-/// posted before.
+/// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
+/// invalid after this call, even if the connection fails; it stays valid only if the call is
+/// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
+/// sent to the other side. Never waits: poll both ends until an event reports that they are
+/// connected. Receives of requests may be posted earlier.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_meet(
     peers: *mut Peers,
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn polyrail_peers_meet(
     length: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let hello = unsafe { bytes(hello, length, "hello") }?;
         check_length(length, POLYRAIL_HELLO_BYTES)?;
         exclusive(peers)?.meet(peer, link, hello)
@@ -114,16 +115,17 @@ pub unsafe extern "C" fn polyrail_peers_say(
     length: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let said = unsafe { self::bytes(bytes, length, "bytes") }?;
         check_length(length, POLYRAIL_MESSAGE_BYTES)?;
         exclusive(peers)?.say(peer, said)
     })
 }
 
-/// With rerouting, and without a link: what this end of a connection has to tell the other one, to be carried there
-/// in order, after every poll until it is POLYRAIL_CODE_NOT_NOW. At most POLYRAIL_MESSAGE_BYTES, and there must be
-/// room for as many.
+/// Stores the next repair message for the other end, if the peer's rails are rerouted and it has no
+/// link. After every poll, call this until it returns POLYRAIL_CODE_NOT_NOW, and carry the messages
+/// to the other end in order. `capacity` must be at least POLYRAIL_MESSAGE_BYTES, the maximum
+/// length of a message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_next_control(
     peers: *mut Peers,
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn polyrail_peers_next_control(
     length: *mut usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let mut answer = unsafe { Answer::new(bytes, capacity, length) }?;
         answer.check_room(POLYRAIL_MESSAGE_BYTES)?;
         let mut peers = exclusive(peers)?;
@@ -143,7 +145,8 @@ pub unsafe extern "C" fn polyrail_peers_next_control(
     })
 }
 
-/// What the other end's polyrail_peers_next_control has given. POLYRAIL_CODE_NOT_NOW: poll, and hand it over again.
+/// Handles a message that polyrail_peers_next_control stored at the other end.
+/// POLYRAIL_CODE_NOT_NOW: the message was not taken; poll, and pass it again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_control(
     peers: *mut Peers,
@@ -152,7 +155,7 @@ pub unsafe extern "C" fn polyrail_peers_control(
     length: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let text = unsafe { self::bytes(bytes, length, "bytes") }?;
         let mut peers = exclusive(peers)?;
         let found = peers.carried_by_caller(peer)?;
@@ -160,7 +163,8 @@ pub unsafe extern "C" fn polyrail_peers_control(
     })
 }
 
-/// What carried those broke, and there is another way: both ends say so before anything goes over the new one.
+/// Reports that the channel which carried these messages broke and was replaced. Both ends must
+/// call this before any message goes over the new channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_control_lost(peers: *mut Peers, peer: u64) -> Code {
     call(|| {

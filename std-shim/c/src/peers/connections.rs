@@ -1,4 +1,4 @@
-//! What connections for requests and connections for messages do, each in its own way.
+//! The interface of connections for requests and connections for messages.
 
 use crate::error::{Failure, Refusal};
 use crate::events::PeerEvent;
@@ -7,33 +7,34 @@ use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::link::Reach;
 use polyrail::virtual_qp;
 
-/// The connections of an object, by place. Only places that [`has`](Self::has) confirms are asked for.
+/// The connections of an object, by place. Callers pass only places that [`has`](Self::has)
+/// confirms.
 pub(super) trait Connections {
     /// Whether there is a connection in this place.
     fn has(&self, place: usize) -> bool;
 
-    /// Makes a connection, and returns its place.
+    /// Creates a connection, and returns its place.
     fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal>;
 
-    /// The connection in this place is of the peer with this number from now on.
+    /// Assigns the connection in this place to the peer with this number.
     fn welcome(&mut self, place: usize, peer: u64);
 
-    /// Gives a connection up.
+    /// Fails a connection.
     fn fail(&mut self, place: usize);
 
-    /// Destroys a connection, and forgets what was not reported of this peer.
+    /// Destroys a connection, and discards what was not reported of this peer.
     fn remove(&mut self, place: usize, peer: u64) -> Result<(), Refusal>;
 
-    /// Gives all connections up, and returns whether no device accesses memory of theirs any more.
+    /// Fails all connections, and returns whether no device accesses their memory any more.
     fn close(&mut self) -> bool;
 
-    /// The card, as text.
+    /// Returns the card, as text.
     fn card(&mut self, place: usize) -> Result<String, Failure>;
 
-    /// Connects with the other end, whose card this is.
+    /// Connects with the other end, which made this card.
     fn connect(&mut self, place: usize, card: &[u8]) -> Result<(), Failure>;
 
-    /// Where a peer can be reached.
+    /// Returns the address of this end of a connection.
     fn reach(&mut self, place: usize) -> Result<Reach, Failure>;
 
     /// Connects with the other end of a link.
@@ -42,49 +43,50 @@ pub(super) trait Connections {
     /// Whether rails of this connection are rerouted.
     fn reroutes(&self, place: usize) -> bool;
 
-    /// The next message about rails for the other end, for a link.
+    /// Returns the next repair message for the other end, for a link.
     fn next_message(&mut self, place: usize) -> Option<Message>;
 
-    /// Takes a message of the other end's link. `NotNow`: try again after a poll.
+    /// Handles a message that came over the link. `NotNow`: try again after a poll.
     fn take_message(&mut self, place: usize, message: &Message) -> Result<(), Refusal>;
 
-    /// The next message about rails for the other end, as text.
+    /// Returns the next repair message for the other end, as text.
     fn next_control(&mut self, place: usize) -> Option<String>;
 
-    /// Takes what the other end's [`next_control`](Self::next_control) has given. `NotNow`: try again after a poll.
+    /// Handles a message that [`next_control`](Self::next_control) returned at the other end.
+    /// `NotNow`: try again after a poll.
     fn control(&mut self, place: usize, text: &[u8]) -> Result<(), Refusal>;
 
-    /// Messages may be lost.
+    /// Records that messages may be lost.
     fn control_lost(&mut self, place: usize);
 
     /// Repairs rails at once.
     fn heal(&mut self);
 
-    /// The next thing that happened to a rail.
+    /// Returns the next event of a rail.
     fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent>;
 
-    /// Why a connection failed, if it did.
+    /// Returns why a connection failed, if it did.
     fn failure(&mut self, place: usize) -> Option<String>;
 
-    /// Where a connection stands.
+    /// Returns the state of a connection.
     fn standing(&self, place: usize) -> Standing;
 
-    /// What each rail did.
+    /// Returns the state and counters of each rail.
     fn rails(&self, place: usize) -> Vec<RailInfo>;
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 pub(super) struct Standing {
     pub(super) rails: u32,
     pub(super) rails_in_service: u32,
     pub(super) is_degraded: bool,
-    /// Requests, or messages, that are not reported.
+    /// Requests or messages that were not reported yet.
     pub(super) unreported: u32,
-    /// What failed first, even if the connection goes on.
+    /// The first failure, even if the connection survived it.
     pub(super) first_error: Option<String>,
 }
 
-/// Where a rail stands, in C.
+/// Converts the state of a rail to its C value.
 pub(super) fn rail_state(state: virtual_qp::RailState) -> RailState {
     match state {
         virtual_qp::RailState::InService => RailState::InService,
@@ -95,7 +97,7 @@ pub(super) fn rail_state(state: virtual_qp::RailState) -> RailState {
     }
 }
 
-/// A peer as its link sees it.
+/// The connection of a peer, as its link uses it.
 pub(super) struct Member<'s> {
     pub(super) set: &'s mut dyn Connections,
     pub(super) place: usize,

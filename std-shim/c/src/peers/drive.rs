@@ -1,4 +1,4 @@
-//! What happens beside the data path, driven and taken.
+//! Work outside the data path: driving links and repairs, and taking events.
 
 use super::object::AnyPeers;
 use crate::call::call;
@@ -7,8 +7,8 @@ use crate::table::exclusive;
 use crate::types::{Event, Peers};
 use std::ffi::c_void;
 
-/// Drives links and healing at once, which otherwise some of the polls do. Never waits for long: making a queue pair
-/// may take a driver milliseconds.
+/// Drives links and repairs rails immediately, instead of in one of the next polls. Never waits for
+/// long, but a driver may take milliseconds to create a queue pair.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_drive(peers: *mut Peers) -> Code {
     call(|| {
@@ -20,9 +20,9 @@ pub extern "C" fn polyrail_peers_drive(peers: *mut Peers) -> Code {
     })
 }
 
-/// The oldest thing that happened to a peer and was not taken yet, with the bytes that came with it, which may be as
-/// many as POLYRAIL_MESSAGE_BYTES; POLYRAIL_CODE_TOO_SHORT leaves it where it is. Never waits:
-/// POLYRAIL_CODE_NOT_NOW.
+/// Takes the oldest event of all peers, and stores it with its bytes, at most
+/// POLYRAIL_MESSAGE_BYTES. Never waits. POLYRAIL_CODE_NOT_NOW: there is no event.
+/// POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_next_event(
     peers: *mut Peers,
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn polyrail_peers_next_event(
     capacity: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { exclusive(peers)?.common.events.next(event, bytes, capacity) }
     })
 }

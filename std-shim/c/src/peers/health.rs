@@ -1,4 +1,4 @@
-//! What can be asked about peers.
+//! The state of peers and of their rails.
 
 use super::connections::Standing;
 use super::object::AnyPeers;
@@ -15,7 +15,7 @@ impl AnyPeers {
     fn info(&mut self, peer: u64) -> Result<PeerInfo, Refusal> {
         let mut found = self.find(peer)?;
         let place = found.place;
-        // Ends are noticed there.
+        // Detects that the connection has ended.
         found.common.drive_one(found.set, place, peer);
         let standing = found.set.standing(place);
         let Standing { rails, rails_in_service, is_degraded, unreported, first_error } = standing;
@@ -33,7 +33,7 @@ impl AnyPeers {
     }
 }
 
-/// Where a connection stands.
+/// Stores the state of a connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_info(
     peers: *mut Peers,
@@ -41,15 +41,16 @@ pub unsafe extern "C" fn polyrail_peers_info(
     info: *mut PeerInfo,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { place(info) }?;
         place.put(&exclusive(peers)?.info(peer)?);
         Ok(())
     })
 }
 
-/// What every rail of a connection for requests did, or every queue pair of a connection for messages: those that send,
-/// then those that receive. Stores up to `capacity`, and in `count` how many there are.
+/// Stores the state and counters of every rail of a connection for requests, or of every queue pair
+/// of a connection for messages: first the queue pairs that send, then the queue pairs that
+/// receive. Stores up to `capacity` entries, and in `count` the number of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_rails(
     peers: *mut Peers,
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn polyrail_peers_rails(
         let mut peers = exclusive(peers)?;
         let found = peers.find(peer)?;
         let all = found.set.rails(found.place);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_list((rails, capacity), count, &all) }
     })
 }

@@ -1,4 +1,4 @@
-//! How peers come and go.
+//! Adding, failing and removing peers.
 
 use super::object::{AnyPeers, Found};
 use crate::arguments::out;
@@ -27,29 +27,31 @@ impl AnyPeers {
         Ok(())
     }
 
-    /// Ends all links, so that the other sides know, and all connections. Returns whether no device accesses memory of
-    /// theirs any more.
+    /// Closes all links, which notifies the other sides, and fails all connections. Returns whether
+    /// no device accesses their memory any more.
     fn close(&mut self) -> bool {
         self.common.states.iter_mut().for_each(PeerState::end_link);
         self.set.connections().close()
     }
 }
 
-/// Options that may be NULL.
+/// Reads options, which may be NULL.
 ///
 /// # Safety
 ///
-/// As of all arguments.
+/// As for all arguments, the pointers are valid for their types.
 pub(super) unsafe fn given(
     options: *const EndpointOptions,
 ) -> Result<Option<EndpointOptions>, Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     (!options.is_null()).then(|| unsafe { read(options) }).transpose()
 }
 
-/// Closes peers with their links. Nothing is reported any more, and no device accesses memory of requests or messages
-/// any more. Peers for messages wait for that: if it takes more than 10 seconds, POLYRAIL_CODE_STILL_ACCESSED is
-/// returned; the memory stays registered then, and is not the caller's again.
+/// Closes a polling object, with all its peers and their links. Afterwards nothing is reported any
+/// more, and no device accesses memory of requests or messages. With peers for messages the call
+/// waits until that is so. If this takes more than 10 seconds, it returns
+/// POLYRAIL_CODE_STILL_ACCESSED: the memory then stays registered, and does not belong to the
+/// caller again.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_close(peers: *mut Peers) -> Code {
     call(|| {
@@ -57,15 +59,16 @@ pub extern "C" fn polyrail_peers_close(peers: *mut Peers) -> Code {
         if removed.close() {
             return Ok(());
         }
-        // Its queue pairs would be destroyed, but its devices do not answer.
+        // Leaked, because dropping it would destroy its queue pairs, and its devices do not answer.
         std::mem::forget(removed);
         refuse(Code::StillAccessed, "messages did not end, though they were given up")
     })
 }
 
-/// Adds a peer, and stores its number, which no other ever has in this object. Its lowest 16 bits are those of no
-/// other at the same time, and are counted from 0 on. `options` may be NULL: those that the object was opened with;
-/// peers for messages all have those. The others go on meanwhile.
+/// Adds a peer, and stores its number, which is never used again in this object. The lowest 16 bits
+/// of the number are a small index, counted from 0, which differs from the indices of all other
+/// present peers. If `options` is NULL, the options apply that the object was opened with; for
+/// messages it must be NULL. Other peers keep working meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_add(
     peers: *mut Peers,
@@ -73,9 +76,9 @@ pub unsafe extern "C" fn polyrail_peers_add(
     peer: *mut u64,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(peer, "peer") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { given(options) }?;
         let peers = &mut *exclusive(peers)?;
         place.write(on_a_deep_one(|| peers.add(options.as_ref()))?);
@@ -83,8 +86,8 @@ pub unsafe extern "C" fn polyrail_peers_add(
     })
 }
 
-/// Gives a connection up. What was posted to a peer for requests comes back, as flushed or as it ended, in the next
-/// polls; messages fail, as soon as no device accesses their memory any more.
+/// Fails a connection. The next polls report what was posted to a peer for requests, as flushed or
+/// with its real status. Messages fail as soon as no device accesses their memory any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_fail(peers: *mut Peers, peer: u64) -> Code {
     call(|| {
@@ -99,7 +102,7 @@ pub extern "C" fn polyrail_peers_fail(peers: *mut Peers, peer: u64) -> Code {
 /// messages. A peer for requests is removed immediately, and its unreported requests are never
 /// reported. To receive these reports, first call polyrail_peers_fail and poll: over several rails
 /// until `unreported` of polyrail_peers_info is 0, over a single rail until as many requests are
-/// reported as were posted. A peer for messages is given up first, as by polyrail_peers_fail, and
+/// reported as were posted. A peer for messages is failed first, as by polyrail_peers_fail, and
 /// POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
 /// discarded without a report.
 #[unsafe(no_mangle)]

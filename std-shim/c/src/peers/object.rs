@@ -35,7 +35,8 @@ pub(super) enum AnySet {
     VerbsMessages(MessagesOn<VerbsDomain>),
 }
 
-/// Does the same on either backend with peers for requests, and refuses peers for messages.
+/// Evaluates an expression with the peers for requests of either backend; refuses peers for
+/// messages.
 macro_rules! on_requests {
     ($any:expr, ($common:ident, $requests:ident) => $what:expr) => {{
         let $crate::peers::object::AnyPeers { common: $common, set } = $any;
@@ -49,7 +50,8 @@ macro_rules! on_requests {
 }
 pub(super) use on_requests;
 
-/// Does the same on either backend with peers for messages, and refuses peers for requests.
+/// Evaluates an expression with the peers for messages of either backend; refuses peers for
+/// requests.
 macro_rules! on_messages {
     ($any:expr, ($common:ident, $messages:ident) => $what:expr) => {{
         let $crate::peers::object::AnyPeers { common: $common, set } = $any;
@@ -64,7 +66,7 @@ macro_rules! on_messages {
 pub(super) use on_messages;
 
 impl AnySet {
-    /// What connections of both kinds do.
+    /// Returns the interface that both kinds of connections have.
     pub(super) fn connections(&mut self) -> &mut dyn Connections {
         match self {
             Self::SoftwareRequests(requests) => requests,
@@ -82,7 +84,7 @@ impl AnyPeers {
         Self { common: Common::default(), set }
     }
 
-    /// The connections, and the place of a peer among them.
+    /// Finds a peer: the connections, and the peer's place among them.
     pub(super) fn find(&mut self, peer: u64) -> Result<Found<'_>, Refusal> {
         let Self { common, set } = self;
         let place = common.numbers.place(peer)?;
@@ -92,7 +94,7 @@ impl AnyPeers {
     }
 }
 
-/// A peer that is there.
+/// A peer that was found.
 pub(super) struct Found<'p> {
     pub(super) common: &'p mut Common,
     pub(super) set: &'p mut dyn Connections,

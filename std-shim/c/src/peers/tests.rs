@@ -1,5 +1,6 @@
-//! Faults of this library. A set may lack a connection that has a number: every function says so, and none that it did
-//! what it did not. What panics ends with a code, and refuses everything after that.
+//! Faults of this library. If a set lacks a connection that has a number, every function reports
+//! this, and none reports success. A panic is reported as a code, and the object can then only be
+//! closed.
 
 use super::*;
 use crate::code::Code;
@@ -16,7 +17,7 @@ use std::mem::zeroed;
 use std::ptr;
 use std::thread;
 
-/// What peers are for.
+/// The kind of peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum For {
     Requests,
@@ -57,7 +58,7 @@ fn add(peers: *mut Peers) -> u64 {
     peer
 }
 
-/// Takes the connection away, but not its number.
+/// Removes the connection, but not its number.
 fn lose(peers: *mut Peers, peer: u64) {
     ok(polyrail_peers_fail(peers, peer));
     let remove = || {
@@ -71,7 +72,7 @@ fn lose(peers: *mut Peers, peer: u64) {
     }
 }
 
-/// A set for messages is made on the stack, several times over without optimization.
+/// Without optimization, several copies of a set for messages are on the stack while it is made.
 fn for_both(test: fn(For)) {
     const STACK: usize = 64 << 20;
     for kind in [For::Requests, For::Messages] {
@@ -99,7 +100,7 @@ fn miss_a_peer(kind: For) {
         assert_eq!(polyrail_peers_connect(peers, gone, start, length), Code::Peer);
         ok(polyrail_link_open(c"127.0.0.1:1".as_ptr(), ptr::null(), &raw mut link));
         assert_eq!(polyrail_peers_meet(peers, gone, link, ptr::null(), 0), Code::Peer);
-        // The call itself was wrong: the link is still the caller's.
+        // The call was refused because of the peer, so the link is still the caller's.
         ok(polyrail_link_close(link));
         let room = POLYRAIL_MESSAGE_BYTES;
         let control = polyrail_peers_next_control(peers, gone, start, room, &raw mut length);
@@ -156,7 +157,7 @@ fn panic_within(kind: For) {
     ok(polyrail_domain_close(domain));
 }
 
-/// What only the other kind of peers can do says so, and changes nothing.
+/// Calls that only the other kind of peers supports are refused, and change nothing.
 #[test]
 fn each_kind_refuses_what_is_for_the_other() {
     for_both(refuse_the_other);

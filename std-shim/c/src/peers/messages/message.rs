@@ -1,4 +1,4 @@
-//! Messages.
+//! The data path of messages.
 
 use super::set::MessagesOn;
 use super::under_way::{Entry, Work};
@@ -21,7 +21,7 @@ use polyrail::backend::Domain;
 use polyrail::p2p::{CallError, P2pMember, Received, RecvBuffer};
 use polyrail::verbs::LocalBuffer;
 
-/// A request is done, and what came with it.
+/// The result of a request that is done.
 struct Done {
     received: Option<Received>,
 }
@@ -42,7 +42,7 @@ fn refusal(error: &CallError) -> Refusal {
 }
 
 impl<D: Domain> MessagesOn<D> {
-    /// Refuses before both ends are connected, and what could not be named afterwards.
+    /// Returns a connected peer, if there is a number left for one more request.
     #[inline]
     fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut P2pMember<D>, Refusal> {
         let place = common.numbers.place(peer)?;
@@ -83,7 +83,8 @@ impl<D: Domain> MessagesOn<D> {
                 return refuse(Code::Access, words);
             }
             let addr = memory.at(*offset, *length)?;
-            // SAFETY: who offers it promises that it stays registered, and is left alone, until the receive is done.
+            // SAFETY: the caller keeps the memory registered and leaves it alone until the receive
+            // is done.
             all.push((unsafe { LocalBuffer::new(addr, *length) }, memory.own_keys().collect()));
         }
         let offered = all.iter().zip(buffers);
@@ -104,7 +105,8 @@ impl<D: Domain> MessagesOn<D> {
         let member = self.connected(common, peer)?;
         let memory = Local::from_words(&words(region)?);
         let addr = memory.at(offset, length)?;
-        // SAFETY: who sends it promises that it stays registered, and is left alone, until the send is done.
+        // SAFETY: the caller keeps the memory registered and leaves it alone until the send is
+        // done.
         let local = unsafe { LocalBuffer::new(addr, length) };
         let keys: Keys = memory.own_keys().collect();
         let sent = member.isend(local, tag, &keys);
@@ -112,14 +114,15 @@ impl<D: Domain> MessagesOn<D> {
         Ok(self.under_way.add(Entry { peer, work: Work::Send(handle) }))
     }
 
-    /// Whether a request is done, and what may still access its memory if it is not and never will be.
+    /// Tests whether a request is done. The error contains which memory may still be accessed.
     fn test(
         &mut self,
         common: &Common,
         number: u64,
         keep: bool,
     ) -> Result<Done, (Refusal, Memory)> {
-        // A request that is no more was told to be done, or its peer was removed, when nothing accessed its memory.
+        // An unknown request was returned as done or its peer was removed; nothing accessed its
+        // memory then.
         let none = |refusal| (refusal, Memory::Quiet);
         let Entry { peer, work } = *self.under_way.get(number).map_err(none)?;
         let member = self.member(common, peer).map_err(none)?;
@@ -184,7 +187,8 @@ impl<D: Domain> MessagesOn<D> {
     }
 }
 
-/// Drives everything that waits for completions: takes up to `budget` of them; and now and then links and healing.
+/// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
+/// drive links and repair rails.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_messages_poll(peers: *mut Peers, budget: usize) -> Code {
     call(
@@ -192,8 +196,8 @@ pub extern "C" fn polyrail_messages_poll(peers: *mut Peers, budget: usize) -> Co
     )
 }
 
-/// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
-/// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+/// Offers up to POLYRAIL_MAX_BUFFERS buffers for the peer's next messages, and stores the number of
+/// the request. POLYRAIL_CODE_NOT_NOW: poll, and try again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_receive(
     peers: *mut Peers,
@@ -203,9 +207,9 @@ pub unsafe extern "C" fn polyrail_messages_receive(
     request: *mut u64,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(request, "request") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let buffers = unsafe { list(buffers, count, "buffers") }?;
         let added = on_messages!(&mut *exclusive(peers)?, (common, messages) => {
             messages.receive(common, peer, buffers)
@@ -215,9 +219,10 @@ pub unsafe extern "C" fn polyrail_messages_receive(
     })
 }
 
-/// Sends to the buffer with this tag among those that the peer has offered first, and stores the request.
-/// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
-/// buffer is shorter than the message, which can be sent to another one.
+/// Sends a message to the buffer with this tag in the peer's next receive, and stores the number of
+/// the request. POLYRAIL_CODE_NOT_NOW: that receive has no unmatched buffer with this tag, or there
+/// is no room; poll, and try again. POLYRAIL_CODE_RANGE: the message is longer than the buffer, but
+/// may be sent to another buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_send(
     peers: *mut Peers,
@@ -229,7 +234,7 @@ pub unsafe extern "C" fn polyrail_messages_send(
     request: *mut u64,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(request, "request") }?;
         let from = (region, offset, length);
         let added = on_messages!(&mut *exclusive(peers)?, (common, messages) => {
@@ -240,11 +245,13 @@ pub unsafe extern "C" fn polyrail_messages_send(
     })
 }
 
-/// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
-/// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
-/// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
-/// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
-/// whatever the code.
+/// Tests whether a request is done. POLYRAIL_CODE_OK: it is done, and its memory belongs to the
+/// caller again. Its number is invalid from then on, unless `flags` has POLYRAIL_TEST_KEEP and it
+/// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED, or
+/// POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its local memory belongs to the
+/// caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
+/// was already returned. Other codes do not describe the request. `info` may be NULL; its `memory`
+/// is correct whatever the code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_test(
     peers: *mut Peers,
@@ -255,7 +262,7 @@ pub unsafe extern "C" fn polyrail_messages_test(
     call(|| {
         let place = match info.is_null() {
             true => None,
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             false => Some(unsafe { place(info) }?),
         };
         let mut info = MessageInfo {
@@ -265,7 +272,7 @@ pub unsafe extern "C" fn polyrail_messages_test(
             memory: Memory::UnderWay as u32,
             reserved: 0,
         };
-        // For all that says nothing of the request, a panic too.
+        // The value for codes that do not describe the request, including a panic.
         if let Some(place) = &place {
             place.put(&info);
         }
@@ -299,8 +306,9 @@ pub unsafe extern "C" fn polyrail_messages_test(
     })
 }
 
-/// Begins to make all bytes of a receive visible to whoever reads that memory, such as a GPU, and turns the request,
-/// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
+/// Starts a flush, which makes all bytes of a receive visible to all readers of its memory, such as
+/// a GPU. The receive must have been tested to be done, with POLYRAIL_TEST_KEEP. From then on the
+/// request stands for the flush, and is done when the flush is. Requires POLYRAIL_ENDPOINT_FLUSHES.
 /// POLYRAIL_CODE_NOT_NOW: poll, and try again.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_messages_flush(peers: *mut Peers, request: u64) -> Code {
@@ -309,7 +317,7 @@ pub extern "C" fn polyrail_messages_flush(peers: *mut Peers, request: u64) -> Co
     )
 }
 
-/// Forgets a receive that was kept.
+/// Releases the number of a receive that was kept by POLYRAIL_TEST_KEEP.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_messages_forget(peers: *mut Peers, request: u64) -> Code {
     call(|| on_messages!(&mut *exclusive(peers)?, (_common, messages) => messages.forget(request)))

@@ -1,7 +1,7 @@
 //! Connections for messages.
 //!
-//! `set` are the connections on one backend, `open` makes them, `message` is the data path, and `under_way` has the
-//! messages that are not done.
+//! `set` has the connections on one backend, `open` creates them, `message` is the data path, and
+//! `under_way` has the messages that are not done.
 
 mod message;
 mod open;

@@ -1,4 +1,4 @@
-//! How peers for messages are made.
+//! Creating peers for messages.
 
 use super::set::{MessagesOn, build_failure};
 use super::under_way::UnderWay;
@@ -32,9 +32,10 @@ impl<D: backend::Domain> MessagesOn<D> {
     }
 }
 
-/// Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
-/// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
-/// the devices' shared receive queues, if that is fewer: then polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
+/// Creates a polling object for connections for messages over the devices of a domain, without
+/// peers. `options`, which may be NULL, apply to all its peers. At most `most` peers can exist at a
+/// time. Each needs 512 places in the devices' shared receive queues, so small queues limit the
+/// number further. Beyond either limit polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_open(
     domain: *mut Domain,
@@ -43,9 +44,9 @@ pub unsafe extern "C" fn polyrail_messages_open(
     peers: *mut *mut Peers,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(peers, "peers") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { read(options) }?;
         let most = match u16::try_from(most) {
             Ok(most @ 1..) => most,
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn polyrail_messages_open(
                     AnySet::VerbsMessages(MessagesOn::new(&domains, &options, most)?)
                 }
             };
-            // A handle goes from thread to thread.
+            // As an `AtomicPtr`, because raw pointers cannot be sent between threads.
             table::insert(AnyPeers::new(set), &[0; WORDS]).map(AtomicPtr::new)
         });
         place.write(made?.into_inner());

@@ -21,13 +21,14 @@ use polyrail::p2p::{
 use polyrail::virtual_qp::{self, RailCounters};
 use std::time::{Duration, Instant};
 
-/// Places in the routing table: three quarters hold queue pairs, such as those of 1536 peers of two rails.
+/// Places in the routing table. Three quarters can be used, which is enough for 1536 peers of two
+/// rails.
 const ROUTES: usize = 8192;
 
 /// How long closing waits for devices.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Completions of one poll while closing.
+/// Maximum completions of one poll while closing.
 const BUDGET: usize = 64;
 
 /// Connections for messages, on one backend.
@@ -38,7 +39,7 @@ pub(crate) struct MessagesOn<D: Domain> {
     pub(super) under_way: UnderWay,
 }
 
-/// The code of what cannot be made.
+/// Returns the code of an endpoint that could not be built.
 pub(super) fn build_failure(error: &P2pBuildError) -> Failure {
     let code = match error {
         P2pBuildError::Rails(error) => return crate::peers::requests::set::build_failure(error),
@@ -52,7 +53,7 @@ pub(super) fn build_failure(error: &P2pBuildError) -> Failure {
     Failure::of(code, error)
 }
 
-/// The code of two ends that do not come together.
+/// Returns the code of two ends that could not be connected.
 fn connect_failure(error: &P2pConnectError) -> Failure {
     let code = match error {
         P2pConnectError::Modify { .. } => Code::Device,
@@ -65,7 +66,8 @@ fn not_there() -> Failure {
     Failure::new(Code::Peer, "the peer is not there any more")
 }
 
-/// Where the i-th queue pair of each end stands.
+/// Returns the state and generation of the queue pair with this index, of the sending and of the
+/// receiving end.
 fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] {
     let sends = member.queue_pair_state(End::Sender, at);
     let receives = member.queue_pair_state(End::Receiver, at);
@@ -77,7 +79,7 @@ fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] 
 }
 
 impl<D: Domain> MessagesOn<D> {
-    /// A peer that is there.
+    /// Returns a peer, if it exists.
     #[inline]
     pub(super) fn member(
         &mut self,
@@ -92,7 +94,7 @@ impl<D: Domain> MessagesOn<D> {
         self.set.get_mut(place).ok_or_else(not_there)
     }
 
-    /// A rail is in service as long as one of its queue pairs is, at both ends.
+    /// Counts the rails in service: those with a queue pair that is in service at both ends.
     fn rails_in_service(&self, member: &P2pMember<D>) -> u32 {
         let each = member.queue_pairs(End::Sender).count();
         let works =
@@ -102,7 +104,7 @@ impl<D: Domain> MessagesOn<D> {
         (0..self.rails).filter(in_service).count() as u32
     }
 
-    /// Whether there are peers that go on without a completion queue that broke: others take over for its rails.
+    /// Whether any peer survives a broken completion queue, because other rails take over.
     pub(super) fn survives(&self, common: &Common) -> bool {
         let works = |place: usize| {
             let member = self.set.get(place);
@@ -124,7 +126,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
         Ok(self.set.add().map_err(|error| build_failure(&error))?)
     }
 
-    /// No completion names a peer.
+    /// Does nothing, because completions do not name peers.
     fn welcome(&mut self, _: usize, _: u64) {}
 
     fn fail(&mut self, place: usize) {

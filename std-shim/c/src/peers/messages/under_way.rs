@@ -1,4 +1,4 @@
-//! Messages under way, by the numbers that callers have.
+//! Unfinished messages, by the numbers of their requests.
 
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
@@ -6,24 +6,24 @@ use polyrail::p2p::{FlushHandle, Received, RecvHandle, SendHandle};
 
 const PLACE_BITS: u32 = 24;
 
-/// What a request is.
+/// The kind of a request, with its handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     Send(SendHandle),
     Receive(RecvHandle),
-    /// A receive that is done, and kept.
+    /// A receive that is done and was kept.
     Kept(Received),
     Flush(FlushHandle),
 }
 
-/// A request, and whose it is.
+/// A request, and its peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) peer: u64,
     pub(super) work: Work,
 }
 
-/// Messages that are not done, by place. A place is used again, its numbers are not.
+/// Messages that are not done, by place. Places are reused, but numbers are not.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     places: Vec<(u64, Option<Entry>)>,
@@ -31,12 +31,13 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Whether one more can be kept, so that no message is begun whose request could not be.
+    /// Whether there is room for one more, so that no message starts without a number for its
+    /// request.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.places.len() < 1 << PLACE_BITS
     }
 
-    /// A number for a request.
+    /// Adds a request, and returns its number.
     pub(super) fn add(&mut self, entry: Entry) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
@@ -48,7 +49,7 @@ impl UnderWay {
         *generation << PLACE_BITS | u64::from(place)
     }
 
-    /// The request of this number.
+    /// Returns the request with this number.
     #[inline]
     pub(super) fn get(&mut self, number: u64) -> Result<&mut Entry, Refusal> {
         let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
@@ -63,7 +64,7 @@ impl UnderWay {
         }
     }
 
-    /// Those of this peer are no more.
+    /// Removes the requests of this peer.
     pub(super) fn forget_of(&mut self, peer: u64) {
         for (place, (_, slot)) in (0..).zip(&mut self.places) {
             if slot.take_if(|entry| entry.peer == peer).is_some() {
@@ -72,7 +73,7 @@ impl UnderWay {
         }
     }
 
-    /// It is no more.
+    /// Removes the request with this number.
     pub(super) fn forget(&mut self, number: u64) {
         let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
         if let Some((generation, slot)) = self.places.get_mut(place)

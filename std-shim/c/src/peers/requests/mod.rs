@@ -1,6 +1,7 @@
 //! Connections for requests.
 //!
-//! `set` are the connections on one backend, `open` makes them, `post` and `poll` are the data path.
+//! `set` has the connections on one backend, `open` creates them, and `post` and `poll` are the
+//! data path.
 
 mod open;
 mod poll;

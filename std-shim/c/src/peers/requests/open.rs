@@ -1,4 +1,4 @@
-//! How peers for requests are made, replaced, and lose a rail.
+//! Creating and replacing peers for requests, and failing a rail of a peer.
 
 use super::set::{RequestsOn, Routes, build_failure};
 use crate::arguments::out;
@@ -58,9 +58,9 @@ impl<D: backend::Domain> RequestsOn<D> {
     }
 }
 
-/// Makes a polling object for connections for requests over the devices of a domain, without peers yet. `options`,
-/// which may be NULL, are those of its peers, unless they have their own. It has room for 6144 queue pairs: 1228 peers
-/// of 4 rails.
+/// Creates a polling object for connections for requests over the devices of a domain, without
+/// peers. `options`, which may be NULL, apply to peers that are added without options of their own.
+/// The object has room for 6144 queue pairs, which is enough for 1228 peers of 4 rails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_open(
     domain: *mut Domain,
@@ -68,9 +68,9 @@ pub unsafe extern "C" fn polyrail_peers_open(
     peers: *mut *mut Peers,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(peers, "peers") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let builder = requests(&unsafe { read(options) }?)?;
         let devices = devices(domain)?;
         let made = on_a_deep_one(|| {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn polyrail_peers_open(
                     AnySet::VerbsRequests(RequestsOn::new(domains.to_vec(), builder)?)
                 }
             };
-            // A handle goes from thread to thread.
+            // As an `AtomicPtr`, because raw pointers cannot be sent between threads.
             table::insert(AnyPeers::new(set), &[0; WORDS]).map(AtomicPtr::new)
         });
         place.write(made?.into_inner());
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn polyrail_peers_open(
     })
 }
 
-/// Removes a peer for requests, whose connection has failed or not, and adds another one in its place, not connected yet, with the
-/// same lowest 16 bits of its number. `options` may be NULL.
+/// Removes a peer for requests, failed or not, and adds a new peer in its place, which is not
+/// connected. The numbers of the two peers have the same lowest 16 bits. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_replace(
     peers: *mut Peers,
@@ -101,9 +101,9 @@ pub unsafe extern "C" fn polyrail_peers_replace(
     new_peer: *mut u64,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(new_peer, "new_peer") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { given(options) }?;
         let new_peer = on_requests!(&mut *exclusive(peers)?, (common, requests) => {
             on_a_deep_one(|| requests.replace(common, peer, options.as_ref()))
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn polyrail_peers_replace(
     })
 }
 
-/// Fails one rail of a peer for requests, such as one whose device is to be taken away; POLYRAIL_RAIL_NOTIFY. With rerouting others take
-/// over.
+/// Fails one rail of a peer for requests, for example before its device is removed. `rail` may be
+/// POLYRAIL_RAIL_NOTIFY. With rerouting, other rails take over.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_fail_rail(peers: *mut Peers, peer: u64, rail: u32) -> Code {
     call(|| {

@@ -23,11 +23,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Waits are cut into pieces of so long, if there are links to look at between them, and if there are none.
+/// Maximum length of one sleep while waiting, with links to drive in between and without.
 const PIECE: Duration = Duration::from_millis(5);
 const LONG_PIECE: Duration = Duration::from_millis(100);
 
-/// What a completion's opcode is in C.
+/// Converts a completion's opcode to its C value.
 #[inline]
 fn opcode(opcode: WcOpcode) -> Opcode {
     match opcode {
@@ -59,8 +59,9 @@ fn completion(wc: &VirtualWc, peer: u64) -> Completion {
     }
 }
 
-/// Of a request that failed, nothing accesses the memory here. What may change the peer's is a WRITE or an atomic, or
-/// one of which a single rail does not say what it was.
+/// Returns which memory a failed request may still access. Local memory is not accessed any more.
+/// Remote memory may still be changed by a WRITE, by an atomic, and by a request whose opcode a
+/// single rail does not report.
 #[cold]
 fn what_failed(wc: &VirtualWc) -> Memory {
     match wc.opcode {
@@ -71,7 +72,7 @@ fn what_failed(wc: &VirtualWc) -> Memory {
     }
 }
 
-/// Where completions go.
+/// The caller's room for completions.
 struct Room<'a> {
     room: &'a mut [MaybeUninit<Completion>],
     count: usize,
@@ -88,7 +89,8 @@ impl<'a> Room<'a> {
         self.room.len() - self.count
     }
 
-    /// Those of nobody's are of peers that were removed. What finds no room comes first next time.
+    /// Stores a completion, or keeps it for the next poll if there is no room. Completions without
+    /// a route belong to removed peers, and are dropped.
     #[inline]
     fn put(&mut self, event: Event, routes: &Routes, backlog: &mut VecDeque<Completion>) {
         let Event::Completion(wc) = event else { return };
@@ -134,7 +136,7 @@ impl<D: Domain> RequestsOn<D> {
         self.polled(common, polled, room)
     }
 
-    /// What follows a poll.
+    /// Finishes a poll: settles failed requests, drives links and repairs, and handles the error.
     #[inline]
     fn polled(
         &mut self,
@@ -149,11 +151,12 @@ impl<D: Domain> RequestsOn<D> {
         polled.error.map_or(Ok(()), |error| self.queue_broke(error))
     }
 
-    /// Of peers whose rails are rerouted it may be known that nothing changes the other end's memory any more.
+    /// Updates the `memory` of failed requests: if a peer's rails are rerouted and all are fenced,
+    /// nothing changes the other end's memory any more.
     #[cold]
     fn settle(&mut self, common: &Common, room: &mut Room<'_>) {
         for place in &mut room.room[..room.count] {
-            // SAFETY: as many were written.
+            // SAFETY: the first `count` were written.
             let completion = unsafe { place.assume_init_mut() };
             if completion.memory != Memory::RemoteMayChange as u32 {
                 continue;
@@ -167,7 +170,7 @@ impl<D: Domain> RequestsOn<D> {
         }
     }
 
-    /// Peers that cannot go on without that queue are given up.
+    /// Fails the peers that cannot continue without the completion queue.
     #[cold]
     fn queue_broke(&mut self, error: CqError) -> Result<(), Refusal> {
         let mut lost = None;
@@ -199,7 +202,8 @@ impl<D: Domain> RequestsOn<D> {
             room.take(backlog);
             if room.count == 0 {
                 let piece = left.map_or(longest, |left| left.min(longest));
-                // An event is told at once, but who does not take it gets completions all the same.
+                // A waiting event ends the wait at once; completions are still polled, for callers
+                // that leave events untaken.
                 let piece = if common.events.is_empty() { piece } else { Duration::ZERO };
                 let polled = set.wait(Some(piece), |event| room.put(event, routes, backlog));
                 let polled = polled.map_err(|error| wait_refusal(&error))?;
@@ -220,15 +224,15 @@ impl<D: Domain> RequestsOn<D> {
         let Self { set, routes, backlog, .. } = self;
         room.take(backlog);
         if room.count > 0 {
-            // There is something; it is not time to wait.
+            // The caller will not wait, so nothing needs to be armed.
             return self.poll(common, room);
         }
         let polled = set.poll_armed(|event| room.put(event, routes, backlog));
         self.polled(common, polled.map_err(|error| wait_refusal(&error))?, room)
     }
 
-    /// Refuses to wait where nothing tells of completions, or where none could be stored: what came would be kept,
-    /// and nothing would tell of it any more.
+    /// Refuses to wait without a completion channel, or without room for a completion: completions
+    /// would be kept, and the channel would not report them again.
     fn check_channel(&self, room: &Room<'_>) -> Result<(), Refusal> {
         if room.room.is_empty() {
             return refuse(Code::Argument, "a wait for completions needs room for one");
@@ -243,28 +247,29 @@ impl<D: Domain> RequestsOn<D> {
 const NO_CHANNEL: &str =
     "there is nothing to wait for: no peer was added with POLYRAIL_ENDPOINT_EVENTS";
 
-/// Has room for completions, and says how many came, whatever else happened.
+/// Runs a poll with the caller's room, and stores the number of completions even if the poll fails.
 ///
 /// # Safety
 ///
-/// As of all arguments.
+/// As for all arguments, the pointers are valid for their types.
 unsafe fn with_room(
     (completions, capacity): (*mut Completion, usize),
     count: *mut usize,
     poll: impl FnOnce(&mut Room<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let count = unsafe { out(count, "count") }?.write(0);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut room = Room::new(unsafe { out_list(completions, capacity, "completions") }?);
     let polled = poll(&mut room);
     *count = room.count;
     polled
 }
 
-/// Stores up to `capacity` requests that are done, of all peers, and in `count` how many; and drives everything that
-/// waits for completions, and now and then links and healing. `count` counts also if a code is returned: of a
-/// completion queue that broke, with peers that have failed with it. With a capacity of 0 no request is taken.
+/// Stores up to `capacity` completions of all peers, and in `count` their number. Drives everything
+/// that waits for completions; some polls also drive links and repair rails. `count` is valid even
+/// if the returned code reports that a completion queue broke and that peers failed with it. With a
+/// capacity of 0, no completion is taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_poll(
     peers: *mut Peers,
@@ -274,14 +279,15 @@ pub unsafe extern "C" fn polyrail_peers_poll(
 ) -> Code {
     call(|| {
         let poll = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.poll(common, room));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { with_room((completions, capacity), count, poll) }
     })
 }
 
-/// The same, and waits up to `timeout_ms` for a completion, or an event to be taken; POLYRAIL_NEVER: for ever. With
-/// POLYRAIL_ENDPOINT_EVENTS only, and room for one. Links and healing are driven meanwhile. While an event waits to be
-/// taken, this does not.
+/// Polls as polyrail_peers_poll does, and waits up to `timeout_ms`, or without a limit if that is
+/// POLYRAIL_NEVER, until there is a completion or an event. Requires POLYRAIL_ENDPOINT_EVENTS, and
+/// a capacity of at least 1. Drives links and repairs rails meanwhile. Does not wait while there is
+/// an event that was not taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_wait(
     peers: *mut Peers,
@@ -292,17 +298,18 @@ pub unsafe extern "C" fn polyrail_peers_wait(
 ) -> Code {
     call(|| {
         let wait = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.wait(common, room, timeout_ms));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { with_room((completions, capacity), count, wait) }
     })
 }
 
-/// A file descriptor that can be read when there may be completions after polyrail_peers_poll_armed found none. It
-/// stays this object's, and there is none before a peer was added. With POLYRAIL_ENDPOINT_EVENTS only.
+/// Stores a file descriptor that becomes readable when there may be completions after
+/// polyrail_peers_poll_armed stored none. It belongs to the object, and exists once a peer was
+/// added. Requires POLYRAIL_ENDPOINT_EVENTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_fd(peers: *mut Peers, fd: *mut i32) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { out(fd, "fd") }?;
         on_requests!(&mut *exclusive(peers)?, (_common, requests) => match requests.set.completion_fd() {
             Some(fd) => {
@@ -314,8 +321,9 @@ pub unsafe extern "C" fn polyrail_peers_fd(peers: *mut Peers, fd: *mut i32) -> C
     })
 }
 
-/// polyrail_peers_poll, with room for one, and has the file descriptor tell of what comes after. If it stores none,
-/// wait for that; but not for longer than links and healing can wait for polyrail_peers_drive.
+/// Polls as polyrail_peers_poll does, and arms the file descriptor for later completions. Requires
+/// a capacity of at least 1. If no completion is stored, the caller may wait for the file
+/// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_poll_armed(
     peers: *mut Peers,
@@ -325,7 +333,7 @@ pub unsafe extern "C" fn polyrail_peers_poll_armed(
 ) -> Code {
     call(|| {
         let poll = |room: &mut Room<'_>| on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.poll_armed(common, room));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { with_room((completions, capacity), count, poll) }
     })
 }

@@ -1,4 +1,4 @@
-//! Posting.
+//! Posting of requests and receives.
 
 use super::set::RequestsOn;
 use crate::arguments::{given, list, out};
@@ -21,7 +21,7 @@ use polyrail::endpoint::EndpointQp;
 use polyrail::verbs::{self, LocalBuffer, LocalPart, RecvWr, ReportOrder, SendFlags, SendWr};
 use polyrail::virtual_qp::{PostError, PostRecvError, PostSendError};
 
-/// Requests that are handed to the engine at a time.
+/// Maximum requests that one call passes to the engine.
 const BATCH: usize = 16;
 
 const FLAGS: u32 = POLYRAIL_REQUEST_FENCE
@@ -30,7 +30,7 @@ const FLAGS: u32 = POLYRAIL_REQUEST_FENCE
     | POLYRAIL_REQUEST_REPORT_WHEN_DONE
     | POLYRAIL_REQUEST_REPORT_IN_ORDER;
 
-/// Atomics are of so many bytes.
+/// Length of an atomic in bytes.
 const ATOMIC: u32 = 8;
 
 const WRITE: u32 = Opcode::Write as u32;
@@ -41,7 +41,7 @@ const READ: u32 = Opcode::Read as u32;
 const COMPARE_SWAP: u32 = Opcode::CompareSwap as u32;
 const FETCH_ADD: u32 = Opcode::FetchAdd as u32;
 
-/// What a request does, and how.
+/// The opcode and flags of a request.
 #[derive(Clone, Copy)]
 struct Kind {
     opcode: verbs::Opcode,
@@ -61,7 +61,7 @@ impl Kind {
         self.flags.contains(SendFlags::INLINE)
     }
 
-    /// Such a request, of this memory.
+    /// Returns a request of this kind for this memory.
     #[inline]
     fn wr<'k>(
         self,
@@ -114,12 +114,12 @@ fn flags(request: &Request) -> Result<(SendFlags, Option<ReportOrder>), Refusal>
             (false, true) => Some(ReportOrder::InOrder),
             (true, true) => return refuse(Code::Argument, "reported in order and when done, both"),
         };
-    // The others have verbs' own bits.
+    // The other flags have the bits of verbs.
     let flags = SendFlags::from_bits_truncate(request.flags as u8);
     Ok((flags | SendFlags::SIGNALED, report_order))
 }
 
-/// A part of memory here, checked for what a request does with it.
+/// Returns a part of local memory, after checking that the request may use it.
 #[inline]
 fn part_of(
     memory: &Local,
@@ -137,14 +137,15 @@ fn part_of(
     if is_inline && memory.is_dma_buf {
         return refuse(Code::Unsupported, "memory of a dma-buf cannot be inline");
     }
-    // SAFETY: who posts promises that it stays registered, and is left alone, until the request is reported.
+    // SAFETY: the caller keeps the memory registered and leaves it alone until the request is
+    // reported.
     Ok(unsafe { LocalBuffer::new(addr, length) })
 }
 
-/// Something of each part.
+/// One value per part.
 type OfParts<T> = ArrayVec<T, POLYRAIL_MAX_PARTS>;
 
-/// The memory of all parts, each checked, and their length together.
+/// Checks all parts, and returns their memory and their total length.
 fn locals(
     parts: &[Part],
     is_written: bool,
@@ -182,7 +183,7 @@ fn with_keys<'k>(locals: &[(Local, LocalBuffer)], keys: &'k [Keys]) -> OfParts<L
     parts.map(|(&(_, local), keys)| LocalPart { local, keys }).collect()
 }
 
-/// What a request comes to, with its keys in `keys`, which is empty.
+/// Translates a request; its keys are stored in `keys`, which must be empty.
 #[inline]
 fn translate<'k>(request: &Request, keys: &'k mut Keys) -> Result<SendWr<'k>, Refusal> {
     let kind = Kind::of(request)?;
@@ -221,7 +222,7 @@ fn translate<'k>(request: &Request, keys: &'k mut Keys) -> Result<SendWr<'k>, Re
     Ok(kind.wr(request, (local, remote_addr), keys))
 }
 
-/// The code of a refused request. Out of the way of those that are taken.
+/// Returns the code of a refused request. Cold, to keep it out of the path of accepted requests.
 #[cold]
 fn post_refusal<Q>(qp: &EndpointQp<Q>, error: PostError, code: Code) -> Refusal
 where
@@ -380,8 +381,9 @@ impl<D: Domain> RequestsOn<D> {
     }
 }
 
-/// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. If it returns POLYRAIL_CODE_OK, the request is
-/// reported, however it ends, as long as the peer is polled and not removed.
+/// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. After POLYRAIL_CODE_OK the
+/// request is reported, whether it succeeds or fails, as long as the peer is polled and not
+/// removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post(
     peers: *mut Peers,
@@ -389,14 +391,15 @@ pub unsafe extern "C" fn polyrail_peers_post(
     request: *const Request,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let request = unsafe { given(request, "request") }?;
         on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.post(common, peer, request))
     })
 }
 
-/// Posts requests with one call and the fewest doorbells, and stores how many it took: the first ones, and none
-/// behind one that was refused, whose code is returned.
+/// Posts requests with one call and the fewest doorbells, and stores the number of posted requests
+/// in `posted`. The first refused request and all behind it are not posted, and the code of the
+/// refusal is returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post_many(
     peers: *mut Peers,
@@ -406,16 +409,16 @@ pub unsafe extern "C" fn polyrail_peers_post_many(
     posted: *mut usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let posted = unsafe { out(posted, "posted") }?.write(0);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let requests = unsafe { list(requests, count, "requests") }?;
         on_requests!(&mut *exclusive(peers)?, (common, set) => set.post_many(common, peer, requests, posted))
     })
 }
 
-/// Posts a request whose bytes here are the parts, one after the other, at most POLYRAIL_MAX_PARTS; its own `region`,
-/// `offset` and `length` are not looked at.
+/// Posts a request whose local bytes are the parts, one after the other, at most
+/// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post_parts(
     peers: *mut Peers,
@@ -425,16 +428,16 @@ pub unsafe extern "C" fn polyrail_peers_post_parts(
     count: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let request = unsafe { given(request, "request") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let parts = unsafe { list(parts, count, "parts") }?;
         on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.post_parts(common, peer, request, parts))
     })
 }
 
-/// Posts a receive: with `length` 0, and a NULL region, for a WRITE_WITH_IMM, otherwise for a SEND of at most that
-/// many bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
+/// Posts a receive. With a NULL region and `length` 0 it is for a WRITE_WITH_IMM, otherwise for a
+/// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_receive(
     peers: *mut Peers,
@@ -450,8 +453,9 @@ pub unsafe extern "C" fn polyrail_peers_receive(
     })
 }
 
-/// Posts a receive for a SEND, whose bytes fill the parts, one after the other, at most POLYRAIL_MAX_PARTS, and no
-/// more than its device takes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
+/// Posts a receive for a SEND whose bytes fill the parts, one after the other. The number of parts
+/// is at most POLYRAIL_MAX_PARTS, and at most what the device supports. POLYRAIL_CODE_NOT_NOW:
+/// poll, and post it again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_receive_parts(
     peers: *mut Peers,
@@ -461,7 +465,7 @@ pub unsafe extern "C" fn polyrail_peers_receive_parts(
     count: usize,
 ) -> Code {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let parts = unsafe { list(parts, count, "parts") }?;
         on_requests!(&mut *exclusive(peers)?, (common, requests) => requests.receive_parts(common, peer, id, parts))
     })

@@ -25,15 +25,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) struct RequestsOn<D: Domain> {
     pub(super) set: EndpointSet<D::Qp, D::Cq>,
     pub(super) domains: Vec<D>,
-    /// What peers are without options of their own.
+    /// The options of peers that have none of their own.
     pub(super) builder: EndpointBuilder,
-    /// The peer of each virtual queue pair, as completions name them.
+    /// The peer of each virtual queue pair, by the number that completions contain.
     pub(super) routes: Routes,
-    /// What was reported and found no room.
+    /// Completions that found no room in the caller's array.
     pub(super) backlog: VecDeque<Completion>,
 }
 
-/// The code of what cannot be made.
+/// Returns the code of an endpoint that could not be built.
 pub(in crate::peers) fn build_failure(error: &BuildError) -> Failure {
     let code = match error {
         BuildError::Device { .. } => Code::Device,
@@ -43,7 +43,7 @@ pub(in crate::peers) fn build_failure(error: &BuildError) -> Failure {
     Failure::of(code, error)
 }
 
-/// The code of two ends that do not come together.
+/// Returns the code of two ends that could not be connected.
 fn connect_failure(error: &ConnectError) -> Failure {
     let code = match error {
         ConnectError::Modify { .. } => Code::Device,
@@ -59,7 +59,7 @@ fn not_there() -> Failure {
 fn rail_info(report: &RailReport) -> RailInfo {
     RailInfo {
         device: fixed(&report.device),
-        // The others have numbers.
+        // Every other rail has a number.
         rail: report.rail.parse().unwrap_or(POLYRAIL_RAIL_NOTIFY),
         state: rail_state(report.state) as u32,
         qp_num: report.qp_num,
@@ -76,7 +76,7 @@ fn rail_info(report: &RailReport) -> RailInfo {
 }
 
 impl<D: Domain> RequestsOn<D> {
-    /// A peer that is there.
+    /// Returns a peer, if it exists.
     #[inline]
     pub(super) fn member(
         &mut self,
@@ -91,7 +91,7 @@ impl<D: Domain> RequestsOn<D> {
         self.set.get_mut(place).ok_or_else(not_there)
     }
 
-    /// Completions of the connection in this place name no peer any more.
+    /// Removes the route and the kept completions of the peer in this place.
     pub(super) fn forget(&mut self, place: usize, peer: u64) {
         if let Some(qp) = self.set.get(place) {
             self.routes.remove(&qp.virtual_qp().virtual_qp_num());
@@ -130,7 +130,7 @@ impl<D: Domain> Connections for RequestsOn<D> {
         Ok(())
     }
 
-    /// No device accesses memory of a queue pair that is destroyed.
+    /// Returns true: no device accesses memory of a queue pair that is destroyed.
     fn close(&mut self) -> bool {
         true
     }
@@ -226,7 +226,7 @@ impl<D: Domain> Connections for RequestsOn<D> {
 /// Peers by the numbers of virtual queue pairs.
 pub(super) type Routes = HashMap<u32, u64, BuildHasherDefault<Spread>>;
 
-/// Numbers that this process itself counts need no hash that nobody can foresee.
+/// Hashes numbers that this process counts itself, so the hash need not be unpredictable.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Spread(u64);
 

@@ -33,6 +33,6 @@ fn every_flag_arrives() {
         }
     }
     assert_eq!(kind(POLYRAIL_REQUEST_REPORT_WHEN_DONE | POLYRAIL_REQUEST_REPORT_IN_ORDER), None);
-    // That of verbs which asks for a completion: there always is one.
+    // The SIGNALED flag of verbs is refused: every request has a completion.
     assert_eq!(kind(SendFlags::SIGNALED.bits().into()), None);
 }
