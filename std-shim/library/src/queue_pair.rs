@@ -7,7 +7,7 @@ use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Where a queue pair is.
+/// The device and port of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// Place of its device in the list of devices.
@@ -37,7 +37,7 @@ pub struct RailAddress {
 }
 
 impl RailAddress {
-    /// Of a queue pair on this port of the device at this place.
+    /// Returns the address of a queue pair on this port of the device at this place.
     pub(crate) fn new(device: usize, port: &Port, psn: u32, options: &ConnectOptions) -> Self {
         Self {
             device: device as u8,
@@ -49,13 +49,14 @@ impl RailAddress {
         }
     }
 
-    /// Whether the addresses of the two ports can be joined. Ports that have LIDs go by those.
+    /// Whether the two ports can be connected: by LID if either port has one, otherwise by the
+    /// kinds of their GIDs.
     pub(crate) fn meets(&self, peer: &Self) -> bool {
         self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
     }
 }
 
-/// As tools show it.
+/// Serializes a GID in the notation of IPv6 addresses.
 fn as_shown<S: Serializer>(gid: &Gid, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(gid)
 }
@@ -64,7 +65,7 @@ fn in_bytes<S: Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> 
     serializer.serialize_u32(mtu.bytes())
 }
 
-/// A [`RailAddress`] as it travels.
+/// The serialized form of a [`RailAddress`].
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
@@ -76,7 +77,7 @@ struct Fields {
     rd_atomic: u8,
 }
 
-/// Reads a [`RailAddress`], strictly.
+/// Deserializes a [`RailAddress`], and refuses unknown fields and values out of range.
 pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<RailAddress, D::Error> {
@@ -102,7 +103,7 @@ pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
     })
 }
 
-/// Refuses a port whose packets are shorter than exactly those that are asked for.
+/// Refuses a port whose MTU is smaller than the required one.
 pub(crate) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
     if !options.exact_mtu || port.mtu >= options.path_mtu {
         return Ok(());
@@ -111,8 +112,9 @@ pub(crate) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), Dev
     Err(DeviceError::Mtu { port: port.number, asked, most })
 }
 
-/// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and
-/// what the peer was told; of the peer's: its number, and where it is.
+/// Moves a queue pair from INIT to RTS, with the limits that both ends support. `own` is the
+/// address that the peer received for it; `qp_num` and `peer` are the number and address of the
+/// peer's queue pair.
 pub(crate) fn join<Q: Connect>(
     (qp, port, own): (&Q, &Port, &RailAddress),
     qp_num: u32,

@@ -107,7 +107,7 @@ impl BuildError {
     }
 }
 
-/// The smallest routing table with room for so many queue pairs.
+/// Returns the size of the smallest routing table with room for this number of queue pairs.
 fn routes_for(queue_pairs: usize) -> usize {
     let three_quarters = |routes: usize| routes - routes / 4;
     let exact = queue_pairs.next_power_of_two();

@@ -1,5 +1,5 @@
-//! From plans to queue pairs: completion queues that are deep enough for all of them, queue pairs,
-//! virtual queue pairs and routes.
+//! Building planned virtual queue pairs: completion queues that are deep enough for all, queue
+//! pairs, virtual queue pairs and routes.
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
@@ -18,40 +18,41 @@ use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of this process's next virtual queue pair.
+/// The number of the next virtual queue pair of this process.
 static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 
 /// Drivers grant up to this many times what is asked for: they round up to a power of two, and some
 /// (rxe) from there to nearly the next one.
 pub(crate) const MOST_GRANTED: u32 = 2;
 
-/// What virtual queue pairs share.
+/// The completion queues that virtual queue pairs share.
 #[derive(Debug)]
 pub(super) struct Common<Q, C, const ROUTES: usize> {
     /// Boxed: the routing table of a set can be large.
     pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
     pub(super) devices: Devices<Q, C>,
-    /// Where the completion queues tell that they have something.
+    /// The channels to which completion queues report events.
     pub(super) channels: Channels,
 }
 
-/// Virtual queue pairs, and what they share.
+/// Virtual queue pairs, and their shared completion queues.
 pub(super) struct Made<Q, C, const ROUTES: usize> {
     pub(super) qps: Vec<EndpointQp<Q>>,
     pub(super) common: Common<Q, C, ROUTES>,
 }
 
-/// One virtual queue pair that is to be made.
+/// The plan of one virtual queue pair.
 pub(super) struct EndpointPlan<'d, D> {
     builder: EndpointBuilder,
-    /// Those that get rails.
+    /// The devices that get rails.
     domains: &'d [&'d D],
     /// Where the queue pairs go: devices alternate, then the ports of each device; the notify queue
     /// pair is with the first rail.
     places: Vec<Place>,
 }
 
-/// Makes what is planned. If something is refused, nothing is left of it.
+/// Builds the planned virtual queue pairs. If a step fails, everything created before it is
+/// destroyed.
 pub(super) fn make<D: Domain, const ROUTES: usize>(
     plans: &[EndpointPlan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
@@ -65,8 +66,8 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
 }
 
 impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
-    /// Makes room for what is planned, beside what is `taken`: a completion queue on every device,
-    /// deep enough for everything that can be in flight there.
+    /// Makes room for the plans, in addition to `taken`: a completion queue on every device, deep
+    /// enough for everything that can be in flight there.
     pub(super) fn make_room<D: Domain<Qp = Q, Cq = C>>(
         &mut self,
         mut taken: Needs,
@@ -107,7 +108,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
             return Ok(());
         };
         if cq.capacity() < entries {
-            // Many that are added one by one would have it copied each time.
+            // Doubles the depth, because otherwise each of many single additions would copy the
+            // queue.
             let doubled = cq.capacity().saturating_mul(2);
             let resized = domain.resize_cq(cq, entries.max(doubled));
             resized.or_else(|_| domain.resize_cq(cq, entries)).map_err(refused)?;
@@ -115,7 +117,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
         Ok(())
     }
 
-    /// Makes a virtual queue pair and attaches it.
+    /// Builds a virtual queue pair, and attaches it.
     pub(super) fn make<D: Domain<Qp = Q, Cq = C>>(
         &mut self,
         plan: &EndpointPlan<'_, D>,
@@ -147,7 +149,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         Ok(Self { builder, domains, places })
     }
 
-    /// What it takes of what is shared.
+    /// Returns the queue pairs and the completion queue entries that it needs.
     fn needs(&self) -> Needs {
         let entries = |domain: &&D| {
             let queue_pairs = self.queue_pairs_on(*domain) + self.guests_on(*domain);
@@ -157,9 +159,9 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         Needs { queue_pairs: self.places.len(), entries }
     }
 
-    /// Completion queue entries of one queue pair: on an error every request of both its queues
-    /// completes. Of several rails the engine keeps the count; a single one takes what its driver
-    /// takes.
+    /// Returns the completion queue entries of one queue pair: on an error every request of both
+    /// its queues completes. With several rails the engine limits the requests; with a single rail
+    /// only the driver does.
     fn entries_on(&self, domain: &D) -> u32 {
         let most = if self.builder.rails > 1 {
             DEPTH as u32
@@ -169,7 +171,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         2 * most
     }
 
-    /// Requests that one queue of a queue pair is asked to hold.
+    /// Returns the depth that is requested for each queue of a queue pair.
     fn requests_on(&self, domain: &D) -> u32 {
         self.builder.shape.requests(domain.max_qp_wr())
     }
@@ -179,8 +181,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         self.places.iter().filter(|place| device(place) == domain.device_id()).count() as u32
     }
 
-    /// Queue pairs that may come to a device when their own is gone, if rails are re-routed: rail 0
-    /// and the notify queue pair, which requests wait for.
+    /// Returns how many queue pairs may move to a device when their own device fails, if rails are
+    /// re-routed: rail 0 and the notify queue pair, because requests wait for them.
     fn guests_on(&self, domain: &D) -> u32 {
         let rails = self.builder.rails;
         let is_here = |place: &Place| self.domains[place.device].device_id() == domain.device_id();
@@ -244,8 +246,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         self.queue_pair_of(self.builder.shape.cap(domain.max_qp_wr(), domain.max_sge()), place, cqs)
     }
 
-    /// One that is connected and not used: it takes as little as possible, and its completion queue
-    /// needs no room for it.
+    /// Creates a queue pair that is connected and not used. It is as small as possible, and its
+    /// completion queue needs no room for it.
     fn idle_queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_inline_data: 0, ..QpCap::default() };
         self.queue_pair_of(cap, place, cqs)
@@ -259,7 +261,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let qp = domain.create_qp(cq, cap).map_err(|source| {
             let asked = cap.max_inline_data;
             let plain = QpCap { max_inline_data: 0, ..cap };
-            // Drivers do not say what they object to.
+            // A driver does not report which attribute it refuses.
             let is_inline = asked > 0 && domain.create_qp(cq, plain).is_ok();
             let inline = |source| DeviceError::InlineData { asked, source: Box::new(source) };
             refused(if is_inline { inline(source) } else { source })

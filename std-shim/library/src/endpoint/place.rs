@@ -1,4 +1,4 @@
-//! Where queue pairs are.
+//! The places of queue pairs: devices and ports.
 
 use super::build_error::BuildError;
 use super::sizes::MAX_DEVICES;
@@ -6,8 +6,8 @@ use crate::backend::{DeviceError, Domain, Port};
 use crate::queue_pair::Place;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 
-/// Where so many rails go: devices alternate, then the ports of each device. With more devices than
-/// rails, the last devices get none.
+/// Returns the place of each rail: devices alternate, then the ports of each device. With more
+/// devices than rails, the last devices get none.
 pub(crate) fn places<D: Domain>(rails: usize, domains: &[&D]) -> Result<Vec<Place>, BuildError> {
     let devices = domains.len();
     if !(1..=MAX_RAILS).contains(&rails) {
@@ -26,7 +26,7 @@ pub(crate) fn places<D: Domain>(rails: usize, domains: &[&D]) -> Result<Vec<Plac
     Ok((0..rails).map(place).collect())
 }
 
-/// The ports of a device; at least one.
+/// Returns the ports of a device, at least one.
 fn ports<D: Domain>(domain: &D) -> Result<Vec<Port>, BuildError> {
     let ports = domain.ports().map_err(|source| refused(domain, source))?;
     if ports.is_empty() {
@@ -42,12 +42,12 @@ pub(crate) fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError 
 /// Rails that a virtual queue pair can have, and the notify queue pair behind them.
 pub(super) const RAIL_IDS: usize = MAX_RAILS + 1;
 
-/// These rails, in their order.
+/// Iterates over the rails, in the order of their places.
 pub(super) fn rail_ids() -> impl Iterator<Item = RailId> {
     (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify])
 }
 
-/// The place of a rail in this order, if an endpoint can have it.
+/// Returns the place of a rail in this order, if an endpoint can have the rail.
 pub(super) fn rail_index(rail: RailId) -> Option<usize> {
     match rail {
         RailId::Data(number) => Some(usize::from(number)).filter(|at| *at < MAX_RAILS),

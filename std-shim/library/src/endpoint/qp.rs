@@ -27,22 +27,22 @@ use std::time::Duration;
 pub struct EndpointQp<Q = nic::QueuePair> {
     /// Boxed: it is tens of KiB of state.
     pub(super) qp: Box<EngineQp<Q>>,
-    /// A notify queue pair that the virtual one has no use for: its peer wants to connect one.
+    /// A notify queue pair that this end does not use, but that the peer needs to connect.
     pub(super) idle_notify: Option<Q>,
-    /// Names of all devices that it shares completion queues on.
+    /// Names of all devices on which it shares completion queues.
     pub(super) names: DeviceNames,
-    /// What it takes of what it shares.
+    /// What it needs of the shared completion queues.
     pub(super) needs: Needs,
     /// Its devices, by their places.
     pub(super) devices: Vec<DeviceId>,
-    /// Where the queue pairs are: the rails in their order, then the notify queue pair.
+    /// The places of the queue pairs: the rails in their order, then the notify queue pair.
     pub(super) places: Vec<Place>,
-    /// Where the first ones were.
+    /// The places of the original queue pairs.
     pub(super) homes: Vec<Place>,
-    /// The peer's devices, by place, that the queue pairs meet, if it has another number of
-    /// devices; otherwise empty.
+    /// The peer's devices, by place, with which the queue pairs are connected, if the peer has
+    /// another number of devices; otherwise empty.
     pub(super) far_devices: Vec<u8>,
-    /// How large its queue pairs are.
+    /// The sizes of its queue pairs.
     pub(super) shape: Shape,
     /// The packet sequence number that all queue pairs start with.
     pub(super) psn: u32,
@@ -54,15 +54,15 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) healer: Option<Box<Healer<RailId, Q, RAIL_IDS>>>,
     /// Whether this end offers new queue pairs; the other end answers.
     pub(super) offers: bool,
-    /// What happened to its rails.
+    /// The events of its rails.
     pub(super) log: RailLog,
-    /// Whether it was told why it ended.
+    /// Whether the reason of its end was [emitted](crate::trace).
     pub(super) is_end_told: bool,
-    /// Why it gave up, if it did.
+    /// Why it gave up on its rails, if it did.
     pub(super) given_up: Option<GivenUp>,
 }
 
-/// The limit whose end made an endpoint give up.
+/// The exceeded time limit that made an endpoint give up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GivenUp {
     /// The peer did not report what arrived on a rail.
@@ -71,7 +71,7 @@ pub(super) enum GivenUp {
     NotHealed { out_of_service: RailSet, waited: Duration, unfenced: RailSet },
 }
 
-/// Names of devices, for people.
+/// Names of devices, for logs and error messages.
 pub(super) type DeviceNames = Arc<[(DeviceId, String)]>;
 
 impl<Q> EndpointQp<Q>
@@ -220,12 +220,12 @@ where
         &mut self.qp
     }
 
-    /// The notify queue pair, used or not.
+    /// Returns the notify queue pair, used or not.
     pub(super) fn notify_qp(&self) -> Option<&Q> {
         self.qp.notify_qp().or(self.idle_notify.as_ref())
     }
 
-    /// A physical queue pair, to be connected or failed.
+    /// Returns a physical queue pair, to connect or fail it.
     pub(super) fn physical(&self, rail: RailId) -> Option<&Q> {
         let idle = self.idle_notify.as_ref().filter(|_| rail == RailId::Notify);
         self.qp.physical(rail).or(idle)

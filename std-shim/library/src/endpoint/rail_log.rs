@@ -6,7 +6,7 @@ use polyrail_core::virtual_qp::{RailEvent, RailEventKind, RailId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// An event, and what the engine does not know of it.
+/// An event, with details that the engine does not record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoggedEvent {
     pub(super) event: RailEvent,
@@ -15,25 +15,25 @@ pub(super) struct LoggedEvent {
     pub(super) out_for: Duration,
 }
 
-/// What happened to one rail so far.
+/// The history of one rail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct History {
-    /// Since when it is out of service.
+    /// When the rail went out of service.
     out_since: Option<Instant>,
-    /// Why its owner gave it up last.
+    /// Why its owner failed it last.
     detected: Option<Detected>,
-    /// Times that it failed.
+    /// Number of failures.
     pub(super) failures: u64,
-    /// Physical requests that it had in flight then, and that were posted again.
+    /// Physical requests that were in flight at these failures and were posted again.
     pub(super) posted_again: u64,
 }
 
-/// What happened to all rails.
+/// The history of all rails.
 #[derive(Debug)]
 pub(super) struct RailLog {
     histories: [History; RAIL_IDS],
-    /// What nobody has read yet. Bounded, so that an owner who never reads costs nothing: the
-    /// oldest are dropped.
+    /// Unread events. The oldest are dropped beyond a limit, so that memory stays bounded if the
+    /// owner never reads.
     unread: VecDeque<LoggedEvent>,
 }
 
@@ -46,7 +46,7 @@ impl RailLog {
         Self { histories: [History::default(); RAIL_IDS], unread }
     }
 
-    /// Why the rail is about to be given up.
+    /// Records why a rail is about to be failed.
     pub(super) fn note_detected(&mut self, rail: RailId, detected: Detected) {
         if let Some(history) = self.history_mut(rail) {
             history.detected = Some(detected);
@@ -83,7 +83,7 @@ impl RailLog {
         logged
     }
 
-    /// The oldest event that was not read yet.
+    /// Removes and returns the oldest unread event.
     pub(super) fn take(&mut self) -> Option<LoggedEvent> {
         self.unread.pop_front()
     }

@@ -1,9 +1,9 @@
 //! Waiting for completions instead of polling for them.
 //!
-//! A completion queue tells once, for the first completion after it was armed. So its owner forgets
-//! what was told, arms all queues, polls until nothing is left, and then waits: what comes before
-//! the arming is polled, and what comes after it is told. The tests go through every place where a
-//! completion may come.
+//! An armed completion queue creates one event, at its next completion. So the owner discards old
+//! events, arms all queues, polls until nothing is left, and then waits: completions before the
+//! arming are polled, and completions after it create an event. The tests let a completion arrive
+//! at every step of this sequence.
 
 use super::set::EndpointSet;
 use super::single::Endpoint;
@@ -16,23 +16,24 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// How long an endpoint sleeps at a time that heals by itself, or that has something to do without
-/// a completion: its peers may send word that rails failed, a driver that refused may take requests
-/// again, and neither wakes it.
+/// Maximum length of one sleep of an endpoint that repairs its rails or needs polls. A repair
+/// message from the peer, and a driver that accepts requests again, create no event that would wake
+/// it.
 const HEALING_NAP: Duration = Duration::from_millis(10);
 
-/// What is armed and polled, before its owner waits.
+/// Completion queues that can be armed and polled before their owner waits.
 pub(crate) trait Armed {
-    /// Forgets what completion queues told, and has them tell of what comes from now on.
+    /// Discards the events of the completion queues, and arms the queues for their next
+    /// completions.
     fn arm(&mut self) -> Result<(), WaitError>;
 
     /// Polls without a limit.
     fn poll_all(&mut self, sink: &mut dyn FnMut(Event)) -> Polled;
 
-    /// How many polls have to bring nothing before there is nothing.
+    /// Returns how many polls in a row must find nothing before the owner may wait.
     fn polls_before_waiting(&self) -> usize;
 
-    /// Arms, and polls until something came, or nothing is left.
+    /// Arms, and polls until there is an event or nothing is left.
     fn poll_armed_all(&mut self, sink: &mut dyn FnMut(Event)) -> Result<Polled, WaitError> {
         self.arm()?;
         let mut polled = Polled::default();
@@ -46,9 +47,9 @@ pub(crate) trait Armed {
     }
 }
 
-/// What is waited for.
+/// Completion queues that can be waited for.
 trait Waits: Armed {
-    /// Sleeps until a completion queue tells, or until a moment.
+    /// Sleeps until a completion queue creates an event, or until a given time.
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError>;
 
     fn wait_all(
@@ -60,7 +61,7 @@ trait Waits: Armed {
         if has_news(&polled) {
             return Ok(polled);
         }
-        // What the clock cannot count to is for ever.
+        // A timeout beyond the range of the clock is no limit.
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let polled = self.poll_armed_all(sink)?;
@@ -88,11 +89,11 @@ pub(crate) fn arm(cqs: &mut [impl Notify]) -> Result<(), WaitError> {
     Ok(())
 }
 
-/// Waits until a file descriptor can be read, a moment, or a signal.
+/// Waits until a file descriptor is readable, a given time, or a signal.
 fn readable(fd: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<(), WaitError> {
     let fd = fd.ok_or(WaitError::NoChannel)?;
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // What the system's clock cannot count to is for ever.
+    // A timeout beyond the range of the system's clock is no limit.
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -100,7 +101,7 @@ fn readable(fd: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<(), Wa
     }
 }
 
-/// The moment, or the end of a nap if that is sooner.
+/// Returns the end of a sleep: `until`, or the end of a nap if that is earlier.
 fn nap_until(until: Option<Instant>) -> Option<Instant> {
     let nap = Instant::now() + HEALING_NAP;
     Some(until.map_or(nap, |until| until.min(nap)))

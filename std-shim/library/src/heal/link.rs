@@ -22,7 +22,7 @@ impl<R: RailName> Mailbox<R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Messages<R>> {
-        // Between two calls of its methods a queue of plain data is whole, whoever panicked.
+        // A panic between two calls of its methods leaves a queue of plain data consistent.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -30,7 +30,8 @@ impl<R: RailName> Mailbox<R> {
         self.add(&mut self.lock(), message, most)
     }
 
-    /// Returns whether there was room, or the message waits already: a wish need not be sent twice.
+    /// Adds a message; returns whether there was room, or the message already waits: a wish need
+    /// not be sent twice.
     fn add(&self, messages: &mut Messages<R>, message: HealingMessage<R>, most: usize) -> bool {
         let is_wish = matches!(message, HealingMessage::Wanted { .. });
         if is_wish && messages.contains(&message) {

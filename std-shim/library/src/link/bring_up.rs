@@ -1,4 +1,4 @@
-//! From two hellos to two connected endpoints.
+//! Connecting two endpoints after the exchange of hellos.
 
 use super::end::Link;
 use super::error::{HandshakeError, LinkError};
@@ -9,15 +9,15 @@ use crate::backend::{Connect, Domain};
 use crate::endpoint::{ConnectError, EndpointQp};
 use crate::p2p::{P2pConnectError, P2pEndpoint};
 
-/// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
-/// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
-/// can be reached; the queue pairs go to RTR and RTS; this side sends that it is ready, and waits
-/// until the other one is. Afterwards requests can be posted.
+/// Connects an endpoint with the peer's, after the exchange of hellos, in the only safe order: both
+/// addresses are checked; `post_receives` posts the receives for the peer's first requests, while
+/// no queue pair can be reached; the queue pairs go to RTR and RTS; this side reports that it is
+/// ready, and waits until the other side is. Afterwards requests can be posted.
 ///
 /// # Errors
 ///
-/// The two endpoints do not match (nothing was posted or moved); a queue pair refused;
-/// `post_receives` failed; the peer gave up, is gone, or does not answer.
+/// The two endpoints do not match (nothing was posted or changed); a queue pair refused;
+/// `post_receives` failed; the peer gave up, has ended, or does not answer.
 pub fn bring_up<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
     control: &mut Link<P>,
@@ -33,7 +33,7 @@ where
     Ok(control.expect_ready()?)
 }
 
-/// [`bring_up`] without the wait for the other side.
+/// Connects an endpoint as [`bring_up`] does, but does not wait for the other side.
 ///
 /// # Errors
 ///
@@ -54,13 +54,13 @@ where
     Ok(control.send(&Message::Ready {})?)
 }
 
-/// Connects an endpoint for messages with the peer's, once both have said hello; tells the other
-/// side that this one is ready, and waits until that is, too. Afterwards buffers can be offered.
+/// Connects an endpoint for messages with the peer's, after the exchange of hellos. Reports to the
+/// other side that this side is ready, and waits until both are. Afterwards buffers can be offered.
 ///
 /// # Errors
 ///
-/// The two endpoints do not match (nothing was moved), or a queue pair refused; the peer gave up,
-/// is gone, or does not answer.
+/// The two endpoints do not match (nothing was changed), or a queue pair refused; the peer gave up,
+/// has ended, or does not answer.
 pub fn bring_up_p2p<D, E, P>(
     endpoint: &mut P2pEndpoint<D>,
     control: &mut Link<P>,
@@ -75,7 +75,7 @@ where
     Ok(control.expect_ready()?)
 }
 
-/// [`bring_up_p2p`] without the wait for the other side.
+/// Connects an endpoint as [`bring_up_p2p`] does, but does not wait for the other side.
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ pub struct P2pBuilder {
     pub(super) min_rails: u8,
     pub(super) healing: Healing,
     pub(super) options: ConnectOptions,
-    /// Which interrupt tells; `None`: completion queues are only polled.
+    /// The completion vector; `None`: completion queues are only polled.
     pub(super) comp_vector: Option<u32>,
 }
 
@@ -75,7 +75,7 @@ impl P2pBuilder {
         Self { only: end.into(), ..self }
     }
 
-    /// Whether it has this end.
+    /// Whether the endpoint has this end.
     pub(super) fn has(&self, end: End) -> bool {
         self.only.is_none_or(|only| only == end)
     }

@@ -1,4 +1,4 @@
-//! From options to queue pairs, pools, memory and the two ends.
+//! Building members: queue pairs, pools, memory and the two ends.
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 type Receiving<D> = Box<EngineReceiver<<D as Domain>::Qp, <D as Domain>::Srq>>;
 
-/// What members, and what they share, are made of.
+/// The options and devices from which members, and their shared queues, are built.
 pub(super) struct Make<'d, D> {
     pub(super) builder: &'d P2pBuilder,
-    /// Those that get rails.
+    /// The devices that get rails.
     pub(super) domains: &'d [D],
-    /// Where the queue pairs of one direction go.
+    /// The places of the queue pairs of one direction.
     pub(super) places: &'d [Place],
 }
 
 impl<D: Domain> Make<'_, D> {
-    /// A member with completion queues and pools of others' making.
+    /// Builds a member on existing completion queues and pools.
     pub(super) fn member(
         &self,
         cqs: &[D::Cq],
@@ -62,8 +62,8 @@ impl<D: Domain> Make<'_, D> {
         })
     }
 
-    // The two ends have 130 KB each, and in debug builds some copies of that are on the stack until
-    // they are in their boxes: not those of both at a time.
+    // Outlined, because each of the two ends has 130 KB, and debug builds keep several copies on
+    // the stack until an end is in its box. The copies of both ends must not be there together.
     #[inline(never)]
     fn sender(
         &self,
@@ -87,8 +87,8 @@ impl<D: Domain> Make<'_, D> {
         let records = self.region(EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS, regions)?;
         let receiving = self.receiving(cqs, pools)?;
         let flushing = self.flushing(cqs, psn)?;
-        // Last, so that no driver's fault loses them. What the engine refuses now, it refuses of
-        // every member alike.
+        // Last, so that a driver's error does not lose the accounts. An error of the engine below
+        // loses them, but the engine would refuse every member alike.
         let accounts = pools.open()?;
         let config = self.receiver_config(number);
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);
@@ -121,7 +121,8 @@ impl<D: Domain> Make<'_, D> {
         ReceiverConfig { virtual_qp_num: receiver_index(number).into(), rails, reroutes, min_rails }
     }
 
-    /// A completion queue of each device, for everything that can be in flight there.
+    /// Creates a completion queue on each device, deep enough for everything that can be in flight
+    /// there.
     pub(super) fn completion_queues(
         &self,
         pools: &Pools<D::Srq>,
@@ -146,7 +147,7 @@ impl<D: Domain> Make<'_, D> {
         self.domains.iter().enumerate().map(queue).collect()
     }
 
-    /// The shared receive queue of each device, and its pool; none, if nobody receives.
+    /// Creates the shared receive queue of each device, with its pool; none, if members only send.
     pub(super) fn pools(&self, members: u32) -> Result<Pools<D::Srq>, P2pBuildError> {
         let pool = |domain: &D| {
             let holds = ACCOUNT.saturating_mul(members).min(domain.max_srq_wr());
@@ -157,7 +158,7 @@ impl<D: Domain> Make<'_, D> {
         receiving.iter().map(pool).collect::<Result<_, _>>().map(Pools)
     }
 
-    /// Words for the protocol, registered with each device.
+    /// Allocates words for the protocol, and registers them with each device.
     fn region(
         &self,
         words: usize,
@@ -175,7 +176,7 @@ impl<D: Domain> Make<'_, D> {
             regions.push(region);
         }
         // SAFETY: the regions keep the pages, and the endpoint drops its queue pairs before the
-        // regions; nobody else has these pages.
+        // regions; no other code has these pages.
         Ok(unsafe { Region::new(PageWords(pages), keys) }?)
     }
 
@@ -203,12 +204,12 @@ impl<D: Domain> Make<'_, D> {
         Ok(made.map_err(|source| refused(domain, source))?)
     }
 
-    /// A queue pair on each device that is connected to itself, if received messages can be
-    /// flushed.
+    /// Creates a queue pair on each device, which is connected to itself, if received messages can
+    /// be flushed.
     fn flushing(&self, cqs: &[D::Cq], psn: u32) -> Result<Vec<D::Qp>, P2pBuildError> {
         let devices = if self.builder.flushes { self.domains.len() } else { 0 };
         let make = |device: usize| {
-            // The places begin with one on each device.
+            // The first places are on different devices, one on each.
             let place = &self.places[device];
             let options = &self.builder.options;
             let qp = self.plain(place, cqs)?;

@@ -1,4 +1,5 @@
-//! Both directions of a pair: the operations of users, whoever owns the completion queues.
+//! Both directions of a pair: the operations of users, which do not depend on the owner of the
+//! completion queues.
 
 use super::message::{End, QueuePairId};
 use super::rail_log::RailLog;
@@ -23,16 +24,16 @@ use polyrail_software_nic as nic;
 pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) sender: Option<Box<EngineSender<D::Qp>>>,
     pub(super) receiver: Option<Box<EngineReceiver<D::Qp, D::Srq>>>,
-    /// Its number among those that share completion queues.
+    /// Its number among the members that share completion queues.
     pub(super) number: u16,
-    /// Where the i-th queue pair of either direction is.
+    /// The place of the i-th queue pair of either direction.
     pub(super) places: Vec<Place>,
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) names: Vec<(DeviceId, String)>,
-    /// What happened to its queue pairs.
+    /// The events of its queue pairs.
     pub(super) log: RailLog,
-    /// If rails are re-routed.
+    /// The state of the repair of its rails; `None` if rails are not re-routed.
     pub(super) healer: Option<Box<Healer<QueuePairId, D::Qp, RAILS>>>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
     pub(super) regions: Vec<D::Region>,
@@ -179,8 +180,8 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// Iterates over the counters of each queue pair: first those of the sender, then those of the
-    /// receiver.
+    /// Iterates over the counters of each queue pair: first the sender's queue pairs, then the
+    /// receiver's.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
         let Self { sender, receiver, .. } = self;
         let sent = (0..).map_while(|at| sender.as_ref()?.counters(at));
@@ -213,7 +214,7 @@ impl<D: Domain> P2pMember<D> {
         self.receiver.as_deref()
     }
 
-    /// What completions are for, by what it is attached as.
+    /// Returns the target of completions, by the index at which it is attached.
     #[inline]
     pub(super) fn target(&mut self, index: u16) -> Option<&mut (dyn CompletionTarget + 'static)> {
         if index == self.sender_index() {
@@ -223,7 +224,7 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// What its two directions are attached as.
+    /// Returns the index at which its sender is attached.
     pub(super) const fn sender_index(&self) -> u16 {
         sender_index(self.number)
     }
@@ -233,7 +234,7 @@ impl<D: Domain> P2pMember<D> {
     }
 }
 
-/// What completions are for, of the only member.
+/// The targets of completions, if there is only one member.
 pub(super) struct Targets<'m, D: Domain>(pub(super) &'m mut P2pMember<D>);
 
 impl<D: Domain> TargetSet for Targets<'_, D> {

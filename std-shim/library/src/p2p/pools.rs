@@ -1,4 +1,4 @@
-//! The receives of each device, and who may have how many of them.
+//! The receives of each device, and the accounts of members.
 
 use super::sizes::SLOTS;
 use crate::endpoint::MAX_DEVICES;
@@ -6,8 +6,8 @@ use polyrail_core::hardware::ReceiveQueue;
 use polyrail_core::p2p::{Account, Pool, PoolError};
 use polyrail_core::virtual_cq::Event;
 
-/// Receives that a member's account of a device may have: enough for every slot, whatever rail each
-/// message takes, and not fewer than are posted at once.
+/// Maximum receives of a member's account on a device: enough for every slot, whatever rail each
+/// message takes, and not fewer than one post of receives.
 pub(super) const ACCOUNT: u32 = 512;
 const _: () = assert!(ACCOUNT as usize >= SLOTS * MAX_DEVICES);
 
@@ -16,7 +16,7 @@ const _: () = assert!(ACCOUNT as usize >= SLOTS * MAX_DEVICES);
 pub(super) struct Pools<S>(pub(super) Vec<(Pool, S)>);
 
 impl<S: ReceiveQueue + Clone> Pools<S> {
-    /// An account of each, or of none.
+    /// Opens an account in every pool, or in none if one refuses.
     pub(super) fn open(&mut self) -> Result<Vec<Account<S>>, PoolError> {
         let mut accounts = Vec::with_capacity(self.0.len());
         for at in 0..self.0.len() {
@@ -32,33 +32,33 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
         Ok(accounts)
     }
 
-    /// Takes accounts back, of a member that has ended.
+    /// Closes the accounts of a member that has ended.
     pub(super) fn close(&mut self, accounts: impl IntoIterator<Item = Account<S>>) {
         for account in accounts {
             let device = account.device();
             let own = self.0.iter_mut().find(|(pool, _)| pool.device() == device);
             if let Some((pool, queue)) = own {
-                // Its own: each device has one pool here, which opened the account.
+                // Cannot fail: each device has one pool here, which opened the account.
                 _ = pool.close(account);
-                // If the driver refuses, the next foreign completion asks again.
+                // If the driver refuses, the next foreign completion tries again.
                 _ = pool.settle(queue);
             }
         }
     }
 
-    /// Every completion queue was found empty, by a poll that began when no queue pair of a closed
-    /// account took receives any more.
+    /// Records that every completion queue was found empty, by a poll that began when no queue pair
+    /// of a closed account took receives any more.
     pub(super) fn note_empty(&mut self) {
         self.0.iter_mut().for_each(|(pool, _)| pool.note_empty());
     }
 
-    /// The completion queues could not all be polled before the queue pairs of closed accounts are
-    /// destroyed.
+    /// Records that not all completion queues could be polled before the queue pairs of closed
+    /// accounts are destroyed.
     pub(super) fn write_off(&mut self) {
         self.0.iter_mut().for_each(|(pool, _)| pool.write_off());
     }
 
-    /// A completion of a queue pair that nobody knows may have taken a receive.
+    /// Handles a completion of an unknown queue pair, which may have taken a receive.
     #[cold]
     pub(super) fn note_foreign(&mut self, event: &Event) {
         let Event::Foreign { device, completion } = event else { return };
@@ -66,7 +66,7 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
         if let Some((pool, queue)) = pool
             && pool.note_foreign(completion)
         {
-            // If the driver refuses, the next one asks again.
+            // If the driver refuses, the next completion tries again.
             _ = pool.settle(queue);
         }
     }

@@ -97,7 +97,7 @@ use std::time::{Duration, Instant};
 /// # }
 /// ```
 pub struct P2pEndpointSet<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256> {
-    /// By number. Dropped before what their queue pairs complete on.
+    /// By number. Dropped before the completion queues of their queue pairs.
     members: Members<D>,
     most: u16,
     shared: Shared<D, ROUTES>,
@@ -220,12 +220,12 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         Ok(())
     }
 
-    /// Numbers are below this.
+    /// Returns a bound of the numbers: all are below it.
     pub(crate) fn bound(&self) -> usize {
         self.members.0.len()
     }
 
-    /// How often polls are to look for queue pairs that fell silent, if silence has a limit.
+    /// Returns how often polls check for queue pairs without progress, if that has a time limit.
     pub(crate) fn stall_interval(&self) -> Option<Duration> {
         self.shared.stall_interval()
     }
@@ -235,15 +235,15 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         self.shared.reroutes()
     }
 
-    /// Has the completion queues tell of what comes from now on, and polls for all that there is.
-    /// What is not done then may be waited for: until [`completion_fd`](Self::completion_fd) can be
-    /// read. But nothing tells when a peer offers buffers.
+    /// Arms the completion queues, and polls all available completions. Afterwards the caller may
+    /// wait until [`completion_fd`](Self::completion_fd) is readable. A peer's offer of buffers is
+    /// not a completion, so it does not make the file descriptor readable.
     pub(crate) fn poll_armed(&mut self) -> Result<Polled, WaitError> {
         self.poll_armed_all(&mut |_| ())
     }
 
-    /// Can be read when a completion queue has told something since then; `None` if they are only
-    /// polled.
+    /// Returns a file descriptor that is readable when a completion queue has created an event
+    /// since [`poll_armed`](Self::poll_armed); `None` if the completion queues are only polled.
     pub(crate) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.completion_fd()
     }

@@ -1,4 +1,4 @@
-//! What the members of one owner share: for each device a completion queue, and a shared receive
+//! The shared state of an owner's members: for each device a completion queue, and a shared receive
 //! queue with its pool.
 
 use super::builder::P2pBuilder;
@@ -17,25 +17,26 @@ use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// What the members of one owner share.
+/// The shared state of an owner's members.
 #[derive(Debug)]
 pub(super) struct Shared<D: Domain, const ROUTES: usize> {
     /// The receives of each device. Declared before the completion queues, so that they are
     /// destroyed first.
     pub(super) pools: Pools<D::Srq>,
     pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
-    /// What tells of completions.
+    /// The channels to which completion queues report events.
     channels: Channels,
     builder: P2pBuilder,
-    /// Those that get rails.
+    /// The devices that get rails.
     pub(super) domains: Vec<D>,
-    /// Where the queue pairs of one direction go: the first of each rail, then the second of each.
+    /// The places of the queue pairs of one direction: the first of each rail, then the second of
+    /// each.
     places: Vec<Place>,
     polls: Polls,
 }
 
 impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
-    /// For up to `members` that `builder` describes.
+    /// Creates the shared state for up to `members` members as `builder` describes.
     pub(super) fn new(
         builder: P2pBuilder,
         domains: &[&D],
@@ -62,7 +63,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         Ok(Self { cq, pools, channels, builder, domains, places, polls: Polls::default() })
     }
 
-    /// Makes a member of this number, which none of these has.
+    /// Builds a member with this number, which none of `members` has.
     pub(super) fn open<S: TargetSet + ?Sized>(
         &mut self,
         number: u16,
@@ -85,10 +86,10 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         }
     }
 
-    /// Destroys a member of which no device accesses any buffer any more; these are the others. The
-    /// receives that it leaves are the next one's, unless a completion queue cannot be polled now:
-    /// drivers forget the completions of a queue pair that is destroyed, and so nobody would know
-    /// which of these receives they took.
+    /// Destroys a member whose buffers no device accesses any more; `members` are the others. The
+    /// next member uses the receives that it leaves, unless a completion queue cannot be polled
+    /// now: drivers discard the completions of a destroyed queue pair, so it would be unknown which
+    /// receives they took.
     pub(super) fn close<S: TargetSet + ?Sized>(&mut self, member: P2pMember<D>, members: &mut S) {
         self.cq.detach(member.sender_index());
         self.cq.detach(member.receiver_index());
@@ -116,17 +117,19 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         polled.error.map_or(Ok(()), Err)
     }
 
-    /// Has completion queues tell of what comes from now on.
+    /// Discards the events of the completion queues, and arms the queues for their next
+    /// completions.
     pub(super) fn arm(&mut self) -> Result<(), WaitError> {
         arm(self.cq.cqs_mut())
     }
 
-    /// Can be read when a completion queue has told something; `None` if they are only polled.
+    /// Returns a file descriptor that is readable when a completion queue has created an event;
+    /// `None` if the completion queues are only polled.
     pub(super) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.channels.fd()
     }
 
-    /// How often silence is to be looked for, if it has a limit.
+    /// Returns how often to check for queue pairs without progress, if that has a time limit.
     pub(super) fn stall_interval(&self) -> Option<Duration> {
         let timeout = self.builder.healing.stall_timeout.filter(|_| self.reroutes());
         timeout.map(SilenceWatch::<RAILS>::interval)
@@ -137,12 +140,12 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         self.builder.reroutes
     }
 
-    /// Returns what queue pairs are made with.
+    /// Returns the sizes of new queue pairs.
     pub(super) const fn shape(&self) -> Shape {
         Shape::of(&self.builder)
     }
 
-    /// Whether this poll, for so many members, runs a repair step.
+    /// Whether this poll, for this number of members, runs a repair step.
     #[inline]
     pub(super) const fn is_time_to_heal(&mut self, members: usize) -> bool {
         self.builder.reroutes && self.polls.is_turn(HEAL_EVERY + members)
