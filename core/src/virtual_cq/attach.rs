@@ -12,7 +12,7 @@ pub enum AttachError {
     /// Another virtual queue pair has this index, or the index is too large.
     #[error("index {index} is already used, or is not below {limit}")]
     Index {
-        /// The index asked for.
+        /// The requested index.
         index: u16,
         /// Indices are below this.
         limit: usize,
@@ -23,10 +23,10 @@ pub enum AttachError {
     Number {
         /// The number of both.
         virtual_qp_num: u32,
-        /// Index of the one that has it.
+        /// Index of the attached virtual queue pair.
         index: u16,
     },
-    /// A physical queue pair completes elsewhere.
+    /// A physical queue pair completes on a queue that this virtual completion queue does not own.
     #[error("queue pair {qp_num} of device {} completes on a queue that this virtual completion queue does not own", device.0)]
     ForeignCq {
         /// Its device.
@@ -34,7 +34,7 @@ pub enum AttachError {
         /// Its number.
         qp_num: u32,
     },
-    /// The virtual queue pair is not attached at this index, or the queue pair is none of its.
+    /// The virtual queue pair is not attached at this index, or does not have this queue pair.
     #[error("queue pair {qp_num} of device {} is not attached to this virtual completion queue", device.0)]
     NotAttached {
         /// Its device.
@@ -58,15 +58,15 @@ pub enum AttachError {
 }
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
-    /// Routes the completions of a virtual queue pair's physical ones to `index` of the set that
-    /// polls are handed.
+    /// Routes the completions of a virtual queue pair's physical queue pairs to `index` of the set
+    /// that is passed to polls.
     ///
     /// # Errors
     ///
     /// Nothing changed: see [`AttachError`]. If this queue owns physical queues, every physical
-    /// queue pair must complete on one of them, and it must be deep enough for all that can be in
-    /// flight: an overrun is fatal. Receives of shared receive queues are not known here:
-    /// [`set_aside`](Self::set_aside).
+    /// queue pair must complete on one of them, which must be deep enough for everything that can
+    /// be in flight: an overrun is fatal. Receives of shared receive queues are not known here;
+    /// reserve entries for them by [`set_aside`](Self::set_aside).
     pub fn attach(
         &mut self,
         index: u16,
@@ -76,11 +76,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             return Err(AttachError::Index { index, limit: ROUTES });
         }
         let virtual_qp_num = qp.virtual_qp_num();
-        // Callers tell completions apart by this number, and `resolve` checks indices by it.
+        // Callers distinguish completions by this number, and `resolve` checks indices by it.
         if let Some(index) = self.registry.index_of(virtual_qp_num) {
             return Err(AttachError::Number { virtual_qp_num, index });
         }
-        // A copy, which is kept only if every physical queue pair found room.
+        // A copy, which is stored only if there is room for every physical queue pair.
         let mut reserved = self.reserved;
         let mut multi = false;
         let mut result = Ok(());
@@ -94,7 +94,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                     });
             }
         });
-        // Taken for a failed attachment too, so that its routes are found and removed.
+        // Registered even if the attachment failed, so that its routes are found and removed.
         self.registry.add(index, virtual_qp_num, multi);
         match result {
             Ok(()) => self.reserved = reserved,
@@ -103,12 +103,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         result
     }
 
-    /// Sets entries of a completion queue aside, for good: for what completes there and is not
-    /// known when queue pairs are attached, such as the receives of a shared receive queue.
+    /// Reserves entries of a completion queue permanently, for completions that are not known when
+    /// queue pairs are attached, such as the receives of a shared receive queue.
     ///
     /// # Errors
     ///
-    /// There is no such queue, of capacity 0, or it is too small; nothing changed.
+    /// There is no such queue (then the error has capacity 0), or it is too small; nothing changed.
     pub fn set_aside(&mut self, cq: CqId, entries: u32) -> Result<(), AttachError> {
         let none = AttachError::CqTooSmall { cq, capacity: 0, needed: entries };
         let at = self.place(cq).ok_or(none)?;
@@ -118,7 +118,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(())
     }
 
-    /// The place of a completion queue, if it is ours.
+    /// Returns the place of a completion queue, if this virtual one owns it.
     fn place(&self, cq: CqId) -> Option<u8> {
         // There are 256 places at most.
         self.cqs.iter().position(|own| own.id() == cq).map(|at| at as u8)
@@ -128,7 +128,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     fn reserve(&self, reserved: &mut [u32; CQS], at: u8, entries: u32) -> Result<(), AttachError> {
         let at = usize::from(at);
         let (cq, capacity) = (self.cqs[at].id(), self.cqs[at].capacity());
-        // Cut off, a sum would leave too little when a part of it is given back.
+        // A saturated sum would be too small after a part of it is given back.
         match reserved[at].checked_add(entries) {
             Some(needed) if needed <= capacity => reserved[at] = needed,
             needed => {
@@ -157,8 +157,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(ReservedIn::queue_at(at))
     }
 
-    /// Routes the completions of another physical queue pair in the place of `old`, given by device
-    /// and number. It completes on one of our queues if `old` did.
+    /// Routes the completions of a new physical queue pair instead of `old`, given by device and
+    /// number. The new queue pair must complete on an owned queue if `old` did.
     pub(crate) fn replace_route(
         &mut self,
         index: u16,
@@ -170,14 +170,14 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let route = *found.ok_or(AttachError::NotAttached { device, qp_num })?;
         let mut reserved = self.reserved;
         let reserved_in = match route.reserved_in {
-            // The owner feeds its completions, and may go on to.
+            // The owner feeds its completions, and may continue to.
             ReservedIn::NOWHERE if self.place(new.cq()).is_none() => ReservedIn::NOWHERE,
             before => {
                 give_back(&mut reserved, before, route.entries);
                 self.reserve_for(&mut reserved, new, route.entries)?
             }
         };
-        // First taken off: the table may be full.
+        // Removed first, because the table may be full.
         self.routes.remove(old.0, old.1);
         let route_of_new = Route { reserved_in, ..route };
         if let Err(error) = self.routes.insert(new.device(), new.qp_num(), route_of_new) {
@@ -189,9 +189,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Removes the routes of the virtual queue pair at `index`, which need not exist any more, and
-    /// returns whether there were any. Completions still to come are foreign; some may wait for
-    /// budget already. A caller that attaches it again and feeds it what was foreign polls until
-    /// nothing foreign comes before that, so that all come in their order.
+    /// returns whether there were any. Later completions are foreign; some may already wait for
+    /// budget. A caller that attaches it again and feeds it the foreign completions first polls
+    /// until there are none, so that all are handled in order.
     pub fn detach(&mut self, index: u16) -> bool {
         if !self.registry.contains(index) {
             return false;
@@ -209,7 +209,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 }
 
-/// Entries that were reserved, if any were, are free again.
+/// Frees entries that were reserved, if any were.
 fn give_back<const CQS: usize>(reserved: &mut [u32; CQS], reserved_in: ReservedIn, entries: u32) {
     if let Some(at) = reserved_in.place() {
         reserved[at] -= entries;

@@ -1,4 +1,4 @@
-//! The virtual completion queue: what it owns.
+//! The state of the virtual completion queue.
 
 use super::registry::Registry;
 use super::routing::RoutingTable;
@@ -18,15 +18,15 @@ pub struct TooManyCqs {
 /// Up to `CQS`, at most 256, physical completion queues as one, for virtual queue pairs of any
 /// sizes.
 ///
-/// It does not own the virtual queue pairs: [`poll`](Self::poll) is handed the set of them, and
-/// routes hold their indices in that set. `ROUTES`, a power of two, is the size of the routing
-/// table, of which three quarters can be used: one route for each physical queue pair. Virtual
-/// queue pairs have indices below `ROUTES`.
+/// It does not own the virtual queue pairs: [`poll`](Self::poll) takes the set of them, and routes
+/// contain indices in that set. `ROUTES`, a power of two, is the size of the routing table, of
+/// which three quarters can be used: one route for each physical queue pair. Virtual queue pairs
+/// have indices below `ROUTES`.
 ///
-/// It has no number: a completion comes out of the [`poll`](Self::poll) of the queue that it
-/// completed on, so its owner knows which one that is, and [`qp_num`](super::VirtualWc::qp_num)
-/// tells of which virtual queue pair. What it is made of has numbers, unique within the process:
-/// the [ids](CompletionQueue::id) of its [`cqs`](Self::cqs).
+/// It has no number. A completion is returned by the [`poll`](Self::poll) of the queue that it
+/// completed on, so its owner knows the queue, and [`qp_num`](super::VirtualWc::qp_num) identifies
+/// the virtual queue pair. Its physical completion queues have numbers that are unique within the
+/// process: the [ids](CompletionQueue::id) of [`cqs`](Self::cqs).
 ///
 /// # Example
 ///
@@ -65,21 +65,21 @@ pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
     pub(super) reserved: [u32; CQS],
     pub(super) routes: RoutingTable<ROUTES>,
     pub(super) registry: Registry<ROUTES>,
-    /// Completions that each completion queue has given out.
+    /// Completions that each completion queue has returned.
     pub(super) taken: [u64; CQS],
     /// The completion queue that the next poll begins with.
     pub(super) next_cq: usize,
-    /// What completed and cannot wait in a ring, but found no budget.
+    /// Events that cannot wait in a ring, but exceeded the budget of a poll.
     pub(super) backlog: Backlog,
-    /// Completions that were polled and not looked at, because a sink panicked.
+    /// Completions that were polled but not handled, because a sink panicked.
     pub(super) unrouted: Saved,
-    /// A poll is under way; if it is not, and this is set, a sink panicked.
+    /// Whether a poll is running. If it is set outside a poll, a sink panicked.
     pub(super) polling: bool,
     /// Whether rings come before the backlog: they take turns.
     pub(super) rings_first: bool,
 }
 
-/// As many events as one batch of completions can bring.
+/// Holds the events of one batch of completions.
 pub(super) type Backlog = heapless::Deque<Event, POLL_BATCH>;
 
 /// Completions of one device, at most one batch.
@@ -101,9 +101,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(cq)
     }
 
-    /// Without completion queues: completions come by [`feed`](Self::feed) only, until there are
-    /// [some](Self::add_cq). The whole can be large; written to where it belongs from here, it
-    /// costs the least stack.
+    /// A virtual completion queue without physical ones: completions come by [`feed`](Self::feed)
+    /// only, until queues are [added](Self::add_cq). The value can be large; copying this constant
+    /// directly to its final place uses the least stack.
     pub const EMPTY: Self = {
         assert!(CQS <= 1 << 8, "places of completion queues have 8 bits");
         assert!(ROUTES <= 1 << 16, "indices have 16 bits");
@@ -121,33 +121,33 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     };
 
-    /// Adds a completion queue, behind the others. For virtual queue pairs that were attached while
-    /// there was none, nothing is reserved in it: those that complete there are to be attached
-    /// anew.
+    /// Adds a completion queue, behind the others. Virtual queue pairs that were attached while
+    /// there was none have nothing reserved in it: if they complete there, detach and attach them
+    /// again.
     ///
     /// # Errors
     ///
-    /// There are `CQS` already.
+    /// There are already `CQS` queues.
     pub fn add_cq(&mut self, cq: C) -> Result<(), TooManyCqs> {
         self.cqs.try_push(cq).map_err(|_| TooManyCqs { max: CQS })
     }
 
-    /// The physical completion queues.
+    /// Returns the physical completion queues.
     pub fn cqs(&self) -> &[C] {
         &self.cqs
     }
 
-    /// The physical completion queues, to arm or to resize them. Completions that are polled here
-    /// must be [`fed`](Self::feed) back.
+    /// Returns the physical completion queues, to arm or to resize them. Completions that are
+    /// polled from them directly must be [`fed`](Self::feed) back.
     pub fn cqs_mut(&mut self) -> &mut [C] {
         &mut self.cqs
     }
 
-    /// Checks what must hold between any two calls.
+    /// Checks the invariants that hold between any two calls.
     ///
     /// # Panics
     ///
-    /// If it does not: a bug of this crate.
+    /// An invariant does not hold, which is a bug of this crate.
     pub fn invariants(&self) {
         self.routes.invariants();
         self.registry.invariants();
@@ -157,7 +157,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                 reserved[at] += u64::from(route.entries);
             }
         }
-        // Some may be set aside.
+        // Entries may also be set aside.
         let are_there = reserved.iter().zip(self.reserved).all(|(sum, all)| *sum <= u64::from(all));
         assert!(are_there, "what routes reserved is reserved: {reserved:?} of {:?}", self.reserved);
         let added = self.reserved.iter().skip(self.cqs.len()).all(|entries| *entries == 0);

@@ -14,20 +14,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 {
     /// Posts a send request.
     ///
-    /// Over several rails, WRITE and READ are split into fragments; what finds no room on the rails
-    /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
-    /// rail 0 (see [`PassThroughOrder`](super::PassThroughOrder)).
+    /// Over several rails, WRITE and READ are split into fragments. Fragments for which the rails
+    /// have no room wait in the ring, and are posted as completions make room. SENDs and atomics
+    /// pass through to rail 0 (see [`PassThroughOrder`](super::PassThroughOrder)).
     ///
-    /// A SEND, an atomic or a WRITE_WITH_IMM need not be SIGNALED: then it is reported if it fails,
-    /// and its success is not, as in verbs. That of a WRITE_WITH_IMM, its peer is notified of.
-    /// Until it is complete it counts as [unreported](Self::unreported_sends), and what is behind
-    /// it waits for its turn. WRITEs and READs must be SIGNALED, since nothing else would tell that
-    /// they are done.
+    /// A SEND, an atomic or a WRITE_WITH_IMM need not be SIGNALED. Then its failure is reported and
+    /// its success is not, as in verbs; the peer is still notified of a WRITE_WITH_IMM. Until the
+    /// request is complete it counts as [unreported](Self::unreported_sends), and requests behind
+    /// it wait for their turn. WRITEs and READs must be SIGNALED, since nothing else would report
+    /// that they are done.
     ///
     /// # Errors
     ///
-    /// The request is refused and forgotten, nothing changed. [`PostSendError::Full`] and
-    /// [`PostSendError::QueueFull`] ask for a poll, the others for another request.
+    /// The request is refused, and nothing changed. After [`PostSendError::Full`] and
+    /// [`PostSendError::QueueFull`], poll and try again; other errors are in the request.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         if self.is_multi() { self.post_multi(wr) } else { self.post_single(wr) }
@@ -81,8 +81,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd => {
                 self.post_pass_through(wr)
             }
-            // Both invalidate one key, which is of a single device: the keys of the other rails'
-            // devices would stay valid.
+            // Both invalidate one key, which belongs to a single device: the keys of the other
+            // rails' devices would stay valid.
             Opcode::LocalInv | Opcode::SendWithInv => {
                 Err(PostSendError::UnsupportedOpcode(wr.opcode))
             }
@@ -117,12 +117,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Err(PostSendError::InlineMustWait);
         }
         let id = self.add_fragmented::<EMPTY, false>(wr)?;
-        // Asked once the request has its place. Asked before, the answer was kept in memory
-        // meanwhile, and a request of one fragment took 407.5 instructions in place of 396.5.
+        // Checked after the request has its place. Before it, the result was kept in memory
+        // meanwhile, and a request of one fragment took 407.5 instructions instead of 396.5.
         if self.sends.pending_count() > 1 {
             return Ok(());
         }
-        // Requests of zero bytes are rare, so they do not get a copy of the fast path.
+        // Requests of zero bytes are rare, so there is no copy of the fast path for them.
         let progress = if EMPTY { self.dispatch(id) } else { self.dispatch_now(id) };
         match progress {
             Progress::Posted => self.sends.pop_pending(),
@@ -154,7 +154,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Adds a request to the ring. `APART` only makes the two uses different functions, because the
-    /// compiler puts a function with one use in line.
+    /// compiler inlines a function with one use.
     #[inline(always)]
     fn add_fragmented<const EMPTY: bool, const APART: bool>(
         &mut self,
@@ -175,8 +175,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if wr.opcode == Opcode::RdmaWriteWithImm
                 && let SchemeState::Spray(spray) = &*scheme
             {
-                // After `fill`, whose state and opcode it changes, and after the keys, of which it
-                // takes one.
+                // After `fill` and the keys: it changes the state and opcode that `fill` sets, and
+                // takes one of the keys.
                 spray.prepare(wr, slot)?;
             }
             if let Some(order) = wr.report_order {
@@ -189,7 +189,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })
     }
 
-    /// Removes request `id`, the newest, of which nothing is posted.
+    /// Removes the newest request, `id`, no part of which is posted.
     #[cold]
     fn refuse_newest(&mut self, id: u64, error: PostSendError) -> Result<(), PostSendError> {
         self.take_back_from(id);
@@ -197,8 +197,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Err(error)
     }
 
-    /// Removes the pending requests from `id` on, of which nothing is posted. Returns their number,
-    /// buffers of lists included.
+    /// Removes the pending requests from `id` on, no part of which is posted. Returns their number,
+    /// including the buffers of lists.
     #[cold]
     pub(super) fn take_back_from(&mut self, id: u64) -> usize {
         let (mut count, mut any) = (0, false);
@@ -209,7 +209,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             any |= slot.state.contains(SlotState::WHEN_DONE);
             count += 1;
         }
-        // With none left, completions are taken by the loop that does not look for such requests.
+        // With none left, completions are handled by the loop that does not check for such
+        // requests.
         if any {
             let mut alive = self.sends.alive().filter_map(|id| self.sends.find(id));
             let others = alive.any(|slot| slot.state.contains(SlotState::WHEN_DONE));

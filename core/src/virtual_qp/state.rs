@@ -1,4 +1,4 @@
-//! How a virtual queue pair is: what its owner learns of failures, and what it may do about them.
+//! The state of a virtual queue pair: reports of failures, and the calls that handle them.
 
 use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
@@ -13,17 +13,17 @@ pub enum QpState {
     Ready,
     /// Some rails are out of service, or failed while others go on.
     Degraded,
-    /// It failed for good. What is in flight is reported with its real status, the rest as flushed,
-    /// and new posts are refused. Receives count as in flight while a queue pair holds them, so
-    /// SPRAY's are reported once their owner has moved the notify queue pair to the error state.
-    /// (With one rail, the physical queue pair answers for itself.)
+    /// It failed permanently. Requests in flight are reported with their real status, the rest as
+    /// flushed, and new posts are refused. Receives count as in flight while a queue pair holds
+    /// them, so SPRAY's are reported once their owner has moved the notify queue pair to the error
+    /// state. (With one rail, the physical queue pair reports its own requests.)
     Error,
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// How the virtual queue pair is.
+    /// Returns the state of the virtual queue pair.
     pub fn state(&self) -> QpState {
         if self.health.failed {
             QpState::Error
@@ -34,47 +34,48 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Why it is in the error state; `None` if it is not.
+    /// Returns why it is in the error state; `None` if it is not.
     pub fn failure(&self) -> Option<Failure> {
         self.health.failure
     }
 
-    /// The first failure of a rail: which one, which status, where. Stays.
+    /// Returns the first failure of a rail, with its rail, status and place. It is never cleared.
     pub fn first_error(&self) -> Option<RailError> {
         self.health.first_error
     }
 
-    /// The first thing that no correct NIC or peer produces, since the last call, if any.
+    /// Takes the first protocol error since the last call: an event that no correct NIC or peer
+    /// produces.
     pub fn take_protocol_error(&mut self) -> Option<ProtocolError> {
         self.health.protocol_error.take()
     }
 
-    /// Protocol errors in all.
+    /// Returns the total number of protocol errors.
     pub fn protocol_errors(&self) -> u64 {
         self.health.protocol_errors
     }
 
-    /// The rails on which nothing was completed since the previous call although there was
-    /// something to do: their oldest request is the same one as then, or their driver refuses, then
-    /// as now, what they are to post, as a full queue does.
+    /// Returns the rails without progress since the previous call, although they have work: their
+    /// oldest request is the same as at that call, or their driver refused new requests at both
+    /// calls, as a full queue does.
     ///
-    /// Some drivers never complete a request whose peer is gone. The engine reads no clock: call
-    /// this at a period longer than any request may take, and move the queue pairs that it names
-    /// to the error state, which flushes them. With one rail nothing is tracked, so nothing is
-    /// named.
+    /// Some drivers never complete a request whose peer has ended. The engine reads no clock: call
+    /// this at a period longer than any request may take, and move the queue pairs of the returned
+    /// rails to the error state, which flushes them. With one rail nothing is tracked, so the set
+    /// is empty.
     ///
-    /// A driver that refuses and has nothing in flight that could make room, or only the front of a
-    /// batch whose rest it has not taken, can no longer end by itself: then the virtual queue pair
-    /// is in the error state too, and [`first_error`](Self::first_error) has ENOMEM for the
+    /// A rail cannot recover if its driver refuses requests and has nothing in flight that could
+    /// make room, or only the front of a batch whose rest it has not taken. Then the virtual queue
+    /// pair is in the error state too, and [`first_error`](Self::first_error) has ENOMEM for the
     /// refusal.
     pub fn check_stalled(&mut self) -> RailSet {
-        // A request that was refused and forgotten is not waited for.
+        // Refused requests do not count: they were removed.
         let waits = self.sends.unacknowledged_count() > 0 || self.pass_through.is_waiting();
         let offers = self.offers;
         let mut stalled = RailSet::EMPTY;
         let mut never = None;
         for rail in self.all_rails_mut() {
-            // Receives that are posted make room for more when they complete, even if that is late.
+            // Posted receives make room when they complete, even if that is late.
             let refuses_all = offers.receives.contains(rail.id) && rail.recvs.is_empty();
             let refuses = (waits && offers.sends.contains(rail.id)) || refuses_all;
             if !rail.check_stalled(refuses) {
@@ -85,27 +86,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 never = never.or(Some(rail.refusal_error(Refusal::QueueFull.errno_or_full(), 0)));
             }
         }
-        // Behind the loop: a failure changes the rails that it walks over.
+        // After the loop, because a failure changes the rails that the loop iterates over.
         if let Some(error) = never.filter(|_| !self.health.failed) {
             self.rail_failed(error);
         }
         stalled
     }
 
-    /// Whether any rail in service has send requests in flight, as far as rails fail and return:
-    /// what these wait for is the peer, and no rail.
+    /// Whether any rail that has not failed has send requests in flight, even if its owner [took it
+    /// out of service](Self::set_rail_in_service). Such requests wait for the peer, not for a rail.
     pub fn has_sends_in_flight(&self) -> bool {
         self.all_rails().any(|rail| rail.health.lifecycle.is_in_service() && !rail.sends.is_empty())
     }
 
-    /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
-    /// what is in flight on it completes.
+    /// Takes a rail out of service, or back in. A rail out of service gets no new fragments, and
+    /// requests in flight on it complete.
     ///
     /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With rail
-    /// 0 out of service, new pass-through requests are refused; those that were accepted before are
-    /// carried out, on the queue pair that takes its place if it fails: no other rail can carry
-    /// them. The last rail in service stays in service, since requests would wait for ever: then
-    /// false is returned, as for a rail that does not exist, and nothing changes.
+    /// 0 out of service, new pass-through requests are refused. Pass-through requests that were
+    /// accepted before are still executed, on a replacement queue pair if it fails, because no
+    /// other rail can carry them. The last rail in service stays in service, because requests would
+    /// otherwise wait without end: then this returns false and changes nothing, as for a rail that
+    /// does not exist.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others =
             self.rails.iter().enumerate().any(|(at, r)| r.is_in_service() && at != rail as usize);
@@ -115,25 +117,27 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         chosen.is_enabled = in_service;
         self.update_rail(RailId::Data(rail));
-        // Requests that found no rail may find this one.
+        // Requests that waited for a rail may use this one.
         self.pump_all();
         true
     }
 
-    /// Reserves a rail for what no other rail can carry, or ends that: as long as others take
-    /// fragments, it gets none. For rail 0 on a device that it shares with another rail, so that it
-    /// does not halve that one's throughput. Returns whether there is such a rail.
+    /// Reserves a rail for requests that no other rail can carry, or ends the reservation. A
+    /// reserved rail gets no fragments while other rails take them. This is for a rail 0 that
+    /// shares its device with another rail, so that it does not halve the throughput of that rail.
+    /// Returns whether the rail exists.
     pub fn reserve_rail(&mut self, rail: u8, reserved: bool) -> bool {
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
         chosen.is_reserved = reserved;
         self.update_rail(RailId::Data(rail));
-        // Requests that found no rail may find this one.
+        // Requests that waited for a rail may use this one.
         self.pump_all();
         true
     }
 
-    /// A completion failed, so its queue pair is in the error state, and nothing takes over:
-    /// neither a request that is [lost](Self::send_lost) nor a receive that is.
+    /// Fails the virtual queue pair after a failed completion, whose queue pair is in the error
+    /// state. No rail takes over: neither its [lost](Self::send_lost) requests nor its lost
+    /// receives.
     #[cold]
     pub(super) fn completion_failed(&mut self, id: RailId, completion: &Completion, offset: u32) {
         let Some(rail) = self.rail_mut(id) else { return };
@@ -142,7 +146,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.give_up(Failure::Rail(error));
     }
 
-    /// A driver took everything, and complained all the same: its rail failed.
+    /// Fails a rail whose driver accepted all requests and still returned an error.
     #[cold]
     pub(super) fn driver_complained(&mut self, id: RailId, refusal: Refusal) {
         let Some(rail) = self.rail_mut(id) else { return };
@@ -150,8 +154,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.rail_failed(error);
     }
 
-    /// The rail or all of the virtual queue pair failed: what a driver took of a batch has no
-    /// signaled request behind it, so the driver is offered one that moves nothing.
+    /// Posts a marker, which moves no data, after a rail or the virtual queue pair failed: if a
+    /// driver accepted only a part of a batch, that part has no signaled request behind it.
     #[cold]
     pub(super) fn mark_end(&mut self, id: RailId) {
         let Some((batch, ..)) = self.rail_mut(id).and_then(|rail| rail.sends.partial()) else {
@@ -163,13 +167,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             RailId::Data(_) => slot.keys[rail.keys_at as usize].rkey,
             RailId::Notify => slot.notify_rkey,
         };
-        // The queue may be full. It has room again after the flushes that the error state brings.
+        // The queue may be full. It has room again after the flushes of the error state.
         if !rail.post_marker(slot.remote_addr, rkey) {
             self.offers.sends.insert(id);
         }
     }
 
-    /// Completions of the only rail passed straight through, some of them failed.
+    /// Handles completions of the only rail, which were passed straight through, and of which some
+    /// failed.
     #[cold]
     pub(super) fn note_passed_failures(&mut self, completions: &[Completion]) {
         let rail = &mut self.rails[0];
