@@ -63,6 +63,9 @@ pub(crate) struct RailRepair<R: RailName, Q> {
     pub(super) refusals: usize,
     /// A new queue pair that may be on another device was attempted.
     tried_to_move: bool,
+    /// The next attempt was made due while an attempt was under way, which may have begun before a
+    /// port came up: its failure does not count.
+    is_retried: bool,
     /// The peer's latest offer, until it is answered.
     pub(super) asked: Option<ReplacementAddress<R>>,
     /// The new queue pair.
@@ -151,6 +154,7 @@ impl<R: RailName, Q> Default for RailRepair<R, Q> {
             attempts: Attempts::default(),
             refusals: 0,
             tried_to_move: false,
+            is_retried: false,
             asked: None,
             next: None,
             placed: None,
@@ -187,6 +191,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 
     /// Notes that an attempt begins.
     pub(super) fn begin_attempt(&mut self, now: Instant, healing: &Healing) {
+        self.is_retried = false;
         self.tried_to_move = self.may_move(now, healing);
     }
 
@@ -270,9 +275,16 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         out_for.is_some_and(|out_for| out_for >= healing.fallback_after)
     }
 
+    /// Notes that an attempt failed.
+    pub(super) fn attempt_failed(&mut self, now: Instant, healing: &Healing) {
+        if !std::mem::take(&mut self.is_retried) {
+            self.attempts.failed(now, healing);
+        }
+    }
+
     /// The peer had no queue pair for the offered one.
     pub(super) fn refused(&mut self, now: Instant, healing: &Healing) {
-        self.attempts.failed(now, healing);
+        self.attempt_failed(now, healing);
         // Until it may move, only its own device was asked for.
         self.refusals = if self.may_move(now, healing) { self.refusals + 1 } else { 1 };
     }
@@ -281,6 +293,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
     pub(super) fn retry_now(&mut self) {
         self.returned = None;
         self.barren.clear();
+        self.is_retried = self.next.is_some();
         self.attempts.retry_now();
     }
 }
@@ -288,8 +301,47 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{Gid, Mtu};
     use polyrail_core::virtual_qp::RailId;
     use std::time::Duration;
+
+    /// The peer refuses an offer because its port was down, and the refusal comes behind the report
+    /// that the port is up.
+    #[test]
+    fn an_attempt_that_began_before_a_port_came_up_does_not_delay_the_next() {
+        let healing = Healing::default();
+        let now = Instant::now();
+        let address = RailAddress {
+            device: 0,
+            gid: Gid::default(),
+            lid: 0,
+            mtu: Mtu::Mtu1024,
+            psn: 0,
+            rd_atomic: 1,
+        };
+        let port = Port {
+            number: 1,
+            gid_index: 0,
+            gid: Gid::default(),
+            lid: 0,
+            mtu: Mtu::Mtu1024,
+            max_rd_atomic: 1,
+        };
+        let mut repair = RailRepair::<RailId, ()>::default();
+        let mut fail_after = |hint: bool| {
+            let place = Place { device: 0, port };
+            let offered = NewQueuePair { queue_pair: (), place, address };
+            repair.begin_attempt(now, &healing);
+            repair.next = Some(Next { generation: 1, step: Step::Offered(offered) });
+            if hint {
+                repair.retry_now();
+            }
+            repair.next = None;
+            repair.refused(now, &healing);
+            repair.attempts.is_due(now)
+        };
+        assert_eq!([true, false, true, false].map(&mut fail_after), [true, false, true, false]);
+    }
 
     #[test]
     fn a_rail_that_flaps_is_tried_more_and_more_seldom() {

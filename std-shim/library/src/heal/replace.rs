@@ -79,7 +79,7 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         self.end.attempt_failed(rail, error);
         let (now, options) = (self.now, self.healer.options);
         if let Some(repair) = self.repair_of(rail) {
-            repair.attempts.failed(now, &options);
+            repair.attempt_failed(now, &options);
         }
     }
 
