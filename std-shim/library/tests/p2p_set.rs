@@ -23,11 +23,10 @@ struct Hub {
     set: P2pEndpointSet,
 }
 
-/// One of them, and its number there.
+/// One of them.
 struct Peer {
     host: fixture::Host,
     endpoint: P2pEndpoint,
-    number: usize,
 }
 
 struct World {
@@ -54,7 +53,7 @@ impl World {
         let number = self.hub.set.add().unwrap();
         connect_endpoints(self.hub.set.get_mut(number).unwrap(), &mut endpoint).unwrap();
         self.peers.resize_with(self.peers.len().max(number + 1), || None);
-        self.peers[number] = Some(Peer { host, endpoint, number });
+        self.peers[number] = Some(Peer { host, endpoint });
         number
     }
 
@@ -66,14 +65,6 @@ impl World {
         self.hub.set.poll(16).unwrap();
         for peer in self.peers.iter_mut().flatten() {
             peer.endpoint.poll(16).unwrap();
-            let Peer { endpoint, number, .. } = peer;
-            while let Some(message) = endpoint.next_message() {
-                self.hub.set.handle(*number, message).unwrap();
-            }
-            let next = |set: &mut P2pEndpointSet| set.get_mut(*number)?.next_message();
-            while let Some(message) = next(&mut self.hub.set) {
-                endpoint.handle(message).unwrap();
-            }
         }
     }
 

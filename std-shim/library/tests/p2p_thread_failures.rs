@@ -6,8 +6,8 @@ mod threads;
 
 use fixture::{LONG, ended, impatient, submit};
 use polyrail::nic::{Fault, When};
-use polyrail::p2p::{CallError, Failure, P2pBuilder};
-use polyrail::progress::messages::{P2pError, P2pHandle, P2pLink};
+use polyrail::p2p::{CallError, Failure, HealingLink, P2pBuilder};
+use polyrail::progress::messages::{P2pError, P2pHandle};
 use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
@@ -89,20 +89,19 @@ fn a_device_that_goes_away_leaves_no_request_waiting() {
     assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
 }
 
-/// Carries the messages between the members of both sides while `work` goes on.
-fn while_carried(world: &World, work: impl FnOnce()) {
-    let [near, far] = [&world.near, &world.far].map(|side| side.thread.link());
+/// Carries the repair messages between both sides while `work` goes on.
+fn while_carried([near, far]: [&HealingLink; 2], work: impl FnOnce()) {
     let ends = AtomicBool::new(false);
-    let carry = |from: &P2pLink, to: &P2pLink| {
-        while let Some((member, message)) = from.next_message() {
-            to.handle(member, message);
+    let carry = |from: &HealingLink, to: &HealingLink| {
+        while let Some(message) = from.next_message() {
+            to.handle(message).unwrap();
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
-                carry(&near, &far);
-                carry(&far, &near);
+                carry(near, far);
+                carry(far, near);
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
@@ -139,34 +138,32 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
     let builder =
         P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
     let world = World::new(2, &builder);
-    while_carried(&world, || {
-        let mut sender = world.near.handle();
-        let mut receiver = world.far.handle();
-        let mut exchange = |count: u8, meanwhile: &dyn Fn(u8)| {
-            for number in 0..count {
-                let length = 200_000 + u32::from(number);
-                world.near.host.buffer.fill(0, length as usize, number).unwrap();
-                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
-                meanwhile(number);
-                assert_eq!(ended(receive).unwrap().sizes(), [length]);
-                ended(send).unwrap();
-                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
-            }
-        };
-        for side in [&world.near, &world.far] {
-            let link = &side.host.devices[1];
-            exchange(5, &|_| ());
-            exchange(20, &|number| {
-                if number == 3 {
-                    link.inject(When::Now, Fault::LinkDown);
-                }
-            });
-            link.inject(When::Now, Fault::LinkUp);
-            wait_until_back(&world.near);
-            exchange(5, &|_| ());
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    let mut exchange = |count: u8, meanwhile: &dyn Fn(u8)| {
+        for number in 0..count {
+            let length = 200_000 + u32::from(number);
+            world.near.host.buffer.fill(0, length as usize, number).unwrap();
+            let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+            let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
+            meanwhile(number);
+            assert_eq!(ended(receive).unwrap().sizes(), [length]);
+            ended(send).unwrap();
+            assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
         }
-    });
+    };
+    for side in [&world.near, &world.far] {
+        let link = &side.host.devices[1];
+        exchange(5, &|_| ());
+        exchange(20, &|number| {
+            if number == 3 {
+                link.inject(When::Now, Fault::LinkDown);
+            }
+        });
+        link.inject(When::Now, Fault::LinkUp);
+        wait_until_back(&world.near);
+        exchange(5, &|_| ());
+    }
 }
 
 #[test]
@@ -174,22 +171,20 @@ fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
     let builder = P2pBuilder::new().rail_failure(RailFailure::Reroute).connect_options(impatient());
     for is_far in [false, true] {
         let world = World::with_patience(2, &builder, Duration::ZERO);
-        while_carried(&world, || {
-            let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
-            let side = if is_far { &world.far } else { &world.near };
-            for number in 0..20 {
-                let length = 200_000 + u32::from(number);
-                world.near.host.buffer.fill(0, length as usize, number).unwrap();
-                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
-                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
-                if number == 3 {
-                    side.host.devices[1].inject(When::Now, Fault::DeviceGone);
-                }
-                assert_eq!(ended(receive).unwrap().sizes(), [length]);
-                ended(send).unwrap();
-                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
+        let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
+        let side = if is_far { &world.far } else { &world.near };
+        for number in 0..20 {
+            let length = 200_000 + u32::from(number);
+            world.near.host.buffer.fill(0, length as usize, number).unwrap();
+            let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+            let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
+            if number == 3 {
+                side.host.devices[1].inject(When::Now, Fault::DeviceGone);
             }
-        });
+            assert_eq!(ended(receive).unwrap().sizes(), [length]);
+            ended(send).unwrap();
+            assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
+        }
     }
 }
 
@@ -197,8 +192,8 @@ fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
 fn a_link_between_owners_that_breaks_is_no_loss() {
     let builder =
         P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute).connect_options(impatient());
-    let world = World::new(2, &builder);
-    let links = [&world.near, &world.far].map(|side| side.thread.link());
+    let world = World::apart(2, &builder);
+    let links = [&world.near, &world.far].map(|side| side.link.clone().unwrap());
     let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
     let device = &world.near.host.devices[1];
     device.inject(When::Now, Fault::LinkDown);
@@ -214,8 +209,8 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
         assert!(begin.elapsed() < LONG);
     }
     device.inject(When::Now, Fault::LinkUp);
-    links.iter().for_each(|link| link.restored(0));
-    while_carried(&world, || {
+    links.iter().for_each(HealingLink::restored);
+    while_carried(links.each_ref(), || {
         assert_eq!(ended(receive).unwrap().sizes(), [BYTES as u32]);
         ended(send).unwrap();
         wait_until_back(&world.near);

@@ -39,14 +39,6 @@ impl Side {
         let keys = self.host.buffer.own_keys();
         handle.irecv(&[RecvBuffer { local, tag: 1, keys: &keys }]).unwrap()
     }
-
-    /// Carries this side's messages.
-    fn tell(&self, to: &Self) {
-        let (from, to) = (self.thread.link(), to.thread.link());
-        while let Some((member, message)) = from.next_message() {
-            to.handle(member, message);
-        }
-    }
 }
 
 #[test]
@@ -105,8 +97,6 @@ fn rails_come_back_while_the_threads_wait() {
         // Of both directions.
         while awaited < 2 {
             assert!(begin.elapsed() < LONG, "{fault:?}, {awaited}");
-            near.tell(&far);
-            far.tell(&near);
             while let Some(event) = near.thread.take_rail_event() {
                 awaited += usize::from(match event.event.kind {
                     RailEventKind::Returned => fault == Fault::LinkUp,

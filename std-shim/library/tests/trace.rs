@@ -185,20 +185,11 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
                     let events = std::iter::from_fn(|| end.take_rail_event());
                     left -= events.filter(|(.., event)| is_it(&event.kind)).count();
                 }
-                while let Some(message) = near.next_message() {
-                    far.handle(message).unwrap();
-                }
-                while let Some(message) = far.next_message() {
-                    near.handle(message).unwrap();
-                }
             }
         }
         // The other one hears of it.
         near.fail();
         near.heal();
-        while let Some(message) = near.next_message() {
-            _ = far.handle(message);
-        }
         far.heal();
     });
     let found = |words: &[&str]| count(&told, words);

@@ -6,11 +6,11 @@ use polyrail::endpoint::MAX_DEVICES;
 use polyrail::hardware::CqError;
 use polyrail::memory::{CacheLimits, CachedBuffer, ForeignBuffer, RegistrationCache};
 use polyrail::p2p::{
-    CallError, Failure, FlushHandle, HealingMessage, P2pAddress, P2pBuildError, P2pBuilder,
+    CallError, Failure, FlushHandle, HealingLink, P2pAddress, P2pBuildError, P2pBuilder,
     P2pConnectError, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
-use polyrail::virtual_qp::{ControlError, RailEvent};
+use polyrail::virtual_qp::RailEvent;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +46,10 @@ pub(crate) trait Wire: Send {
     fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError>;
     fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError>;
     fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
-    fn next_message(&mut self) -> Option<HealingMessage>;
-    fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError>;
-    /// Reports a new link. Messages in either direction may be lost.
-    fn restored(&mut self);
+    /// Returns the link of repair messages, if rails are re-routed.
+    fn healing_link(&self) -> Option<HealingLink>;
+    /// Handles the peer's repair messages, and creates messages for the peer.
+    fn heal(&mut self);
     /// Returns the next event of a rail, with the name of its device.
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)>;
     fn failure(&self) -> Option<&Failure>;
@@ -111,16 +111,12 @@ where
         (**self).test_flush(handle)
     }
 
-    fn next_message(&mut self) -> Option<HealingMessage> {
-        (**self).next_message()
+    fn healing_link(&self) -> Option<HealingLink> {
+        (**self).healing_link()
     }
 
-    fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError> {
-        self.handle(message)
-    }
-
-    fn restored(&mut self) {
-        (**self).restored();
+    fn heal(&mut self) {
+        self.heal();
     }
 
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)> {

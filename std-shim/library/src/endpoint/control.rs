@@ -50,6 +50,11 @@ where
         self.healer.as_ref().map(|healer| healer.link().clone())
     }
 
+    /// Whether repair messages of the peer were not handled yet.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.healer.as_ref().is_some_and(|healer| healer.link().has_news())
+    }
+
     /// Whether other rails take over from one that fails.
     pub(super) fn reroutes(&self) -> bool {
         self.qp.config().rail_failure == RailFailure::Reroute

@@ -4,6 +4,7 @@ use super::message::{HealingMessage, RailName};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 type Messages<R> = VecDeque<HealingMessage<R>>;
 
@@ -13,12 +14,14 @@ struct Mailbox<R: RailName> {
     /// Read by every poll, so it must not cost a lock.
     has_mail: AtomicBool,
     messages: Mutex<Messages<R>>,
+    /// Wakes the thread that polls the endpoint which the messages are for, if it may sleep.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl<R: RailName> Mailbox<R> {
     fn new() -> Arc<Self> {
         let messages = Mutex::new(VecDeque::new());
-        Arc::new(Self { has_mail: AtomicBool::new(false), messages })
+        Arc::new(Self { has_mail: AtomicBool::new(false), messages, waker: Mutex::new(None) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Messages<R>> {
@@ -27,7 +30,15 @@ impl<R: RailName> Mailbox<R> {
     }
 
     fn push(&self, message: HealingMessage<R>, most: usize) -> bool {
-        self.add(&mut self.lock(), message, most)
+        let has_room = self.add(&mut self.lock(), message, most);
+        self.wake();
+        has_room
+    }
+
+    fn wake(&self) {
+        // A panic cannot happen while the lock is held.
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        waker.iter().for_each(Waker::wake_by_ref);
     }
 
     /// Adds a message; returns whether there was room, or the message already waits: a wish need
@@ -90,8 +101,9 @@ pub struct NotHandled<R: RailName>(pub HealingMessage<R>);
 /// owner carries them to the peer and back, over any channel that keeps their order. Clones are
 /// handles of the same endpoint, and any thread may use them.
 ///
-/// Nothing has to be carried between endpoints for requests of one process that
-/// [`connect_endpoints`](crate::endpoint::connect_endpoints) connected.
+/// Nothing has to be carried between endpoints of one process that
+/// [`endpoint::connect_endpoints`](crate::endpoint::connect_endpoints) or
+/// [`p2p::connect_endpoints`](crate::p2p::connect_endpoints) connected.
 ///
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
@@ -198,6 +210,8 @@ impl<R: RailName> HealingLink<R> {
         let mut messages = to_peer.lock();
         broke.store(true, Ordering::Release);
         to_peer.empty(&mut messages);
+        drop(messages);
+        from_peer.wake();
     }
 }
 
@@ -218,7 +232,7 @@ impl<R: RailName> HealingLink<R> {
     }
 
     /// Whether a message waits for the endpoint, or it has not noticed yet that messages were lost.
-    pub(super) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.0.from_peer.has_mail() || self.is_broken()
     }
 
@@ -229,16 +243,25 @@ impl<R: RailName> HealingLink<R> {
     /// Sends a message to the peer, whether or not there is [room](Self::has_room): apart from
     /// control messages, an endpoint sends a limited number for each message that it handled. The
     /// message is dropped if messages were lost and the endpoint has not noticed yet.
-    pub(crate) fn send(&self, message: HealingMessage<R>) {
+    pub(super) fn send(&self, message: HealingMessage<R>) {
         let Directions { to_peer, .. } = &*self.0;
         let mut messages = to_peer.lock();
         if !self.is_broken() {
             to_peer.add(&mut messages, message, usize::MAX);
         }
+        drop(messages);
+        to_peer.wake();
+    }
+
+    /// Sets what wakes the thread that polls the endpoint: without it, the thread would find a
+    /// message of the peer only at the end of its sleep.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let mut own = self.0.from_peer.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = Some(waker.clone());
     }
 
     /// Whether there is room for one message more.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.0.to_peer.lock().len() < MOST_UNCARRIED
     }
 

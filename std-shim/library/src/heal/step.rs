@@ -67,17 +67,6 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
     }
 
-    /// Handles a message of the peer that does not wait for the next step.
-    pub(crate) fn handle_now(
-        &mut self,
-        message: HealingMessage<E::Rail>,
-    ) -> Result<(), ControlError> {
-        if self.healer.link.take_broke() {
-            self.link_broke();
-        }
-        self.handle(message)
-    }
-
     /// Handles a message of the peer.
     fn handle(&mut self, message: HealingMessage<E::Rail>) -> Result<(), ControlError> {
         let here = E::named_by_peer;

@@ -122,8 +122,9 @@ impl P2pBuilder {
     }
 
     /// Sets what the failure of a rail does; equal at both ends. With [`RailFailure::Reroute`]
-    /// other rails take over, and the owners of both ends must carry their
-    /// [messages](super::P2pMember::next_message). [`RailFailure::Fatal`] by default.
+    /// other rails take over, and the owners of both ends must carry their [repair
+    /// messages](super::P2pMember::healing_link), unless both ends are in one process.
+    /// [`RailFailure::Fatal`] by default.
     #[must_use]
     pub fn rail_failure(self, rail_failure: RailFailure) -> Self {
         Self { reroutes: rail_failure == RailFailure::Reroute, ..self }

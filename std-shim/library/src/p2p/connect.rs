@@ -3,7 +3,7 @@
 use super::address::{P2pAddress, QueuePairAddress};
 use super::error::P2pConnectError;
 use super::member::P2pMember;
-use super::message::End;
+use super::message::{End, HealingLink};
 use crate::backend::Domain;
 use crate::queue_pair::{RailAddress, join};
 use crate::trace;
@@ -128,7 +128,9 @@ impl<D: Domain> P2pMember<D> {
     }
 }
 
-/// Connects two endpoints of one process, or members of sets.
+/// Connects two endpoints in one process, or two members of sets. If both
+/// [repair](super::Healing) their rails automatically, the endpoints exchange their repair messages
+/// directly, and the application carries none.
 ///
 /// # Errors
 ///
@@ -139,5 +141,11 @@ pub fn connect_endpoints<D: Domain>(
 ) -> Result<(), P2pConnectError> {
     let (address_a, address_b) = (a.address(), b.address());
     a.connect(&address_b)?;
-    b.connect(&address_a)
+    b.connect(&address_a)?;
+    if let (Some(a), Some(b)) = (&mut a.healer, &mut b.healer) {
+        let (link_a, link_b) = HealingLink::pair();
+        a.set_link(link_a);
+        b.set_link(link_b);
+    }
+    Ok(())
 }

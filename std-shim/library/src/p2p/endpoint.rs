@@ -3,12 +3,10 @@
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
 use super::member::{P2pMember, Targets};
-use super::message::HealingMessage;
 use super::shared::Shared;
 use super::sizes::{EngineSender, P2P_ROUTES};
 use crate::backend::Domain;
 use polyrail_core::hardware::CqError;
-use polyrail_core::virtual_qp::ControlError;
 use polyrail_software_nic as nic;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -80,28 +78,20 @@ impl<D: Domain> P2pEndpoint<D> {
         polled
     }
 
-    /// Handles a message of the peer.
-    ///
-    /// # Errors
-    ///
-    /// A correct peer never sends the message: that end has failed. Or this endpoint does not
-    /// re-route, or only supports the [other direction](ControlError::OneWay): nothing changed.
-    pub fn handle(&mut self, message: HealingMessage) -> Result<(), ControlError> {
-        self.member.handle(&mut self.shared, message)
-    }
-
-    /// Detects failures and creates new queue pairs immediately, instead of in one of the next
-    /// polls.
+    /// Runs the [repair](super::Healing) step of polls immediately, if the endpoint repairs its
+    /// rails. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         self.member.heal(&mut self.shared);
     }
 
     /// [Fails](P2pMember::fail) the connection, then polls until no device accesses any buffer, or
-    /// `timeout` has passed.
+    /// `timeout` has passed. If the endpoint [repairs](super::Healing) its rails, its last messages
+    /// for the peer are in its [link](P2pMember::healing_link) afterwards.
     pub fn give_up(&mut self, timeout: Duration) {
         const BUDGET: usize = 64;
         self.fail();
+        self.heal();
         let begin = Instant::now();
         while !self.is_drained() && begin.elapsed() < timeout {
             if self.poll(BUDGET).is_err() {

@@ -81,6 +81,14 @@ pub struct EndControl {
 
 /// A [repair message](crate::heal::HealingMessage) of a message endpoint.
 pub type HealingMessage = crate::heal::HealingMessage<QueuePairId>;
+/// The [repair messages](crate::heal::HealingLink) of a message endpoint, and of its peer.
+pub type HealingLink = crate::heal::HealingLink<QueuePairId>;
+/// A queue pair that replaces a failed one, in a [repair
+/// message](crate::heal::ReplacementAddress).
+pub type ReplacementAddress = crate::heal::ReplacementAddress<QueuePairId>;
+/// The message endpoint was not polled for long, or the peer sends too many messages: see
+/// [`heal`](crate::heal::NotHandled).
+pub type NotHandled = crate::heal::NotHandled<QueuePairId>;
 
 impl sealed::Sealed for QueuePairId {}
 

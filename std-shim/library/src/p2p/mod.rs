@@ -82,10 +82,11 @@
 //! With [`P2pBuilder::rail_failure`], chosen at both ends, no message is lost when a rail fails:
 //! other rails send again what the failed rail had not delivered, once it is certain that the
 //! failed rail transfers nothing more. Endpoints detect failures by completions, device events and
-//! timeouts, and create new queue pairs at growing intervals. The owners carry the messages between
-//! the endpoints ([`HealingMessage`]) over any channel that keeps their order: after every poll,
-//! from [`next_message`](P2pMember::next_message) of one end to [`handle`](P2pEndpoint::handle) of
-//! the other. [`take_rail_event`](P2pMember::take_rail_event) returns the events.
+//! timeouts, and [repair](Healing) rails with new queue pairs, which they create at growing
+//! intervals. If the two ends are in different processes, the program carries the repair messages
+//! between them ([`HealingLink`]), over any channel that keeps their order. Nothing has to be
+//! carried between endpoints of one process that [`connect_endpoints`] connected.
+//! [`take_rail_event`](P2pMember::take_rail_event) returns the events.
 //!
 //! # Files
 //!
@@ -120,7 +121,9 @@ pub use connect::connect_endpoints;
 pub use endpoint::P2pEndpoint;
 pub use error::{P2pBuildError, P2pConnectError};
 pub use member::P2pMember;
-pub use message::{End, EndControl, HealingMessage, QueuePairId};
+pub use message::{
+    End, EndControl, HealingLink, HealingMessage, NotHandled, QueuePairId, ReplacementAddress,
+};
 pub use polyrail_core::p2p::{
     CallError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, PoolError, ProtocolError,
     Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,

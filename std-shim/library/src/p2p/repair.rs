@@ -2,7 +2,7 @@
 //! message endpoint.
 
 use super::member::P2pMember;
-use super::message::{End, EndControl, HealingMessage, QueuePairId};
+use super::message::{End, EndControl, HealingLink, QueuePairId};
 use super::shared::Shared;
 use super::sizes::{QUEUE_PAIRS, RAILS};
 use crate::backend::{
@@ -43,58 +43,26 @@ enum NoQueuePair {
     NoEnd,
 }
 
-/// What the owners of endpoints whose rails are re-routed do.
 impl<D: Domain> P2pMember<D> {
-    /// Returns the next message for the peer, if there is one. Carry all messages, in order, to
-    /// [`handle`](super::P2pEndpoint::handle) of the peer's endpoint. There are none unless rails
-    /// are re-routed.
-    pub fn next_message(&mut self) -> Option<HealingMessage> {
-        let healer = self.healer.take()?;
-        while healer.link().has_room()
-            && let Some(control) = self.next_control()
-        {
-            healer.link().send(HealingMessage::Control(control));
-        }
-        let next = healer.link().next_message();
-        self.healer = Some(healer);
-        next
+    /// Returns the link that carries repair messages to the peer's endpoint and from it, if rails
+    /// are re-routed. The owner carries them unless [`connect_endpoints`](super::connect_endpoints)
+    /// has connected the two endpoints.
+    pub fn healing_link(&self) -> Option<HealingLink> {
+        self.healer.as_ref().map(|healer| healer.link().clone())
     }
 
-    /// Handles a message of the peer.
-    pub(super) fn handle<const ROUTES: usize>(
-        &mut self,
-        shared: &mut Shared<D, ROUTES>,
-        message: HealingMessage,
-    ) -> Result<(), ControlError> {
-        let handled = self.repair(shared, |mut step| step.handle_now(message));
-        handled.unwrap_or(Err(ControlError::NotRerouting))
-    }
-
-    /// Call this when the channel of the messages was replaced: all state that may have been lost
-    /// is sent again. The owners of **both** ends call it, each before it carries anything over the
-    /// new channel.
-    pub fn restored(&mut self) {
-        if let Some(healer) = &self.healer {
-            healer.link().restored();
-        }
+    /// Whether repair messages of the peer were not handled yet.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.healer.as_ref().is_some_and(|healer| healer.link().has_news())
     }
 
     /// Runs a repair step.
     #[cold]
     pub(super) fn heal<const ROUTES: usize>(&mut self, shared: &mut Shared<D, ROUTES>) {
-        self.repair(shared, |step| step.run());
-    }
-
-    fn repair<T, const ROUTES: usize>(
-        &mut self,
-        shared: &mut Shared<D, ROUTES>,
-        step: impl FnOnce(RepairStep<'_, Owned<'_, D, ROUTES>, RAILS>) -> T,
-    ) -> Option<T> {
-        let mut healer = self.healer.take()?;
+        let Some(mut healer) = self.healer.take() else { return };
         let end = Owned { member: self, shared };
-        let done = step(RepairStep { end, healer: &mut healer, now: Instant::now() });
+        RepairStep { end, healer: &mut healer, now: Instant::now() }.run();
         self.healer = Some(healer);
-        Some(done)
     }
 
     fn next_control(&mut self) -> Option<EndControl> {

@@ -4,14 +4,12 @@ use super::builder::P2pBuilder;
 use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
 use super::member::P2pMember;
-use super::message::HealingMessage;
 use super::shared::Shared;
 use super::sizes::P2P_ROUTES;
 use crate::backend::Domain;
 use crate::endpoint::{Armed, WaitError};
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, TargetSet};
-use polyrail_core::virtual_qp::ControlError;
 use polyrail_software_nic as nic;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -201,7 +199,8 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     }
 
     /// [Fails](P2pMember::fail) a member, then polls until no device accesses any buffer of its
-    /// messages, or `timeout` has passed. The others keep working.
+    /// messages, or `timeout` has passed. The others keep working. If rails are re-routed, the last
+    /// messages for the peer are in the member's [link](P2pMember::healing_link) afterwards.
     ///
     /// # Errors
     ///
@@ -212,6 +211,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         if let Some(member) = self.get_mut(number) {
             member.fail();
         }
+        self.heal();
         while self.get(number).is_some_and(|member| !member.is_drained())
             && begin.elapsed() < timeout
         {
@@ -280,18 +280,8 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         polled
     }
 
-    /// Handles a message of a member's peer. Ignored if the member does not exist any more.
-    ///
-    /// # Errors
-    ///
-    /// As [`P2pEndpoint::handle`](super::P2pEndpoint::handle).
-    pub fn handle(&mut self, number: usize, message: HealingMessage) -> Result<(), ControlError> {
-        let member = self.members.0.get_mut(number).and_then(Option::as_mut);
-        member.map_or(Ok(()), |member| member.handle(&mut self.shared, message))
-    }
-
-    /// Detects failures of all members' rails and creates new queue pairs immediately, instead of
-    /// in one of the next polls.
+    /// Runs the [repair](super::Healing) step of polls immediately, for all members, if rails are
+    /// re-routed. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         for member in self.members.0.iter_mut().flatten() {

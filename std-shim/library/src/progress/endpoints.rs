@@ -15,6 +15,7 @@ use polyrail_core::virtual_cq::{Polled, VirtualWc};
 use polyrail_core::virtual_qp::{QpState, Scheme};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
+use std::task::Waker;
 use std::time::Duration;
 
 /// The state that the thread of virtual queue pairs shares.
@@ -175,6 +176,15 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
     type Set = EndpointSet<Q, C, ROUTES>;
     type Port = QpPort;
     type Mailbox = QpMailbox;
+
+    fn set_waker(&self, waker: &Waker) {
+        let links = self.set.qps().filter_map(EndpointQp::healing_link);
+        links.for_each(|link| link.set_waker(waker));
+    }
+
+    fn has_messages(&self) -> bool {
+        self.heals && self.set.qps().any(EndpointQp::has_messages)
+    }
 
     fn submit(&mut self, number: usize, port: &mut QpPort) -> bool {
         self.conditions[port.qp] != Condition::Broken

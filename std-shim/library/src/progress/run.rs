@@ -7,6 +7,7 @@ use crate::idle::{Idle, NAP, Rest};
 use crate::sync::{JoinHandle, new_thread, park, park_timeout};
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// Rounds between two [looks](ProgressSet::look), which cost more than a round.
@@ -149,6 +150,7 @@ impl<S: ProgressSet> ProgressLoop<S> {
         (shared.is_closing() && !self.draining)
             || shared.has_newcomers()
             || S::has_instructions(&shared.mailbox)
+            || self.set.has_messages()
             || self.ports.iter().any(Port::has_news)
     }
 
@@ -213,6 +215,7 @@ impl<P, X, T> Worker<P, X, T> {
     {
         let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
         let shared = Arc::new(Shared::new(mailbox, alarm));
+        set.set_waker(&Waker::from(Arc::clone(&shared)));
         let progress = ProgressLoop::new(set, Arc::clone(&shared), drain_timeout);
         let builder = new_thread().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(move || progress.run())?);

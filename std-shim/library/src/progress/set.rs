@@ -2,6 +2,7 @@
 
 use crate::endpoint::WaitError;
 use std::os::fd::BorrowedFd;
+use std::task::Waker;
 use std::time::Duration;
 
 /// Completions of a whole set that one poll takes before handles have their turn.
@@ -36,6 +37,12 @@ pub(super) trait ProgressSet {
         false
     }
 
+    /// Has the repair messages of peers wake the thread.
+    fn set_waker(&self, waker: &Waker);
+
+    /// Whether repair messages of peers were not handled yet.
+    fn has_messages(&self) -> bool;
+
     /// Submits requests of a handle, as far as there is room. `number` is the handle's place among
     /// the ports. Returns whether anything moved.
     fn submit(&mut self, number: usize, port: &mut Self::Port) -> bool;
@@ -51,8 +58,8 @@ pub(super) trait ProgressSet {
     /// queues are only polled.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Looks at rails: for silence, and for events and messages that the owner reads. The loop
-    /// calls it seldom, since it costs more than a round.
+    /// Looks at rails: for silence, and for events that the owner reads. The loop calls it seldom,
+    /// since it costs more than a round.
     fn look(&mut self, ports: &Ports<Self::Port>, mailbox: &Self::Mailbox);
 
     /// Catches up after a sleep: reports what [`poll_armed`](Self::poll_armed) found, repairs

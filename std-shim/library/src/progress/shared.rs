@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::Wake;
 use std::time::Duration;
 
 /// Locks, even if an earlier holder panicked.
@@ -74,11 +75,6 @@ impl<P, X> Shared<P, X> {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Whether the thread has ended.
-    pub(super) fn is_gone(&self) -> bool {
-        lock(&self.newcomers).is_none()
-    }
-
     /// Hands the port of a new handle to the thread. If the thread is gone, the port is dropped,
     /// and the handle finds its rings closed.
     pub(super) fn introduce(&self, port: P) {
@@ -87,6 +83,13 @@ impl<P, X> Shared<P, X> {
             self.has_newcomers.store(true, Ordering::Release);
         }
         self.wake();
+    }
+}
+
+/// Other threads of the process, which send repair messages, wake the thread, too.
+impl<P: Send, X: Send + Sync> Wake for Shared<P, X> {
+    fn wake(self: Arc<Self>) {
+        Self::wake(&self);
     }
 }
 

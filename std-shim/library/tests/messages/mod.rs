@@ -1,4 +1,4 @@
-//! Two endpoints for messages on the software NIC, and what carries the news of their rails.
+//! Two endpoints for messages on the software NIC, and what carries their repair messages.
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
@@ -7,8 +7,8 @@ use crate::fixture::{Host, LONG};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
-    CallError, End, HealingMessage, MAX_HEALING_BYTES, NotNow, P2pBuilder, P2pEndpoint, Received,
-    RecvBuffer, RecvHandle, SendHandle, connect_endpoints,
+    CallError, End, HealingLink, HealingMessage, MAX_HEALING_BYTES, NotNow, P2pBuilder,
+    P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;
@@ -76,7 +76,10 @@ impl Pair {
         let fabric = Fabric::threaded();
         let mut near = Side::new(&fabric, "near", devices[0], bytes, builders[0]);
         let mut far = Side::new(&fabric, "far", devices[1], bytes, builders[1]);
-        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        // As if they were in two processes: their repair messages are carried.
+        let [address_near, address_far] = [&near, &far].map(|side| side.endpoint.address());
+        near.endpoint.connect(&address_far).unwrap();
+        far.endpoint.connect(&address_near).unwrap();
         Self { near, far }
     }
 
@@ -132,18 +135,26 @@ impl Pair {
         self.sent(send).unwrap();
     }
 
-    /// Carries the messages between the ends, as text.
-    pub fn carry(&mut self) {
+    /// Returns the links of both ends, whose rails are re-routed.
+    pub fn links(&self) -> [HealingLink; 2] {
+        [&self.near, &self.far].map(|side| side.endpoint.healing_link().unwrap())
+    }
+
+    /// Carries the repair messages between the ends, as text.
+    pub fn carry(&self) {
+        if self.near.endpoint.healing_link().is_none() {
+            return;
+        }
         let through = |message: HealingMessage| {
             let text = message.to_json();
             assert!(text.len() < MAX_HEALING_BYTES / 2, "{text}");
             HealingMessage::from_json(text.as_bytes()).unwrap()
         };
-        while let Some(message) = self.near.endpoint.next_message() {
-            self.far.endpoint.handle(through(message)).unwrap();
-        }
-        while let Some(message) = self.far.endpoint.next_message() {
-            self.near.endpoint.handle(through(message)).unwrap();
+        let [near, far] = self.links();
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            while let Some(message) = from.next_message() {
+                to.handle(through(message)).unwrap();
+            }
         }
     }
 

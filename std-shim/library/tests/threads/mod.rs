@@ -5,7 +5,9 @@
 
 use crate::fixture::{Host, LONG};
 use polyrail::nic::{Fabric, ProtectionDomain};
-use polyrail::p2p::{P2P_ROUTES, P2pBuilder, RecvBuffer, connect_endpoints};
+use polyrail::p2p::{
+    HealingLink, P2P_ROUTES, P2pBuilder, P2pEndpoint, RecvBuffer, connect_endpoints,
+};
 use polyrail::progress::SubmitError;
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::verbs::DeviceKeys;
@@ -18,6 +20,8 @@ pub struct Side {
     pub host: Host,
     pub keys: Vec<DeviceKeys>,
     pub thread: P2pThread<ProtectionDomain, P2P_ROUTES>,
+    /// If the rails are re-routed.
+    pub link: Option<HealingLink>,
 }
 
 impl Side {
@@ -64,20 +68,41 @@ impl World {
         Self::with_patience(devices, builder, LONG)
     }
 
-    /// Shutdowns wait that long. The far thread sleeps on completion channels, the near one for
-    /// naps.
+    /// Shutdowns wait that long.
     pub fn with_patience(devices: usize, builder: &P2pBuilder, patience: Duration) -> Self {
+        Self::connected(devices, builder, patience, |near, far| {
+            connect_endpoints(near, far).unwrap();
+        })
+    }
+
+    /// As if the ends were in two processes: their repair messages have to be carried.
+    pub fn apart(devices: usize, builder: &P2pBuilder) -> Self {
+        Self::connected(devices, builder, LONG, |near, far| {
+            let (address_near, address_far) = (near.address(), far.address());
+            near.connect(&address_far).unwrap();
+            far.connect(&address_near).unwrap();
+        })
+    }
+
+    /// The far thread sleeps on completion channels, the near one for naps.
+    fn connected(
+        devices: usize,
+        builder: &P2pBuilder,
+        patience: Duration,
+        connect: impl FnOnce(&mut P2pEndpoint, &mut P2pEndpoint),
+    ) -> Self {
         let fabric = Fabric::threaded();
         let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, devices, BYTES));
         let [near, far] = &hosts;
         let mut near = builder.build(&near.all()).unwrap();
         let mut far = builder.completion_channel(0).build(&far.all()).unwrap();
-        connect_endpoints(&mut near, &mut far).unwrap();
-        let mut ends =
-            [near, far].map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
+        connect(&mut near, &mut far);
+        let mut ends = [near, far].into_iter();
         let [near, far] = hosts.map(|host| {
             let keys = host.buffer.own_keys();
-            Side { host, keys, thread: ends.next().unwrap() }
+            let end = ends.next().unwrap();
+            let link = end.healing_link();
+            Side { host, keys, thread: P2pThread::spawn_with(end, patience).unwrap(), link }
         });
         Self { near, far }
     }

@@ -12,7 +12,7 @@ use crate::meet::{Link, Message, Met, Terms};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
 use polyrail::link::{HexBytes, LinkError};
-use polyrail::p2p::{HealingMessage, RecvHandle};
+use polyrail::p2p::{HealingLink, HealingMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     /// The communicator whose end closes the connection; 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
+    /// The repair messages of `wire`; `None` if rails are not re-routed.
+    healing: Option<HealingLink>,
     /// `None` once it has ended: the peer finds it closed, and its attempts to resume it are
     /// refused.
     link: Option<Box<Link>>,
@@ -90,6 +92,7 @@ impl Connection {
         Self {
             role,
             context,
+            healing: wire.healing_link(),
             wire,
             link: Some(link),
             was_broken: false,
@@ -148,8 +151,10 @@ impl Connection {
         if self.has_more || self.link.as_ref().is_some_and(|link| link.is_due()) {
             self.read();
         }
-        if self.terms.reroutes {
-            self.send_messages();
+        if let Some(healing) = self.healing.clone() {
+            // What was read is answered now, instead of after one of the next polls.
+            self.wire.heal();
+            self.send_messages(&healing);
             self.log_events();
         }
         self.log_failure();
@@ -179,10 +184,10 @@ impl Connection {
     }
 
     /// Sends the peer the messages of rails, as far as the link has room.
-    fn send_messages(&mut self) {
+    fn send_messages(&mut self, healing: &HealingLink) {
         while let Some(link) = self.link.as_mut().filter(|link| !link.is_broken()) {
             let sent = match link.go_on_sending() {
-                Ok(true) => match self.wire.next_message() {
+                Ok(true) => match healing.next_message() {
                     Some(message) => {
                         let bytes = HexBytes(message.to_json().into_bytes());
                         link.offer(&Message::Note { bytes })
@@ -240,9 +245,7 @@ impl Connection {
         self.was_broken = false;
         let name = &self.device.description.name;
         log::info(&format!("{:?} on {name}: the link is resumed", self.role));
-        if self.terms.reroutes {
-            self.wire.restored();
-        }
+        self.healing.iter().for_each(HealingLink::restored);
         let watched = self.place.map_or(Ok(()), |place| self.watch(place));
         if let Err(error) = watched {
             self.end(format!("the link to the peer: {error}"));
@@ -258,13 +261,16 @@ impl Connection {
     }
 
     fn take_message(&mut self, body: &[u8]) {
-        match HealingMessage::from_json(body) {
-            Ok(message) => {
-                if let Err(error) = self.wire.handle(message) {
-                    self.fail(Chain(&error).to_string());
-                }
-            }
-            Err(error) => self.fail(Chain(&error).to_string()),
+        let message = match HealingMessage::from_json(body) {
+            Ok(message) => message,
+            Err(error) => return self.fail(Chain(&error).to_string()),
+        };
+        let Some(healing) = &self.healing else {
+            return self.fail("the peer re-routes rails, but this end does not".to_owned());
+        };
+        // There is room: a repair step follows every read, and a read takes fewer.
+        if let Err(error) = healing.handle(message) {
+            self.fail(Chain(&error).to_string());
         }
     }
 

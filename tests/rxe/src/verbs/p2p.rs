@@ -66,12 +66,6 @@ impl Ends {
         let Self { near, far } = self;
         near.endpoint.poll(16).unwrap();
         far.endpoint.poll(16).unwrap();
-        while let Some(message) = near.endpoint.next_message() {
-            far.endpoint.handle(message).unwrap();
-        }
-        while let Some(message) = far.endpoint.next_message() {
-            near.endpoint.handle(message).unwrap();
-        }
     }
 
     /// Tries again, polling, until it is not "not now".

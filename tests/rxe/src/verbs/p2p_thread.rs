@@ -9,7 +9,6 @@ use polyrail::progress::{Outcome, Pending};
 use polyrail::rdma::VerbsDomain;
 use polyrail::virtual_qp::{RailEventKind, RailFailure};
 use polyrail_tests::behaviours::{Fixture, LIMIT};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,35 +102,6 @@ fn exchange_some([near, far]: [&Side; 2], [a, b]: &mut [P2pHandle; 2]) {
     }
 }
 
-/// Carries the messages between the two sides while `work` goes on.
-fn while_carried([near, far]: [&Side; 2], work: impl FnOnce()) {
-    struct Ends<'a>(&'a AtomicBool);
-
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    let [near, far] = [near, far].map(|side| side.thread.link());
-    let ends = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    while let Some((member, message)) = from.next_message() {
-                        to.handle(member, message);
-                    }
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        // However it ends.
-        let _ends = Ends(&ends);
-        work();
-    });
-}
-
 pub(super) fn messages_pass_both_ways_between_threads_that_sleep(rails: &Rails) {
     if is_second_time(rails) {
         return;
@@ -150,17 +120,15 @@ pub(super) fn threads_that_sleep_go_on_without_a_link_and_with_it_again(rails: &
     }
     let sides = sides(&P2pBuilder::new().rail_failure(RailFailure::Reroute));
     let mut handles = sides.each_ref().map(Side::handle);
-    while_carried(sides.each_ref(), || {
-        for number in [1, 0] {
-            exchange_some(sides.each_ref(), &mut handles);
-            rails.set_link(number, false);
-            sides[0].wait_until(|kind| matches!(kind, RailEventKind::Failed { .. }));
-            exchange_some(sides.each_ref(), &mut handles);
-            rails.set_link(number, true);
-            let up = Instant::now();
-            sides[0].wait_until(|kind| *kind == RailEventKind::Returned);
-            println!("  link {number} up: the rail is back after {:.1?}", up.elapsed());
-            exchange_some(sides.each_ref(), &mut handles);
-        }
-    });
+    for number in [1, 0] {
+        exchange_some(sides.each_ref(), &mut handles);
+        rails.set_link(number, false);
+        sides[0].wait_until(|kind| matches!(kind, RailEventKind::Failed { .. }));
+        exchange_some(sides.each_ref(), &mut handles);
+        rails.set_link(number, true);
+        let up = Instant::now();
+        sides[0].wait_until(|kind| *kind == RailEventKind::Returned);
+        println!("  link {number} up: the rail is back after {:.1?}", up.elapsed());
+        exchange_some(sides.each_ref(), &mut handles);
+    }
 }

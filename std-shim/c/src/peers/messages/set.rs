@@ -202,19 +202,19 @@ impl<D: Domain> Connections for MessagesOn<D> {
     }
 
     fn next_control(&mut self, place: usize) -> Option<String> {
-        Some(self.set.get_mut(place)?.next_message()?.to_json())
+        Some(self.set.get(place)?.healing_link()?.next_message()?.to_json())
     }
 
     fn control(&mut self, place: usize, text: &[u8]) -> Result<(), Refusal> {
         let message = HealingMessage::from_json(text);
         let message = message.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        let taken = self.set.handle(place, message);
-        Ok(taken.map_err(|error| Failure::of(Code::Protocol, &error))?)
+        let link = self.set.get(place).and_then(P2pMember::healing_link);
+        link.map_or(Ok(()), |link| link.handle(message).map_err(|_| Refusal::NotNow))
     }
 
     fn control_lost(&mut self, place: usize) {
-        if let Some(member) = self.set.get_mut(place) {
-            member.restored();
+        if let Some(link) = self.set.get(place).and_then(P2pMember::healing_link) {
+            link.restored();
         }
     }
 

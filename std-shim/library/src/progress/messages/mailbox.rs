@@ -1,45 +1,28 @@
-//! Messages between the thread and its owner.
+//! What the thread and its owner exchange.
 
 use super::port::P2pPort;
-use crate::p2p::{End, HealingMessage};
+use crate::p2p::End;
 use crate::progress::shared::{RecentEvents, Shared, lock};
 use crate::sync::Mutex;
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_qp::RailEvent;
-use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The state that the thread of messages shares.
 pub(super) type P2pShared = Shared<P2pPort, P2pMailbox>;
 
-/// Messages between the thread and its owner, each with the number of a member.
+/// What the thread and its owner exchange.
 #[derive(Debug)]
 pub(super) struct P2pMailbox {
     /// Whether there is a member, by number.
     members: Box<[bool]>,
-    has_instructions: AtomicBool,
-    queues: Mutex<Queues>,
+    /// The numbers of members that the owner gave up, and the thread has not failed yet.
+    given_up: Mutex<Vec<usize>>,
+    has_given_up: AtomicBool,
     pub(super) rail_events: RecentEvents<MemberEvent>,
     /// The first completion queue that broke.
     queue_error: OnceLock<CqError>,
-}
-
-#[derive(Debug, Default)]
-struct Queues {
-    instructions: VecDeque<(usize, Instruction)>,
-    to_peers: VecDeque<(usize, HealingMessage)>,
-}
-
-/// A command of the owner for a member.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Instruction {
-    /// Handle a message of the peer.
-    Message(HealingMessage),
-    /// Repeat messages: the link that carried them broke, and there is a new one.
-    LinkRestored,
-    /// Fail the member.
-    Fail,
 }
 
 /// Something happened to a queue pair of a member.
@@ -55,16 +38,13 @@ pub struct MemberEvent {
     pub event: RailEvent,
 }
 
-/// Limits the messages that wait for the owner; further ones stay with their members.
-const MOST_TO_PEERS: usize = 256;
-
 impl P2pMailbox {
     /// Makes a mailbox for members with the numbers that are marked.
     pub(super) fn new(members: impl IntoIterator<Item = bool>) -> Self {
         Self {
             members: members.into_iter().collect(),
-            has_instructions: AtomicBool::new(false),
-            queues: Mutex::default(),
+            given_up: Mutex::new(Vec::new()),
+            has_given_up: AtomicBool::new(false),
             rail_events: RecentEvents::default(),
             queue_error: OnceLock::new(),
         }
@@ -83,54 +63,27 @@ impl P2pMailbox {
         self.members.get(member).copied().unwrap_or(false)
     }
 
-    /// Leaves an instruction. The caller wakes the thread afterwards.
-    pub(super) fn instruct(&self, member: usize, instruction: Instruction) {
-        let mut queues = lock(&self.queues);
-        if matches!(instruction, Instruction::LinkRestored) {
-            // The member repeats them.
-            queues.to_peers.retain(|(of, _)| *of != member);
-        }
-        queues.instructions.push_back((member, instruction));
-        self.has_instructions.store(true, Ordering::Release);
-    }
-
-    /// Takes the oldest message for a peer.
-    pub(super) fn next_message(&self) -> Option<(usize, HealingMessage)> {
-        lock(&self.queues).to_peers.pop_front()
+    /// Has the thread fail a member. The caller wakes the thread afterwards.
+    pub(super) fn give_up(&self, member: usize) {
+        lock(&self.given_up).push(member);
+        self.has_given_up.store(true, Ordering::Release);
     }
 }
 
 /// The thread's methods.
 impl P2pMailbox {
-    pub(super) fn has_instructions(&self) -> bool {
-        self.has_instructions.load(Ordering::Acquire)
+    pub(super) fn has_given_up(&self) -> bool {
+        self.has_given_up.load(Ordering::Acquire)
     }
 
-    /// Takes the instructions since the last call.
-    pub(super) fn take_instructions(&self) -> VecDeque<(usize, Instruction)> {
-        if !self.has_instructions() {
-            return VecDeque::new();
+    /// Takes the numbers of the members that were given up since the last call.
+    pub(super) fn take_given_up(&self) -> Vec<usize> {
+        if !self.has_given_up() {
+            return Vec::new();
         }
-        let mut queues = lock(&self.queues);
-        self.has_instructions.store(false, Ordering::Relaxed);
-        std::mem::take(&mut queues.instructions)
-    }
-
-    /// Collects a member's messages for its peer, as long as there is room for them.
-    pub(super) fn carry(&self, member: usize, mut next: impl FnMut() -> Option<HealingMessage>) {
-        let mut queues = lock(&self.queues);
-        let is_restored = |(of, instruction): &(usize, Instruction)| {
-            *of == member && matches!(instruction, Instruction::LinkRestored)
-        };
-        if queues.instructions.iter().any(is_restored) {
-            // The member has not learned of the new link yet: its messages are for the old one.
-            return;
-        }
-        while queues.to_peers.len() < MOST_TO_PEERS
-            && let Some(message) = next()
-        {
-            queues.to_peers.push_back((member, message));
-        }
+        let mut given_up = lock(&self.given_up);
+        self.has_given_up.store(false, Ordering::Relaxed);
+        std::mem::take(&mut given_up)
     }
 
     /// Keeps that a completion queue broke; the first error stays.

@@ -1,12 +1,13 @@
 //! The members of a [`P2pEndpointSet`] under the progress loop.
 
-use super::mailbox::{Instruction, MemberEvent, P2pMailbox};
+use super::mailbox::{MemberEvent, P2pMailbox};
 use super::port::P2pPort;
 use crate::backend::Domain;
 use crate::endpoint::WaitError;
 use crate::p2p::{P2pEndpointSet, P2pMember};
 use crate::progress::set::{ArmedPoll, Awaits, FLUSH_TIMEOUT, POLL_BUDGET, Ports, ProgressSet};
 use std::os::fd::BorrowedFd;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// The members that a progress thread owns.
@@ -31,14 +32,13 @@ impl<D: Domain, const ROUTES: usize> Members<D, ROUTES> {
         moved
     }
 
-    /// Collects the messages of members for their peers, and the events of their rails.
+    /// Collects the events of the members' rails.
     fn collect(&mut self, mailbox: &P2pMailbox) {
         if !self.set.reroutes() {
             return;
         }
         for number in 0..self.set.bound() {
             let Some(member) = self.set.get_mut(number) else { continue };
-            mailbox.carry(number, || member.next_message());
             while let Some((end, place, event)) = member.take_rail_event() {
                 mailbox.rail_events.push(MemberEvent { member: number, end, place, event });
             }
@@ -52,29 +52,29 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
     type Mailbox = P2pMailbox;
 
     fn has_instructions(mailbox: &P2pMailbox) -> bool {
-        mailbox.has_instructions()
+        mailbox.has_given_up()
     }
 
     fn follow_instructions(&mut self, mailbox: &P2pMailbox) -> bool {
-        let instructions = mailbox.take_instructions();
-        let any = !instructions.is_empty();
-        for (number, instruction) in instructions {
-            let member = self.set.get_mut(number);
-            match instruction {
-                // A message that no correct peer sends fails an end of the member, and its requests
-                // show that.
-                Instruction::Message(message) => _ = self.set.handle(number, message),
-                Instruction::LinkRestored => {
-                    member.into_iter().for_each(P2pMember::restored);
-                }
-                Instruction::Fail => member.into_iter().for_each(P2pMember::fail),
-            }
+        let given_up = mailbox.take_given_up();
+        for number in &given_up {
+            self.set.get_mut(*number).into_iter().for_each(P2pMember::fail);
         }
-        if any {
-            // The peer waits for the answers.
-            self.collect(mailbox);
+        if !given_up.is_empty() {
+            // So that the peers receive the report: the polls that follow may be too few for that.
+            self.set.heal();
         }
-        any
+        !given_up.is_empty()
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        let members = self.set.numbers().filter_map(|number| self.set.get(number));
+        members.filter_map(P2pMember::healing_link).for_each(|link| link.set_waker(waker));
+    }
+
+    fn has_messages(&self) -> bool {
+        let mut members = self.set.numbers().filter_map(|number| self.set.get(number));
+        self.set.reroutes() && members.any(P2pMember::has_messages)
     }
 
     fn submit(&mut self, _: usize, port: &mut P2pPort) -> bool {
@@ -145,6 +145,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         for number in 0..self.set.bound() {
             self.set.get_mut(number).into_iter().for_each(P2pMember::fail);
         }
+        // The peers are to learn of it, and the polls that follow may be too few for that.
+        self.set.heal();
     }
 
     fn into_set(mut self, mailbox: &P2pMailbox) -> Self::Set {

@@ -58,8 +58,8 @@
 //!
 //! When a member fails, its requests end with the reason as soon as no device accesses their
 //! buffers any more, and later requests end at once. Members whose rails are re-routed repair them;
-//! the thread's owner carries the repair messages between them and their peers ([`P2pLink`]). When
-//! a completion queue breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail.
+//! the thread's owner carries the [repair messages](crate::heal::HealingLink) of members whose peers
+//! are in other processes. When a completion queue breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail.
 //! Requests whose buffers devices have not returned a second later end as [`P2pError::Abandoned`].
 //!
 //! # Memory
@@ -72,7 +72,7 @@
 //!
 //! `handle` is the producer's view, with a lane for each kind of `request`. `port` is the thread's
 //! side of a handle, with a desk for each kind. `members` are what the loop drives. `thread` is the
-//! owner's view, and `mailbox` holds what thread and owner exchange.
+//! owner's view, and `mailbox` holds what the thread and its owner exchange.
 
 mod handle;
 mod mailbox;
@@ -84,7 +84,7 @@ mod thread;
 pub use handle::{P2pHandle, PendingDone, PendingRecv};
 pub use mailbox::MemberEvent;
 pub use request::P2pError;
-pub use thread::{P2pLink, P2pThread};
+pub use thread::P2pThread;
 
 #[cfg(doc)]
 use crate::p2p::P2pEndpointSet;

@@ -1,11 +1,11 @@
 //! The progress thread of messages, as its owner holds it.
 
 use super::handle::P2pHandle;
-use super::mailbox::{Instruction, MemberEvent, P2pMailbox, P2pShared};
+use super::mailbox::{MemberEvent, P2pMailbox};
 use super::members::Members;
 use super::port::{self, P2pPort};
 use crate::backend::Domain;
-use crate::p2p::{HealingMessage, P2pEndpointSet};
+use crate::p2p::P2pEndpointSet;
 use crate::progress::outcome::ThreadPanicked;
 use crate::progress::run::Worker;
 use polyrail_software_nic as nic;
@@ -35,8 +35,11 @@ where
 {
     /// Starts a thread for a [`P2pEndpointSet`], or a single
     /// [`P2pEndpoint`](crate::p2p::P2pEndpoint), which is member 0. The members are connected
-    /// before. Requests that were started before are still carried out, and not reported. A
-    /// [shutdown](Self::shutdown) waits at most 5 s for messages to be sent.
+    /// before. Requests that were started before are still carried out, and not reported. If their
+    /// rails are re-routed, the owner keeps the [links](crate::p2p::P2pMember::healing_link) of
+    /// members whose peers are in other processes, and carries their messages: a message that
+    /// arrives wakes the thread. A [shutdown](Self::shutdown) waits at most 5 s for messages to be
+    /// sent.
     ///
     /// # Errors
     ///
@@ -75,12 +78,6 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
         Some(P2pHandle::new(lanes, Arc::clone(shared)))
     }
 
-    /// Returns the link that carries repair messages between members whose rails are
-    /// [re-routed](crate::p2p::P2pBuilder::rail_failure) and their peers.
-    pub fn link(&self) -> P2pLink {
-        P2pLink::new(Arc::clone(&self.0.shared))
-    }
-
     /// Takes the oldest event of a rail of a member whose rails are re-routed; see
     /// [`P2pMember::take_rail_event`](crate::p2p::P2pMember::take_rail_event). The thread keeps the
     /// newest 256 events.
@@ -91,7 +88,7 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     /// Gives up a member, for example because its peer is gone. Its requests end as
     /// [failed](crate::p2p::CallError::Failed), and the other members go on.
     pub fn give_up(&self, member: usize) {
-        self.0.shared.mailbox.instruct(member, Instruction::Fail);
+        self.0.shared.mailbox.give_up(member);
         self.0.shared.wake();
     }
 
@@ -108,49 +105,5 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     /// The thread panicked.
     pub fn shutdown(self) -> Result<P2pEndpointSet<D, ROUTES>, ThreadPanicked> {
         self.0.shutdown()
-    }
-}
-
-/// Carries repair messages between members whose rails are
-/// [re-routed](crate::p2p::P2pBuilder::rail_failure) and their peers.
-///
-/// Any thread may use it, for as long as there are requests. The messages may travel over any link
-/// that keeps their order. No method blocks, so the caller polls
-/// [`next_message`](Self::next_message); the thread has messages within 10 ms of a failure.
-#[derive(Clone, Debug)]
-pub struct P2pLink {
-    shared: Arc<P2pShared>,
-}
-
-impl P2pLink {
-    pub(super) fn new(shared: Arc<P2pShared>) -> Self {
-        Self { shared }
-    }
-
-    /// Takes the oldest message, with the number of the member whose peer has to
-    /// [handle](Self::handle) it.
-    pub fn next_message(&self) -> Option<(usize, HealingMessage)> {
-        self.shared.mailbox.next_message()
-    }
-
-    /// Handles a message of a member's peer. If a correct peer does not send it, an end of the
-    /// member fails, and its requests show that.
-    pub fn handle(&self, member: usize, message: HealingMessage) {
-        self.instruct(member, Instruction::Message(message));
-    }
-
-    /// Reports that the link which carried a member's messages broke, and that both ends have a new
-    /// one; see [`P2pMember::restored`](crate::p2p::P2pMember::restored).
-    pub fn restored(&self, member: usize) {
-        self.instruct(member, Instruction::LinkRestored);
-    }
-
-    fn instruct(&self, member: usize, instruction: Instruction) {
-        if self.shared.is_gone() {
-            // No thread would take the instruction.
-            return;
-        }
-        self.shared.mailbox.instruct(member, instruction);
-        self.shared.wake();
     }
 }

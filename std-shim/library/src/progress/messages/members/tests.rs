@@ -5,10 +5,7 @@ use super::*;
 use crate::endpoint::Healing;
 use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
-use crate::p2p::{
-    End, HealingMessage, P2P_ROUTES, P2pBuilder, P2pEndpoint, QueuePairId, RecvBuffer,
-    connect_endpoints,
-};
+use crate::p2p::{P2P_ROUTES, P2pBuilder, P2pEndpoint, RecvBuffer, connect_endpoints};
 use crate::progress::SubmitError;
 use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
 use crate::progress::run::{LONG_NAP, ProgressLoop};
@@ -241,22 +238,24 @@ fn no_completion_is_missed_by_a_thread_that_sleeps() {
     });
 }
 
+/// The bell is armed when the message arrives, or has it found before the sleep.
 #[test]
-fn what_was_to_be_told_over_a_link_that_broke_is_not_told() {
-    let mailbox = P2pMailbox::new([true; 2]);
-    let rail = QueuePairId { end: End::Sender, index: 0 };
-    let message = |generation| HealingMessage::Refused { rail, generation };
-    let carry = |member, generation| {
-        let mut messages = Some(message(generation)).into_iter();
-        mailbox.carry(member, || messages.next());
-        messages.next().is_none()
-    };
-    assert!(carry(0, 1) && carry(1, 2));
-    mailbox.instruct(0, Instruction::LinkRestored);
-    // The member has not learned of the new link yet, so its messages are for the old one.
-    assert!(!carry(0, 3) && carry(1, 4));
-    assert_eq!(mailbox.take_instructions().len(), 1);
-    assert!(carry(0, 5));
-    let carried: Vec<_> = std::iter::from_fn(|| mailbox.next_message()).collect();
-    assert_eq!(carried, [(1, message(2)), (1, message(4)), (0, message(5))]);
+fn a_repair_message_of_the_peer_ends_a_sleep() {
+    let builder = P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    for pause in [0, 20] {
+        let [mut near, mut far] = pair_of(builder.completion_channel(0));
+        near.messages.set.set_waker(&Waker::from(Arc::clone(&near.shared)));
+        let _watch = Watch::over(&near.shared);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(pause));
+                // It reports to its peer that it has failed.
+                far.messages.set.fail_all();
+            });
+            while !near.messages.set.has_messages() {
+                near.sleep();
+                assert!(!near.shared.is_closing(), "nothing woke the thread");
+            }
+        });
+    }
 }
