@@ -10,7 +10,7 @@ use polyrail::link::{Hello, Link, LinkError, Listener, Message, NoOutcome, Timeo
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{OpenOptions, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{QpState, RailFailure};
+use polyrail::virtual_qp::RailFailure;
 use std::error::Error;
 
 const LENGTH: u32 = 1 << 20;
@@ -64,8 +64,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             completion = Some(done);
             control.send(&Message::Done(NoOutcome {}))?;
         }
-        if endpoint.state() == QpState::Error {
-            return Err(endpoint.explain(WcStatus::WR_FLUSH_ERR).into());
+        if let Some(failure) = endpoint.failure() {
+            return Err(failure.into());
         }
         while let Some(message) = link.next_message() {
             control.send(&Message::Heal(message))?;

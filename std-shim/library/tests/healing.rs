@@ -10,7 +10,6 @@ use polyrail::endpoint::{
     connect_endpoints,
 };
 use polyrail::nic::{CompletionQueue, Device, DeviceConfig, Fabric, Fault, When};
-use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
 use recorded::{Log, Recorded, RecordedQp};
 use rerouted::fault_schedule::Random;
@@ -205,7 +204,7 @@ fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
         assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
     }
     let end = if near { &mut ends.near } else { &mut ends.far };
-    end.endpoint.explain(WcStatus::WR_FLUSH_ERR)
+    end.endpoint.failure().unwrap()
 }
 
 #[test]
@@ -326,7 +325,7 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
         _ = far.endpoint.poll(16);
         assert!(begin.elapsed() < Duration::from_secs(20), "nobody says anything");
     }
-    assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
+    assert_eq!(far.endpoint.failure(), Some(EndpointError::Peer));
 }
 
 /// An end of two rails on two devices, of which it is known how often they are asked for their
@@ -395,9 +394,10 @@ fn a_port_that_stays_down_is_tried_once_in_an_interval() {
         let mut ends = Counted::pair(&healed(Scheme::Spray).healing(healing));
         ends[cut].devices[1].inject(When::Now, Fault::LinkDown);
         let before = ends.each_ref().map(Counted::asked);
-        // Long enough for an attempt, which another thread makes.
+        // Another thread makes the attempt. Long enough for a second one after the first.
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(200) {
+        while begin.elapsed() < Duration::from_millis(200) || ends[cut].asked() == before[cut] {
+            assert!(begin.elapsed() < Duration::from_secs(20), "nothing was tried");
             for end in &mut ends {
                 _ = end.endpoint.poll(16);
                 end.endpoint.heal();

@@ -3,7 +3,7 @@
 
 use polyrail::heal::{Healing, MAX_HEALING_BYTES};
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
-use polyrail::virtual_qp::{RailEventKind, RailFailure};
+use polyrail::virtual_qp::{QpState, RailEventKind, RailFailure};
 use polyrail::{endpoint, p2p};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ macro_rules! life {
                 _ = end.poll(16);
                 end.heal();
                 assert!(end.take_rail_event().is_none(), "no rail failed");
+                assert_eq!((end.state(), end.failure()), (QpState::Ready, None));
             }
             let text = concat!(r#"{"wanted":{"rail":""#, $rail, r#""}}"#);
             let wanted = $kind::HealingMessage::from_json(text.as_bytes()).unwrap();
@@ -40,6 +41,10 @@ macro_rules! life {
             near.fail();
             near.heal();
             far.heal();
+            for end in [&mut near, &mut far] {
+                assert_eq!(end.state(), QpState::Error);
+                assert!(!end.failure().expect("it has failed").to_string().is_empty());
+            }
             for mut end in [near, far] {
                 end.give_up(Duration::from_secs(5));
             }
@@ -73,6 +78,7 @@ macro_rules! life {
                     assert!(begin.elapsed() < LONG, "{fault:?}: {has_happened:?}");
                     for (end, has_happened) in ends.iter_mut().zip(&mut has_happened) {
                         _ = end.poll(16);
+                        assert_ne!(end.state(), QpState::Error);
                         while let Some($event) = end.take_rail_event() {
                             *has_happened |= match $is {
                                 RailEventKind::Failed { .. } => fault == Fault::LinkDown,

@@ -11,7 +11,7 @@ use polyrail::p2p::{
     CallError, End, Failure, HealingLink, NotNow, P2pAddress, P2pBuildError, P2pBuilder,
     P2pConnectError, SLOTS, connect_endpoints,
 };
-use polyrail::virtual_qp::{RailEventKind, RailFailure};
+use polyrail::virtual_qp::{QpState, RailEventKind, RailFailure};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -136,7 +136,11 @@ fn a_rail_that_fails_gives_all_buffers_back_with_its_name() {
     let send = pair.near.send(0, 1 << 20, 1).unwrap();
     let failure = pair.sent(send).unwrap_err();
     assert!(matches!(failure, CallError::Failed(Failure::Rail(_))), "{failure}");
-    assert!(pair.near.endpoint.send_failure().is_some());
+    let why = pair.near.endpoint.failure().unwrap();
+    assert_eq!((why.end, pair.near.endpoint.state()), (End::Sender, QpState::Error));
+    let text = why.to_string();
+    assert!(text.starts_with("sender: rail 1 (device near1, queue pair "), "{text}");
+    assert!(matches!(why.failure, Failure::Rail(_)));
     // The owner of the other end, which has another way to the peer, fails it.
     pair.far.endpoint.fail();
     let failed = loop {

@@ -55,6 +55,13 @@ impl Side {
         self.endpoint.sender().is_some()
     }
 
+    fn failure_of(&self, end: End) -> Option<Failure> {
+        match end {
+            End::Sender => self.endpoint.sender()?.failure().copied(),
+            End::Receiver => self.endpoint.receiver()?.failure().copied(),
+        }
+    }
+
     /// What is done on other threads goes on, or does not.
     fn hold(&self, holds: bool) {
         self.domains.iter().for_each(|domain| domain.holds.store(holds, SeqCst));
@@ -341,10 +348,7 @@ fn carry_nothing(way: Way) {
     pair.silence(true);
     let begin = Instant::now();
     let send = pair.send();
-    let why = |pair: &Pair| {
-        [pair.near.endpoint.send_failure(), pair.far.endpoint.recv_failure()]
-            .map(|why| why.copied())
-    };
+    let why = |pair: &Pair| [pair.near.failure_of(End::Sender), pair.far.failure_of(End::Receiver)];
     pair.poll_until(|pair| why(pair).iter().all(Option::is_some));
     assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
     // The far end offers its buffer again, in vain too: either may be the first.
@@ -377,11 +381,11 @@ fn messages_do_not_wait_for_rails_without_end() {
         for device in &pair.near.devices {
             device.inject(When::Now, Fault::LinkDown);
         }
-        pair.poll_until(|pair| pair.near.endpoint.send_failure().is_some());
+        pair.poll_until(|pair| pair.near.failure_of(End::Sender).is_some());
         assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
-        assert_eq!(pair.near.endpoint.send_failure(), Some(&Failure::NotHealed));
-        pair.poll_until(|pair| pair.far.endpoint.recv_failure().is_some());
-        assert_eq!(pair.far.endpoint.recv_failure(), Some(&Failure::Peer));
+        assert_eq!(pair.near.failure_of(End::Sender), Some(Failure::NotHealed));
+        pair.poll_until(|pair| pair.far.failure_of(End::Receiver).is_some());
+        assert_eq!(pair.far.failure_of(End::Receiver), Some(Failure::Peer));
     }
 }
 
@@ -403,7 +407,7 @@ fn a_message_that_arrived_does_not_end_a_connection_without_rails() {
             device.inject(When::Now, Fault::LinkDown);
         }
         pair.poll_for(4 * limit);
-        assert_eq!(pair.near.endpoint.send_failure(), None);
+        assert_eq!(pair.near.failure_of(End::Sender), None);
         for device in &pair.near.devices {
             device.inject(When::Now, Fault::LinkUp);
         }
@@ -430,9 +434,9 @@ fn messages_do_not_wait_without_end_for_what_the_peer_does_not_report() {
         pair.silence(true);
         _ = pair.send();
         let begin = Instant::now();
-        pair.poll_until(|pair| pair.near.endpoint.send_failure().is_some());
+        pair.poll_until(|pair| pair.near.failure_of(End::Sender).is_some());
         assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
-        assert_eq!(pair.near.endpoint.send_failure(), Some(&Failure::NotFenced));
+        assert_eq!(pair.near.failure_of(End::Sender), Some(Failure::NotFenced));
     }
 }
 

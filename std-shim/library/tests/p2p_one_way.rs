@@ -7,8 +7,8 @@ use fixture::{Host, LONG, ended, impatient};
 use messages::{Pair, Side};
 use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, EndControl, HealingMessage, NotNow, P2pAddress, P2pBuilder, P2pConnectError,
-    QueuePairId, RecvBuffer, connect_endpoints,
+    CallError, End, EndControl, Failure, HealingMessage, NotNow, P2pAddress, P2pBuilder,
+    P2pConnectError, QueuePairId, RecvBuffer, connect_endpoints,
 };
 use polyrail::progress::messages::{P2pError, P2pThread};
 use polyrail::virtual_qp::RailFailure;
@@ -151,10 +151,9 @@ fn each_end_reports_its_own_messages_and_flushes_what_it_received() {
     for side in [&mut pair.near, &mut pair.far] {
         side.endpoint.give_up(LONG);
     }
-    let failed = |side: &Side| {
-        [side.endpoint.send_failure(), side.endpoint.recv_failure()].map(|it| it.is_some())
-    };
-    assert_eq!((failed(&pair.near), failed(&pair.far)), ([true, false], [false, true]));
+    let failed = |side: &Side| side.endpoint.failure().map(|why| (why.end, why.failure));
+    assert_eq!(failed(&pair.near), Some((End::Sender, Failure::Owner)));
+    assert_eq!(failed(&pair.far), Some((End::Receiver, Failure::Owner)));
 }
 
 /// Whoever comes back for a flush until there is room on all devices takes no room meanwhile.

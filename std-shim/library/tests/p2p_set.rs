@@ -273,7 +273,7 @@ fn a_member_that_fails_leaves_the_others_alone() {
     world.exchange(&[0, 2], 100_000);
     // This side notices it at its own next request there.
     let begin = Instant::now();
-    let failed = |member: &P2pMember| member.recv_failure().is_some();
+    let failed = |member: &P2pMember| member.failure().is_some();
     while !failed(world.hub.set.get(1).unwrap()) {
         assert!(begin.elapsed() < LONG);
         _ = world.offer(1);

@@ -6,7 +6,6 @@ mod rerouted;
 use fixture::{Host, connect_sets};
 use polyrail::endpoint::{EndpointError, EndpointSet, connect_endpoints};
 use polyrail::nic::{Fabric, Fault, When};
-use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
 use rerouted::fault_schedule::FaultSchedule;
 use rerouted::{End, Ends, LENGTH, MESSAGES, healed};
@@ -179,8 +178,7 @@ fn completions_that_a_removed_device_takes_with_it_are_missed() {
             survived += 1;
             continue;
         }
-        let why =
-            [&mut ends.near, &mut ends.far].map(|end| end.endpoint.explain(WcStatus::WR_FLUSH_ERR));
+        let why = [&mut ends.near, &mut ends.far].map(|end| end.endpoint.failure().unwrap());
         let lost = |why: &EndpointError| matches!(why, EndpointError::CompletionsLost { .. });
         assert!(why.iter().any(lost), "{why:?}");
         assert!(why.iter().all(|why| lost(why) || *why == EndpointError::Peer), "{why:?}");

@@ -150,7 +150,8 @@ fn a_peer_that_breaks_the_protocol_is_told_of_when_the_owner_asks() {
         let why = far.explain(status);
         let expected = ProtocolError::NoImm { rail: RailId::Notify };
         assert_eq!(why, EndpointError::Protocol(expected));
-        far.explain(status);
+        assert_eq!(far.explain(status), why, "it stays the reason");
+        assert_eq!(far.failure(), Some(why));
     });
     // However often it is asked.
     assert_eq!(count(&lines, &["ERROR", "polyrail::trace", "qp="]), 1, "{lines:#?}");

@@ -6,7 +6,7 @@ use polyrail::endpoint::MAX_DEVICES;
 use polyrail::hardware::CqError;
 use polyrail::memory::{CacheLimits, CachedBuffer, ForeignBuffer, RegistrationCache};
 use polyrail::p2p::{
-    CallError, Failure, FlushHandle, HealingLink, P2pAddress, P2pBuildError, P2pBuilder,
+    CallError, FlushHandle, HealingLink, NamedFailure, P2pAddress, P2pBuildError, P2pBuilder,
     P2pConnectError, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
@@ -52,7 +52,7 @@ pub(crate) trait Wire: Send {
     fn heal(&mut self);
     /// Returns the next event of a rail, with the name of its device.
     fn take_rail_event(&mut self) -> Option<(String, RailEvent)>;
-    fn failure(&self) -> Option<&Failure>;
+    fn failure(&self) -> Option<NamedFailure>;
     fn fail(&mut self);
     fn give_up(&mut self, patience: Duration);
 }
@@ -125,8 +125,8 @@ where
         Some((device, event))
     }
 
-    fn failure(&self) -> Option<&Failure> {
-        self.send_failure().or_else(|| self.recv_failure())
+    fn failure(&self) -> Option<NamedFailure> {
+        (**self).failure()
     }
 
     fn fail(&mut self) {

@@ -255,7 +255,8 @@ impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// Returns the state of the virtual queue pair.
+    /// Returns the state of the virtual queue pair; [`failure`](Self::failure) explains
+    /// [`QpState::Error`].
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
@@ -266,17 +267,25 @@ where
         self.qp.first_error().map(|error| self.named(error))
     }
 
-    /// Returns why a request completed with `status`: the failure of a rail or the protocol error
-    /// that moved the endpoint to the error state, or else the status. The first call after a
-    /// failure also [emits](crate::trace) it.
-    pub fn explain(&mut self, status: WcStatus) -> EndpointError {
-        let protocol = self.qp.take_protocol_error().map(EndpointError::from);
+    /// Returns why the endpoint failed: the failure of a rail or the protocol error that moved it
+    /// to the error state. `None` if it has not failed, or if only a request failed, with a single
+    /// rail. The first call after a failure also [emits](crate::trace) it.
+    pub fn failure(&mut self) -> Option<EndpointError> {
+        // The engine returns it once, but it stays the reason.
+        self.protocol_error = self.protocol_error.or_else(|| self.qp.take_protocol_error());
+        let protocol = self.protocol_error.map(EndpointError::from);
         let failure = || self.qp.failure().map(|failure| self.named_failure(failure));
-        let Some(error) = protocol.or_else(failure) else { return EndpointError::Request(status) };
+        let error = protocol.or_else(failure)?;
         if !std::mem::replace(&mut self.is_end_told, true) {
             trace::ended(self.qp.virtual_qp_num(), &error);
         }
-        error
+        Some(error)
+    }
+
+    /// Returns why a request completed with `status`: the [failure](Self::failure) of the endpoint,
+    /// or else the status.
+    pub fn explain(&mut self, status: WcStatus) -> EndpointError {
+        self.failure().unwrap_or(EndpointError::Request(status))
     }
 
     fn named_failure(&self, failure: Failure) -> EndpointError {

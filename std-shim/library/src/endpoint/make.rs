@@ -233,6 +233,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             offers: false,
             log: RailLog::new(),
             is_end_told: false,
+            protocol_error: None,
             given_up: None,
         })
     }

@@ -9,7 +9,9 @@ use crate::heal::Healer;
 use crate::queue_pair::Place;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, RailId, RailSet};
+use polyrail_core::virtual_qp::{
+    PostManyError, PostRecvError, PostSendError, ProtocolError, RailId, RailSet,
+};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) log: RailLog,
     /// Whether the reason of its end was [emitted](crate::trace).
     pub(super) is_end_told: bool,
+    /// The protocol error that ended it, once it was read from the engine.
+    pub(super) protocol_error: Option<ProtocolError>,
     /// Why it gave up on its rails, if it did.
     pub(super) given_up: Option<GivenUp>,
 }

@@ -108,7 +108,6 @@ pub struct NotHandled<R: RailName>(pub HealingMessage<R>);
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
 /// use polyrail::nic::{DeviceConfig, Fabric};
-/// use polyrail::verbs::WcStatus;
 /// use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -133,8 +132,8 @@ pub struct NotHandled<R: RailName>(pub HealingMessage<R>);
 ///         if let Some(error) = batch.error {
 ///             return Err(end.queue_error(error).into());
 ///         }
-///         if end.state() == QpState::Error {
-///             return Err(end.explain(WcStatus::WR_FLUSH_ERR).into());
+///         if let Some(failure) = end.failure() {
+///             return Err(failure.into());
 ///         }
 ///         assert!(batch.completions.is_empty(), "nothing was posted");
 ///     }

@@ -1,11 +1,13 @@
-//! Errors of building and connecting message endpoints.
+//! Errors of building and connecting message endpoints, and why they fail.
 
 use super::message::End;
 use super::sizes::QUEUE_PAIRS;
 use crate::backend::{ConnectOptionError, DeviceError, Gid};
-use crate::endpoint;
-use polyrail_core::p2p::{self, CardError, PoolError, TooManyKeys};
+use crate::endpoint::{self, NamedRailError};
+use polyrail_core::p2p::{self, CardError, Failure, PoolError, TooManyKeys};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
+use std::error::Error;
+use std::fmt;
 
 /// An endpoint could not be built; everything created for it was destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +51,39 @@ pub enum P2pBuildError {
     /// The engine refused to route completions.
     #[error(transparent)]
     Attach(#[from] AttachError),
+}
+
+/// Why an end of a message endpoint failed, with its device's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFailure {
+    /// The end that failed.
+    pub end: End,
+    /// The failure.
+    pub failure: Failure,
+    /// Name of the device of the rail that failed; empty after other failures.
+    pub device: String,
+}
+
+impl fmt::Display for NamedFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.failure {
+            Failure::Rail(error) => {
+                let device = self.device.clone();
+                write!(f, "{}: {}", self.end, NamedRailError { error, device })
+            }
+            failure => write!(f, "{}: {failure}", self.end),
+        }
+    }
+}
+
+impl Error for NamedFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self.failure {
+            // The message has all of it, and the device's name.
+            Failure::Rail(_) => None,
+            _ => self.failure.source(),
+        }
+    }
 }
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that changed state keep it.

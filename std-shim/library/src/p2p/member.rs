@@ -1,6 +1,7 @@
 //! Both directions of a pair: the operations of users, which do not depend on the owner of the
 //! completion queues.
 
+use super::error::NamedFailure;
 use super::message::{End, QueuePairId};
 use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
@@ -12,7 +13,7 @@ use polyrail_core::p2p::{
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
-use polyrail_core::virtual_qp::{RailCounters, RailState};
+use polyrail_core::virtual_qp::{QpState, RailCounters, RailState};
 use polyrail_software_nic as nic;
 
 /// Messages with one peer in both directions, or [only](super::P2pBuilder::only) one: then
@@ -152,14 +153,40 @@ impl<D: Domain> P2pMember<D> {
         (sent, receiver.as_ref().map_or(0, |receiver| receiver.unfinished()))
     }
 
-    /// Returns why sending failed, if it did.
-    pub fn send_failure(&self) -> Option<&Failure> {
-        self.sender.as_ref()?.failure()
+    /// Returns the state of the connection: [`QpState::Error`] as soon as one of its ends has
+    /// failed, which [`failure`](Self::failure) explains. The other end may still transfer
+    /// messages.
+    pub fn state(&self) -> QpState {
+        let has_failed = [End::Sender, End::Receiver].map(|end| self.failure_of(end).is_some());
+        let is_in_service = |end: End| {
+            let mut places = 0..self.queue_pairs(end).count();
+            places.all(|place| {
+                let state = self.queue_pair_state(end, place);
+                state.is_none_or(|(state, _)| state == RailState::InService)
+            })
+        };
+        match has_failed {
+            [false, false] if is_in_service(End::Sender) && is_in_service(End::Receiver) => {
+                QpState::Ready
+            }
+            [false, false] => QpState::Degraded,
+            _ => QpState::Error,
+        }
     }
 
-    /// Returns why receiving failed, if it did.
-    pub fn recv_failure(&self) -> Option<&Failure> {
-        self.receiver.as_ref()?.failure()
+    /// Returns why the sending end failed, or else why the receiving end did; `None` if neither
+    /// has.
+    pub fn failure(&self) -> Option<NamedFailure> {
+        let mut ends = [End::Sender, End::Receiver].into_iter();
+        let (end, failure) = ends.find_map(|end| Some((end, *self.failure_of(end)?)))?;
+        Some(NamedFailure { end, failure, device: self.device_of_failure(&failure) })
+    }
+
+    pub(super) fn failure_of(&self, end: End) -> Option<&Failure> {
+        match end {
+            End::Sender => self.sender.as_ref()?.failure(),
+            End::Receiver => self.receiver.as_ref()?.failure(),
+        }
     }
 
     /// Iterates over the queue pairs of one end; there are none if the member lacks the end.

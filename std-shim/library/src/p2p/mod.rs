@@ -119,7 +119,7 @@ pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddre
 pub use builder::P2pBuilder;
 pub use connect::connect_endpoints;
 pub use endpoint::P2pEndpoint;
-pub use error::{P2pBuildError, P2pConnectError};
+pub use error::{NamedFailure, P2pBuildError, P2pConnectError};
 pub use member::P2pMember;
 pub use message::{
     End, EndControl, HealingLink, HealingMessage, NotHandled, QueuePairId, ReplacementAddress,

@@ -122,10 +122,7 @@ impl<D: Domain> P2pMember<D> {
 
 impl<D: Domain, const ROUTES: usize> Owned<'_, D, ROUTES> {
     fn is_failed(&self, end: End) -> bool {
-        match end {
-            End::Sender => self.member.send_failure().is_some(),
-            End::Receiver => self.member.recv_failure().is_some(),
-        }
+        self.member.failure_of(end).is_some()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::backend::Domain;
 use crate::endpoint::{NamedRailError, NamedRailEvent};
 use crate::trace;
 use polyrail_core::p2p::{CallError, ConnectionEnd, Failure};
-use polyrail_core::virtual_qp::{RailError, RailEvent, RailEventKind};
+use polyrail_core::virtual_qp::{RailEvent, RailEventKind};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
@@ -29,11 +29,10 @@ impl<D: Domain> P2pMember<D> {
             }
             self.log.keep(end, place, event);
         }
-        if self.send_failure().is_some() {
-            self.report_failure(End::Sender);
-        }
-        if self.recv_failure().is_some() {
-            self.report_failure(End::Receiver);
+        for end in [End::Sender, End::Receiver] {
+            if self.failure_of(end).is_some() {
+                self.report_failure(end);
+            }
         }
     }
 
@@ -82,26 +81,27 @@ impl<D: Domain> P2pMember<D> {
     /// Reports once why an end failed, if it did.
     #[cold]
     fn report_failure(&mut self, end: End) {
-        let failure = match end {
-            End::Sender => self.sender.as_ref().and_then(|sender| sender.failure()),
-            End::Receiver => self.receiver.as_ref().and_then(|receiver| receiver.failure()),
-        };
+        let Some(failure) = self.failure_of(end).copied() else { return };
         let is_reported = &mut self.log.is_end_reported[usize::from(end == End::Receiver)];
+        if std::mem::replace(is_reported, true) {
+            return;
+        }
+        let of = self.log.end(end);
         match failure {
-            Some(failure) if !std::mem::replace(is_reported, true) => {
-                let of = self.log.end(end);
-                match failure {
-                    Failure::Rail(error) => trace::end_failed(of, &self.named(error)),
-                    failure => trace::end_failed(of, failure),
-                }
+            Failure::Rail(error) => {
+                let device = self.device_of_failure(&failure);
+                trace::end_failed(of, &NamedRailError { error, device });
             }
-            _ => {}
+            failure => trace::end_failed(of, &failure),
         }
     }
 
-    fn named(&self, error: &RailError) -> NamedRailError {
-        let device = self.device_name(error.device).unwrap_or_default().to_owned();
-        NamedRailError { error: *error, device }
+    /// Returns the name of the device of the rail that failed; empty after other failures.
+    pub(super) fn device_of_failure(&self, failure: &Failure) -> String {
+        match failure {
+            Failure::Rail(error) => self.device_name(error.device).unwrap_or_default().to_owned(),
+            _ => String::new(),
+        }
     }
 
     fn report_event(&mut self, end: End, place: usize, event: RailEvent) {

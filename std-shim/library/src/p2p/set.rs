@@ -70,7 +70,7 @@ use std::time::{Duration, Instant};
 ///     let send = loop {
 ///         set.poll(16)?;
 ///         // After a failure its offer would never arrive.
-///         assert!(set.get(*number).is_some_and(|member| member.recv_failure().is_none()));
+///         assert!(set.get(*number).is_some_and(|member| member.failure().is_none()));
 ///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
 ///             Err(error) if error.is_not_now() => peer.poll(16)?,
 ///             sent => break sent?,

@@ -311,7 +311,7 @@ impl Connection {
         if self.failed.is_none()
             && let Some(failure) = self.wire.failure()
         {
-            let why = Chain(failure).to_string();
+            let why = Chain(&failure).to_string();
             let name = &self.device.description.name;
             log::warn(&format!("{:?} on {name}: the connection failed: {why}", self.role));
             self.fail(why);

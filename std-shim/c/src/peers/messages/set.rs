@@ -18,7 +18,7 @@ use polyrail::p2p::{
     End, HealingMessage, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember,
     P2pRemoveError,
 };
-use polyrail::virtual_qp::{self, RailCounters};
+use polyrail::virtual_qp::{self, QpState, RailCounters};
 use std::time::{Duration, Instant};
 
 /// Places in the routing table. Three quarters can be used, which is enough for 1536 peers of two
@@ -108,7 +108,7 @@ impl<D: Domain> MessagesOn<D> {
     pub(super) fn survives(&self, common: &Common) -> bool {
         let works = |place: usize| {
             let member = self.set.get(place);
-            member.is_some_and(|member| member.send_failure().is_none())
+            member.is_some_and(|member| member.state() != QpState::Error)
         };
         self.reroutes && common.numbers.all().any(|(place, _)| works(place))
     }
@@ -238,8 +238,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
 
     fn failure(&mut self, place: usize) -> Option<String> {
         let member = self.set.get(place)?;
-        let failure = member.send_failure().or(member.recv_failure())?;
-        Some(Chain(failure).to_string())
+        Some(Chain(&member.failure()?).to_string())
     }
 
     fn standing(&self, place: usize) -> Standing {

@@ -16,7 +16,6 @@ use polyrail::endpoint::{
     BuildError, ConnectError, EndpointBuilder, EndpointQp, EndpointSet, HealingMessage, RailReport,
 };
 use polyrail::link::{Reach, address_from_json, address_to_json};
-use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailFailure};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -199,7 +198,7 @@ impl<D: Domain> Connections for RequestsOn<D> {
 
     fn failure(&mut self, place: usize) -> Option<String> {
         let qp = self.set.get_mut(place).filter(|qp| qp.state() == QpState::Error)?;
-        Some(Chain(&qp.explain(WcStatus::WR_FLUSH_ERR)).to_string())
+        Some(Chain(&qp.failure()?).to_string())
     }
 
     fn standing(&self, place: usize) -> Standing {
