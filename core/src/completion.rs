@@ -86,6 +86,17 @@ pub struct Polled {
     pub error: Option<CqError>,
 }
 
+impl Polled {
+    /// Returns the error as a result, for callers that stop at it.
+    ///
+    /// # Errors
+    ///
+    /// A completion queue could not be polled.
+    pub fn check(&self) -> Result<(), CqError> {
+        self.error.map_or(Ok(()), Err)
+    }
+}
+
 /// Completions that pass straight through, at most one for each that was polled.
 pub(crate) type DirectCompletions = ArrayVec<VirtualWc, POLL_BATCH>;
 

@@ -95,7 +95,7 @@ impl Rank {
         rims.write_at(OWN, &rim.to_le_bytes())?;
         let (mut sent, mut arrived) = (None, None);
         loop {
-            endpoint.poll(16)?;
+            endpoint.poll(16).check()?;
             other.check()?;
             match sent {
                 None => match endpoint.isend(rims.local(OWN, bytes)?, RIM, keys) {

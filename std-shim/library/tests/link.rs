@@ -314,12 +314,12 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
     let begin = Instant::now();
     while let Err(refusal) = here.isend(local, 3, &keys) {
         assert!(refusal.is_not_now() && begin.elapsed() < Duration::from_secs(10), "{refusal}");
-        here.poll(16).unwrap();
-        there.poll(16).unwrap();
+        here.poll(16).check().unwrap();
+        there.poll(16).check().unwrap();
     }
     let received = loop {
-        here.poll(16).unwrap();
-        there.poll(16).unwrap();
+        here.poll(16).check().unwrap();
+        there.poll(16).check().unwrap();
         if let Some(received) = there.test_recv(receive).unwrap() {
             break received;
         }

@@ -27,7 +27,7 @@ macro_rules! life {
             let links: [$kind::HealingLink; 2] =
                 [&near, &far].map(|end| end.healing_link().expect("its rails are re-routed"));
             for end in [&mut near, &mut far] {
-                _ = end.poll(16);
+                end.poll(16).check().unwrap();
                 end.heal();
                 assert!(end.take_rail_event().is_none(), "no rail failed");
                 assert_eq!((end.state(), end.failure()), (QpState::Ready, None));
@@ -77,7 +77,7 @@ macro_rules! life {
                 while has_happened != [true; 2] {
                     assert!(begin.elapsed() < LONG, "{fault:?}: {has_happened:?}");
                     for (end, has_happened) in ends.iter_mut().zip(&mut has_happened) {
-                        _ = end.poll(16);
+                        assert_eq!(end.poll(16).error, None);
                         assert_ne!(end.state(), QpState::Error);
                         while let Some($event) = end.take_rail_event() {
                             *has_happened |= match $is {

@@ -335,7 +335,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     while lost == 0 || begin.elapsed() < Duration::from_millis(100) {
         assert!(begin.elapsed() < LONG, "nothing was sent");
         for side in [&mut pair.near, &mut pair.far] {
-            side.endpoint.poll(16).unwrap();
+            side.endpoint.poll(16).check().unwrap();
         }
         lost += links.iter().flat_map(|link| std::iter::from_fn(|| link.next_message())).count();
     }

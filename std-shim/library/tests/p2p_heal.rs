@@ -103,8 +103,8 @@ impl Pair {
 
     fn poll(&mut self) {
         let Self { near, far, loses, lost } = self;
-        near.endpoint.poll(16).unwrap();
-        far.endpoint.poll(16).unwrap();
+        near.endpoint.poll(16).check().unwrap();
+        far.endpoint.poll(16).check().unwrap();
         let [near, far] = [near, far].map(|side| side.endpoint.healing_link().unwrap());
         for (from, to) in [(&near, &far), (&far, &near)] {
             while let Some(message) = from.next_message() {

@@ -116,7 +116,7 @@ fn repair_messages_for_an_end_that_is_not_here_change_nothing() {
     let (begin, mut strays) = (Instant::now(), 0);
     while strays == 0 {
         assert!(begin.elapsed() < LONG, "the receiver sent nothing");
-        both.near.endpoint.poll(16).unwrap();
+        both.near.endpoint.poll(16).check().unwrap();
         // The messages of its receiver are for a sender, and the far end has none.
         for stray in std::iter::from_fn(|| from.next_message()).filter(of_receiver) {
             to.handle(stray).unwrap();
@@ -166,19 +166,19 @@ fn flushes_that_find_no_room_read_nothing() {
     // What the second one is to read does not end.
     pair.far.devices[1].inject(When::Now, Fault::Silent(true));
     while pair.far.endpoint.flush(&received).is_ok() {
-        pair.far.endpoint.poll(64).unwrap();
+        pair.far.endpoint.poll(64).check().unwrap();
     }
     let settle = |pair: &mut Pair| {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(100) {
-            pair.far.endpoint.poll(64).unwrap();
+            pair.far.endpoint.poll(64).check().unwrap();
         }
         pair.far.devices[0].carried_bytes()
     };
     let before = settle(&mut pair);
     for _ in 0..1000 {
         assert!(pair.far.endpoint.flush(&received).unwrap_err().is_not_now());
-        pair.far.endpoint.poll(64).unwrap();
+        pair.far.endpoint.poll(64).check().unwrap();
     }
     assert_eq!(settle(&mut pair), before);
 }

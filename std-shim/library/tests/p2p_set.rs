@@ -62,9 +62,9 @@ impl World {
     }
 
     fn poll(&mut self) {
-        self.hub.set.poll(16).unwrap();
+        self.hub.set.poll(16).check().unwrap();
         for peer in self.peers.iter_mut().flatten() {
-            peer.endpoint.poll(16).unwrap();
+            peer.endpoint.poll(16).check().unwrap();
         }
     }
 

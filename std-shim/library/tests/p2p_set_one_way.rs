@@ -47,8 +47,8 @@ impl Sets {
     }
 
     fn poll(&mut self) {
-        self.senders.poll(64).unwrap();
-        self.receivers.poll(64).unwrap();
+        self.senders.poll(64).check().unwrap();
+        self.receivers.poll(64).check().unwrap();
     }
 
     /// A message of each member's own bytes, all at a time.

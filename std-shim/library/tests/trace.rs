@@ -181,7 +181,7 @@ fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
             let mut left = 4;
             while left > 0 {
                 for end in [&mut *near, &mut *far] {
-                    end.poll(16).unwrap();
+                    end.poll(16).check().unwrap();
                     end.heal();
                     let events = std::iter::from_fn(|| end.take_rail_event());
                     left -= events.filter(|(.., event)| is_it(&event.kind)).count();
@@ -237,7 +237,7 @@ fn ends_for_messages_that_do_not_match_and_why_one_failed_are_told() {
         let receive = near.irecv(&[offered]).unwrap();
         hosts[1].devices[0].inject(When::Now, Fault::LinkDown);
         let failed = loop {
-            near.poll(16).unwrap();
+            near.poll(16).check().unwrap();
             if let Err(error) = near.test_recv(receive) {
                 break error;
             }

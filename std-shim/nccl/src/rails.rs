@@ -70,7 +70,7 @@ where
     }
 
     fn poll(&mut self) -> Result<(), CqError> {
-        self.poll(BUDGET)
+        self.poll(BUDGET).check()
     }
 
     fn isend(

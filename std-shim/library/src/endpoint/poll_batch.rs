@@ -18,6 +18,15 @@ pub struct PollBatch {
 }
 
 impl PollBatch {
+    /// Returns the error as a result, for callers that stop at it.
+    ///
+    /// # Errors
+    ///
+    /// A completion queue could not be polled.
+    pub fn check(&self) -> Result<(), CqError> {
+        self.error.map_or(Ok(()), Err)
+    }
+
     pub(super) fn collect(poll: impl FnOnce(&mut dyn FnMut(Event)) -> Polled) -> Self {
         let mut batch = Self::default();
         let polled = poll(&mut |event| match event {

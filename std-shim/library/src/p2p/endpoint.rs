@@ -6,7 +6,7 @@ use super::member::{P2pMember, Targets};
 use super::shared::Shared;
 use super::sizes::{EngineSender, P2P_ROUTES};
 use crate::backend::Domain;
-use polyrail_core::hardware::CqError;
+use polyrail_core::virtual_cq::Polled;
 use polyrail_software_nic as nic;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -62,14 +62,15 @@ impl P2pBuilder {
 }
 
 impl<D: Domain> P2pEndpoint<D> {
-    /// Drives everything that waits for completions: takes at most `budget` of them. Does not
-    /// allocate.
+    /// Drives everything that waits for completions: takes at most `budget` of them. If rails are
+    /// re-routed, some polls also [repair](super::Healing) them. Allocates only for new queue
+    /// pairs.
     ///
-    /// # Errors
-    ///
-    /// The error of the first completion queue that could not be polled; the others were polled.
+    /// Messages are reported by [`test_send`](P2pMember::test_send) and
+    /// [`test_recv`](P2pMember::test_recv), so [`events`](Polled::events) counts only completions
+    /// of unknown queue pairs.
     #[inline]
-    pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
+    pub fn poll(&mut self, budget: usize) -> Polled {
         let Self { member, shared } = self;
         let polled = shared.poll(&mut Targets(member), budget);
         if shared.is_time_to_heal(0) {
@@ -94,7 +95,7 @@ impl<D: Domain> P2pEndpoint<D> {
         self.heal();
         let begin = Instant::now();
         while !self.is_drained() && begin.elapsed() < timeout {
-            if self.poll(BUDGET).is_err() {
+            if self.poll(BUDGET).error.is_some() {
                 return;
             }
         }

@@ -50,18 +50,18 @@
 //!         sent => break sent?,
 //!     }
 //!     // The offer has not arrived yet, or its endpoint has failed.
-//!     far.poll(16)?;
+//!     far.poll(16).check()?;
 //!     assert!(far.test_recv(receive)?.is_none(), "nothing was sent");
 //! };
 //! while !near.test_send(send)? {
-//!     near.poll(16)?;
-//!     far.poll(16)?;
+//!     near.poll(16).check()?;
+//!     far.poll(16).check()?;
 //! }
 //! let received = loop {
 //!     if let Some(received) = far.test_recv(receive)? {
 //!         break received;
 //!     }
-//!     far.poll(16)?;
+//!     far.poll(16).check()?;
 //! };
 //! assert_eq!(received.sizes(), [5]);
 //! let mut bytes = [0; 5];

@@ -68,22 +68,22 @@ use std::time::{Duration, Instant};
 /// for ((peer, domain), number) in peers.iter_mut().zip([&left, &right]).zip(&numbers) {
 ///     let from = RegisteredBuffer::new(1, AccessFlags::empty(), &[domain])?;
 ///     let send = loop {
-///         set.poll(16)?;
+///         set.poll(16).check()?;
 ///         // After a failure its offer would never arrive.
 ///         assert!(set.get(*number).is_some_and(|member| member.failure().is_none()));
 ///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
-///             Err(error) if error.is_not_now() => peer.poll(16)?,
+///             Err(error) if error.is_not_now() => peer.poll(16).check()?,
 ///             sent => break sent?,
 ///         }
 ///     };
 ///     while !peer.test_send(send)? {
-///         peer.poll(16)?;
-///         set.poll(16)?;
+///         peer.poll(16).check()?;
+///         set.poll(16).check()?;
 ///     }
 /// }
 /// for (number, receive) in receives {
 ///     let received = loop {
-///         set.poll(16)?;
+///         set.poll(16).check()?;
 ///         let member = set.get_mut(number).ok_or("just added")?;
 ///         if let Some(received) = member.test_recv(receive)? {
 ///             break received;
@@ -215,7 +215,7 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         while self.get(number).is_some_and(|member| !member.is_drained())
             && begin.elapsed() < timeout
         {
-            self.poll(BUDGET)?;
+            self.poll(BUDGET).check()?;
         }
         Ok(())
     }
@@ -265,14 +265,10 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     }
 
     /// Drives everything of all members that waits for completions: takes at most `budget` of them
-    /// together. Members that had to wait are served first next time, so none starves another. Does
-    /// not allocate.
-    ///
-    /// # Errors
-    ///
-    /// The error of the first completion queue that could not be polled; the others were polled.
+    /// together. Members that had to wait are served first next time, so none starves another. The
+    /// result is that of [`P2pEndpoint::poll`].
     #[inline]
-    pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
+    pub fn poll(&mut self, budget: usize) -> Polled {
         let polled = self.shared.poll(&mut self.members, budget);
         if self.shared.is_time_to_heal(self.members.0.len()) {
             self.heal();
@@ -296,7 +292,7 @@ impl<D: Domain, const ROUTES: usize> Armed for P2pEndpointSet<D, ROUTES> {
     }
 
     fn poll_all(&mut self, _: &mut dyn FnMut(Event)) -> Polled {
-        Polled { error: self.poll(usize::MAX).err(), ..Polled::default() }
+        self.poll(usize::MAX)
     }
 
     fn polls_before_waiting(&self) -> usize {

@@ -12,7 +12,7 @@ use crate::backend::Domain;
 use crate::endpoint::{Channels, MAX_DEVICES, WaitError, arm, places};
 use crate::heal::{HEAL_EVERY, Polls, SilenceWatch};
 use crate::queue_pair::Place;
-use polyrail_core::hardware::{CompletionQueue, CqError};
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -96,9 +96,9 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         let P2pMember { sender, receiver, regions, .. } = member;
         let (receiving, accounts) = receiver.map(|receiver| receiver.into_parts()).unzip();
         self.pools.close(accounts.into_iter().flatten());
-        match self.poll(members, usize::MAX) {
-            Ok(()) => self.pools.note_empty(),
-            Err(_) => self.pools.write_off(),
+        match self.poll(members, usize::MAX).error {
+            None => self.pools.note_empty(),
+            Some(_) => self.pools.write_off(),
         }
         sender.into_iter().flat_map(|sender| sender.into_queue_pairs()).for_each(drop);
         receiving.into_iter().flatten().for_each(drop);
@@ -107,14 +107,9 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
 
     /// Takes up to `budget` completions.
     #[inline]
-    pub(super) fn poll<S: TargetSet + ?Sized>(
-        &mut self,
-        members: &mut S,
-        budget: usize,
-    ) -> Result<(), CqError> {
+    pub(super) fn poll<S: TargetSet + ?Sized>(&mut self, members: &mut S, budget: usize) -> Polled {
         let Self { cq, pools, .. } = self;
-        let polled: Polled = cq.poll(members, budget, |event| pools.note_foreign(&event));
-        polled.error.map_or(Ok(()), Err)
+        cq.poll(members, budget, |event| pools.note_foreign(&event))
     }
 
     /// Discards the events of the completion queues, and arms the queues for their next

@@ -103,8 +103,8 @@ impl Pair {
     }
 
     pub fn poll(&mut self) {
-        self.near.endpoint.poll(16).unwrap();
-        self.far.endpoint.poll(16).unwrap();
+        self.near.endpoint.poll(16).check().unwrap();
+        self.far.endpoint.poll(16).check().unwrap();
         self.carry();
         self.near.endpoint.sender().unwrap().invariants();
         self.far.endpoint.receiver().unwrap().invariants();

@@ -115,7 +115,7 @@ impl<D: Domain> MessageEnd<D> {
 
     /// Removes completed messages in both directions. Returns whether there were any.
     fn take(&mut self) -> Result<bool, PerfError> {
-        self.endpoint.poll(POLL_BUDGET)?;
+        self.endpoint.poll(POLL_BUDGET).check()?;
         let before = self.completed + self.arrived;
         while let Some(send) = self.sends.front()
             && self.endpoint.test_send(*send)?

@@ -64,8 +64,8 @@ impl Ends {
 
     fn poll(&mut self) {
         let Self { near, far } = self;
-        near.endpoint.poll(16).unwrap();
-        far.endpoint.poll(16).unwrap();
+        near.endpoint.poll(16).check().unwrap();
+        far.endpoint.poll(16).check().unwrap();
     }
 
     /// Tries again, polling, until it is not "not now".

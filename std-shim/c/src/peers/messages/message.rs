@@ -58,8 +58,8 @@ impl<D: Domain> MessagesOn<D> {
     fn poll(&mut self, common: &mut Common, budget: usize) -> Result<(), Refusal> {
         let polled = self.set.poll(budget);
         common.drive_sometimes(self);
-        match polled {
-            Err(error) if !self.survives(common) => {
+        match polled.error {
+            Some(error) if !self.survives(common) => {
                 let words = format_args!("a completion queue cannot be polled: {error:?}");
                 Err(Failure::new(Code::Device, words).into())
             }

@@ -155,7 +155,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
             numbers.iter().all(|place| set.get(*place).is_none_or(|member| member.is_drained()))
         };
         while !is_drained(&self.set) {
-            if self.set.poll(BUDGET).is_err() || begin.elapsed() >= CLOSE_TIMEOUT {
+            if self.set.poll(BUDGET).error.is_some() || begin.elapsed() >= CLOSE_TIMEOUT {
                 return is_drained(&self.set);
             }
         }

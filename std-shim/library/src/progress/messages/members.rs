@@ -84,9 +84,9 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
     /// When a completion queue breaks, members whose rails are re-routed do without it as far as
     /// they can, and all others fail.
     fn poll(&mut self, ports: &mut Ports<P2pPort>, mailbox: &P2pMailbox) -> bool {
-        match self.set.poll(POLL_BUDGET) {
-            Ok(()) => self.broken = None,
-            Err(error) => {
+        match self.set.poll(POLL_BUDGET).error {
+            None => self.broken = None,
+            Some(error) => {
                 mailbox.queue_broke(error);
                 if !self.set.reroutes() && self.broken.is_none() {
                     self.fail_all();
