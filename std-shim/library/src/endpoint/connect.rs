@@ -2,7 +2,6 @@
 
 use super::address::Address;
 use super::qp::EndpointQp;
-use super::rail_mismatch::RailMismatch;
 use crate::backend::{Connect, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::HealingLink;
@@ -272,6 +271,69 @@ where
         let own = self.rail_address(place);
         let Some(qp) = self.physical(rail) else { return Ok(()) };
         join((qp, &place.port, &own), qp_num, peer, &self.options)
+    }
+}
+
+/// The queue pairs of the two ends cannot be connected as one rail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RailMismatch {
+    /// The devices do not correspond. Keys are found by the indices of devices, so the two ends of
+    /// a rail must be on devices with the same index; if the numbers of devices differ, each rail
+    /// must be on the next device in turn.
+    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
+    Devices {
+        /// The rail.
+        rail: RailId,
+        /// Index of its device here.
+        here: u8,
+        /// Index of its device at the peer.
+        peer: u8,
+    },
+    /// The two ports have addresses of different IP versions, so they cannot reach each other.
+    #[error(
+        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
+        here.kind(),
+        peer.kind()
+    )]
+    Gids {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// GID of its port here.
+        here: Gid,
+        /// GID of its port at the peer.
+        peer: Gid,
+    },
+}
+
+impl<Q> EndpointQp<Q>
+where
+    Q: Connect,
+{
+    /// Checks that a queue pair here and one of the peer can be the two ends of a rail.
+    pub(super) fn check_ends(
+        &self,
+        rail: RailId,
+        own: &RailAddress,
+        peer: &RailAddress,
+    ) -> Result<(), RailMismatch> {
+        if self.far_device(rail, own.device) != peer.device {
+            return Err(RailMismatch::Devices { rail, here: own.device, peer: peer.device });
+        }
+        if !own.meets(peer) {
+            let device = self.device_at(own.device.into());
+            return Err(RailMismatch::Gids { rail, device, here: own.gid, peer: peer.gid });
+        }
+        Ok(())
+    }
+
+    /// The place of the peer's device that this rail meets from a device here: the same, unless the
+    /// numbers of devices differ.
+    pub(super) fn far_device(&self, rail: RailId, device: u8) -> u8 {
+        let far = self.position(rail).and_then(|at| self.far_devices.get(at));
+        far.copied().unwrap_or(device)
     }
 }
 

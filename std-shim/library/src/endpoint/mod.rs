@@ -4,8 +4,7 @@
 //! many, which share completion queues; an [`EndpointQp`] is the part that both have in common.
 //!
 //! `builder` has the options, and `make` builds an endpoint on any [backend](crate::backend).
-//! `address` is the data for the peer, `connect` connects two endpoints, and `rail_mismatch`
-//! describes rails whose ends do not match. `health` has counters and failures, and `stall` detects
+//! `address` is the data for the peer, and `connect` connects two endpoints. `health` has counters and failures, and `stall` detects
 //! silent rails. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
 //! goes on; `repair`, `replace` and `devices` are what [`heal`](crate::heal) needs to repair them.
 //! `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a set,
@@ -50,11 +49,9 @@ mod make;
 mod members;
 mod membership;
 mod place;
-mod poll_batch;
 mod qp;
 mod rail_event;
 mod rail_log;
-mod rail_mismatch;
 mod repair;
 mod replace;
 mod set;
@@ -62,24 +59,21 @@ mod single;
 mod sizes;
 mod stall;
 mod wait;
-mod wait_error;
 
 pub use crate::heal::{Detected, Healing, HealingMessageError, MAX_HEALING_BYTES};
 pub use crate::queue_pair::RailAddress;
 pub use address::Address;
 pub use build_error::BuildError;
 pub use builder::EndpointBuilder;
-pub use connect::{ConnectError, connect_endpoints};
+pub use connect::{ConnectError, RailMismatch, connect_endpoints};
 pub use health::{EndpointError, NamedRailError, RailReport};
-pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
-pub use rail_mismatch::RailMismatch;
 pub use set::EndpointSet;
-pub use single::Endpoint;
+pub use single::{Endpoint, PollBatch};
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
 pub use stall::StallWatch;
-pub use wait_error::WaitError;
+pub use wait::WaitError;
 
 pub(crate) use channels::Channels;
 pub(crate) use make::MOST_GRANTED;

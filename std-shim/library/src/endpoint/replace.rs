@@ -1,8 +1,8 @@
 //! Where new queue pairs of a virtual queue pair may be, and how they are put in the place of those
 //! that failed.
 
+use super::connect::RailMismatch;
 use super::qp::EndpointQp;
-use super::rail_mismatch::RailMismatch;
 use super::sizes::MAX_DEVICES;
 use crate::backend::{Connect, DeviceError};
 use crate::heal::ReplacementAddress;

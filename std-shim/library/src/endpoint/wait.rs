@@ -7,8 +7,7 @@
 
 use super::set::EndpointSet;
 use super::single::Endpoint;
-use super::wait_error::WaitError;
-use crate::backend::{Connect, Notify};
+use crate::backend::{Connect, DeviceError, Notify};
 use crate::sync::poll;
 use polyrail_core::virtual_cq::{Event, Polled};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -20,6 +19,25 @@ use std::time::{Duration, Instant};
 /// message from the peer, and a driver that accepts requests again, create no event that would wake
 /// it.
 const HEALING_NAP: Duration = Duration::from_millis(10);
+
+/// Waiting for completions failed. Polling still works.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// A completion queue has no channel: see
+    /// [`completion_channel`](super::EndpointBuilder::completion_channel).
+    #[error("a completion queue has no completion channel: build with completion_channel")]
+    NoChannel,
+    /// A completion queue cannot be armed.
+    #[error("cannot arm a completion queue")]
+    Device(#[from] DeviceError),
+    /// The file descriptor cannot be polled.
+    #[error("cannot wait for completion channels: errno {errno}")]
+    System {
+        /// The operating system's error code.
+        errno: i32,
+    },
+}
 
 /// Completion queues that can be armed and polled before their owner waits.
 pub(crate) trait Armed {

@@ -8,11 +8,11 @@
 //!
 //! A *rail* is one queue pair and its replacements. Both kinds of endpoints implement `Repaired`
 //! (`repaired`), and a repair `step` is the same for both, with its parts in `detect` and
-//! `replace`. `polls` decides which polls run a step. A step reads the events of devices
-//! (`device_events`), checks for rails that complete nothing (`silence`), and attempts to create
-//! new queue pairs at growing intervals (`attempts`). `limits` fails what waits for too long.
-//! `healer` is the state between two steps, and `rail_repair` the part of it for one rail. `link`
-//! carries the messages (`message`).
+//! `replace`. A step reads the events of devices (`device_events`), checks for rails that complete
+//! nothing (`silence`), and attempts to create new queue pairs at growing intervals (`attempts`).
+//! `limits` fails what waits for too long. `healer` is the state between two steps and decides which
+//! polls run one; `rail_repair` is the part of it for one rail. `link` carries the messages
+//! (`message`).
 //!
 //! ```text
 //!  the end that offers                               the end that answers
@@ -35,7 +35,6 @@ mod limits;
 mod link;
 mod message;
 mod options;
-mod polls;
 mod rail_repair;
 mod repaired;
 mod replace;
@@ -49,10 +48,9 @@ pub use message::{
 pub use options::Healing;
 pub use repaired::Detected;
 
-pub(crate) use healer::Healer;
+pub(crate) use healer::{HEAL_EVERY, Healer, Polls};
 pub(crate) use limits::{Losses, Passed, Waiting};
 pub(crate) use message::{bytes, hex, sealed};
-pub(crate) use polls::{HEAL_EVERY, Polls};
 pub(crate) use rail_repair::Carried;
 pub(crate) use repaired::Repaired;
 pub(crate) use silence::{Look, SilenceWatch};

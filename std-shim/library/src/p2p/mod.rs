@@ -91,8 +91,8 @@
 //! # Files
 //!
 //! `sizes` has the parameters of the engine's types. `builder` has the options; `make`
-//! builds members from them, with queue pairs from `queue_pair`, and the resources that they share
-//! (`shared`, with its `pools`). `address` is the data for the peer, and `connect` connects two
+//! builds members from them, with their queue pairs, and the resources that they share (`shared`,
+//! with its `pools`). `address` is the data for the peer, and `connect` connects two
 //! endpoints. `member` has the operations of an `endpoint` or a `set`. `repair` is what
 //! [`heal`](crate::heal) needs to repair rails, with names for its messages in `message`. `report`
 //! keeps events (`rail_log`) and emits them.
@@ -106,7 +106,6 @@ mod make;
 mod member;
 mod message;
 mod pools;
-mod queue_pair;
 mod rail_log;
 mod repair;
 mod report;

@@ -3,10 +3,9 @@
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
-use super::make::Make;
+use super::make::{Make, Shape};
 use super::member::P2pMember;
 use super::pools::Pools;
-use super::queue_pair::Shape;
 use super::sizes::{QUEUE_PAIRS, RAILS};
 use crate::backend::Domain;
 use crate::endpoint::{Channels, MAX_DEVICES, WaitError, arm, places};
