@@ -35,4 +35,5 @@ fn every_order_of_two_messages_and_a_failure_keeps_every_promise() {
         total += explored;
     }
     assert!(total.states > 3000, "{total}");
+    assert!(total.ends < total.paths / 2, "orders do not meet in equal states: {total}");
 }

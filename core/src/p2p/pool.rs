@@ -28,6 +28,7 @@
 
 use crate::hardware::{ENGINE_WR_ID, ReceiveQueue, RecvBatch, Refusal, Taken};
 use crate::verbs::{Completion, DeviceId, RecvRequest, Sge};
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The `wr_id` of every receive of a pool. All have the same, because a receive is not assigned to
@@ -71,8 +72,7 @@ fn post<S: ReceiveQueue>(queue: &mut S, count: u32) -> Taken {
 /// ```
 #[derive(Debug)]
 pub struct Pool {
-    /// Unique within the process.
-    id: u64,
+    id: PoolId,
     device: DeviceId,
     capacity: u32,
     granted: u32,
@@ -84,8 +84,26 @@ pub struct Pool {
     unsettled: u32,
 }
 
-/// The next pool has this id.
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// Identifies a pool within the process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PoolId(u64);
+
+impl PoolId {
+    /// Returns an id that no other pool has.
+    fn unused() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed, because only the uniqueness of the id matters.
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Without the number, which depends on the pools that the process had before: the text of a pool is
+/// a function of its state, so that a search recognizes a state that it has reached before.
+impl fmt::Debug for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolId(..)")
+    }
+}
 
 /// An account could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,9 +155,7 @@ impl Pool {
     /// [set aside](crate::virtual_cq::VirtualCq::set_aside) for it if that is less, because each
     /// receive completes there.
     pub fn new(device: DeviceId, capacity: u32) -> Self {
-        // Relaxed, because only the uniqueness of the id matters.
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { id, device, capacity, granted: 0, unowned: 0, unsettled: 0 }
+        Self { id: PoolId::unused(), device, capacity, granted: 0, unowned: 0, unsettled: 0 }
     }
 
     /// The device.
@@ -272,8 +288,8 @@ impl Pool {
 /// One connection's part of a device's pool.
 #[derive(Debug)]
 pub struct Account<S> {
-    /// The id of the pool that opened it.
-    pool: u64,
+    /// The pool that opened it.
+    pool: PoolId,
     device: DeviceId,
     queue: S,
     limit: u32,
