@@ -31,7 +31,9 @@ pub trait Every: World {
     /// Whether this need not happen.
     fn is_trouble(&self, action: &Self::Action) -> bool;
 
-    /// Differs for states from which different things can happen.
+    /// Differs for states from which different things can happen, and is the same for equal states
+    /// of two worlds of a shape: so what follows a state is explored once, however often other
+    /// orders lead to it.
     fn fingerprint(&self) -> u64;
 }
 
@@ -120,43 +122,43 @@ where
 }
 
 /// One step of a path.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
+#[derive(Debug)]
+struct Turn<A> {
     /// The state before it.
     from: u64,
-    /// What happened, out of this many possible things.
+    /// Everything that could happen in that state.
+    actions: Vec<A>,
+    /// Which of them happened.
     choice: usize,
-    choices: usize,
     /// It was not the first thing that changes anything.
     deviates: bool,
     /// It changed nothing.
     is_idle: bool,
 }
 
-struct Explorer {
+struct Explorer<A> {
     bounds: Bounds,
     explored: Explored,
     /// States, and how many deviations were left in them at most.
     seen: HashMap<u64, u32>,
-    path: Vec<Turn>,
+    path: Vec<Turn<A>>,
 }
 
-impl Explorer {
+impl<A: Copy> Explorer<A> {
     fn new(bounds: Bounds) -> Self {
         Self { bounds, explored: Explored::default(), seen: HashMap::new(), path: Vec::new() }
     }
 
     /// Repeats the path that is next in this new world, and follows it up to an end, or to a state
     /// that was seen. Returns whether there is another path.
-    fn take_path<A: Copy, S>(
+    fn take_path<S>(
         &mut self,
         mut world: Box<dyn Every<Action = A, Summary = S>>,
         history: &mut Vec<A>,
     ) -> bool {
         history.clear();
         for turn in &self.path {
-            let action = world.possible()[turn.choice];
-            happens(&mut *world, history, action);
+            happens(&mut *world, history, turn.actions[turn.choice]);
         }
         self.explored.paths += 1;
         while let Some(from) = self.arrive(world.fingerprint()) {
@@ -166,9 +168,9 @@ impl Explorer {
                 self.explored.ends += 1;
                 break;
             }
-            let choices = actions.len();
-            self.path.push(Turn { from, choice: 0, choices, deviates: false, is_idle: false });
-            happens(&mut *world, history, actions[0]);
+            let first = actions[0];
+            self.path.push(Turn { from, actions, choice: 0, deviates: false, is_idle: false });
+            happens(&mut *world, history, first);
         }
         self.explored.states = self.seen.len() as u64;
         self.explored.is_complete = !self.advance();
@@ -199,7 +201,7 @@ impl Explorer {
         while let Some(turn) = self.path.pop() {
             let deviates = turn.deviates || !turn.is_idle;
             let deviations = self.deviations() + u32::from(deviates);
-            if turn.choice + 1 < turn.choices && deviations <= self.bounds.deviations {
+            if turn.choice + 1 < turn.actions.len() && deviations <= self.bounds.deviations {
                 self.path.push(Turn { choice: turn.choice + 1, deviates, ..turn });
                 return true;
             }
