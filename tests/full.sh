@@ -2,14 +2,17 @@
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
 #   tests/full.sh [STEP]...    these of STEPS, or all of them, in order; or one of MORE, which are not CI's
 #   tests/full.sh STEP+STEP    two at a time, with build directories of their own
+#   tests/full.sh STEP,STEP+STEP,STEP    two rows of steps at a time
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-# One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the step after
-# a `+` runs at the same time. Steps that measure time, or wait for anything, run alone,
+# One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the steps after
+# a `+` run at the same time, and take what the steps before it leave of the processors. `optimize` and `nccl` use one
+# processor for minutes, so all searches are beside them, `simulate` last: it builds where `optimize` does.
+# Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
-STEPS="lint+loom docs test c nixl simulate+fuzz sweep enumerate+optimize states+nccl package planted copy examples no_std
+STEPS="lint+loom docs test c nixl fuzz optimize,nccl+enumerate,states,sweep,simulate package planted copy examples no_std
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
@@ -294,13 +297,21 @@ timed() {
   say "$1 took $((SECONDS - began)) s"
 }
 
-# beside STEP STEP: at the same time. What the second one says comes when both have ended.
+# row STEP,STEP...: one after the other.
+row() {
+  local step
+  for step in ${1//,/ }; do
+    timed "$step"
+  done
+}
+
+# beside ROW ROW: at the same time. What the second one says comes when both have ended.
 beside() {
-  local log=target/$2.log first second status=0
+  local log=target/${2%%,*}.log first second status=0
   mkdir -p target
-  timed "$1" &
+  row "$1" &
   first=$!
-  timed "$2" > "$log" 2>&1 &
+  { renice -n 10 -p "$BASHPID" >/dev/null; row "$2"; } > "$log" 2>&1 &
   second=$!
   wait $first || status=$?
   wait $second || status=$?
@@ -312,7 +323,7 @@ install
 for step in ${@:-$STEPS}; do
   case $step in
     *+*) beside "${step%+*}" "${step#*+}" ;;
-    *) timed "$step" ;;
+    *) row "$step" ;;
   esac
 done
 say "all passed, after $SECONDS s"
