@@ -209,34 +209,41 @@ fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
 
 #[test]
 fn requests_do_not_wait_for_rails_for_ever() {
-    const TIMEOUT: Duration = Duration::from_millis(400);
     for scheme in SCHEMES {
-        let healing = Healing { rail_timeout: Some(TIMEOUT), ..Healing::default() };
-        let mut ends = Ends::new(7, 4, &healed(scheme).healing(healing).min_rails(0));
-        ends.pause_after(3);
-        for device in &ends.near.devices {
-            device.inject(When::Now, Fault::LinkDown);
-        }
-        // Either may be the first.
-        let mut errors = [true, false].map(|near| end_of(&mut ends, near));
-        errors.sort_by_key(|error| *error == EndpointError::Peer);
-        let [EndpointError::NotHealed { out_of_service, waited, unfenced }, other] = errors else {
-            panic!("{errors:?}: {}", ends.report())
-        };
-        let gave_up = matches!(other, EndpointError::NotHealed { .. });
-        assert!(gave_up || other == EndpointError::Peer, "{other}");
-        assert_eq!(waited, TIMEOUT);
-        let rails: RailSet = (0..4).map(RailId::Data).collect();
-        assert!(rails.into_iter().all(|rail| out_of_service.contains(rail)));
-        // The two told each other what arrived before.
-        assert!(unfenced.is_empty(), "{unfenced}: {}", ends.report());
-        let error = EndpointError::NotHealed { out_of_service: rails, waited, unfenced };
-        assert_eq!(
-            error.to_string(),
-            "requests made no progress for 400ms with rail 0, rail 1, rail 2, rail 3 out of service; the \
-             peer's memory is no longer written"
-        );
+        // On a machine that is busy, the ends need longer to exchange what arrived.
+        let tries = [400, 2_000, 10_000].map(Duration::from_millis);
+        let exchanged = tries.into_iter().find(|timeout| without_rails(scheme, *timeout));
+        assert!(exchanged.is_some(), "{scheme:?}: rails stay unfenced");
     }
+}
+
+/// Takes all links down for good. Returns whether the ends had exchanged by then what arrived.
+fn without_rails(scheme: Scheme, timeout: Duration) -> bool {
+    let healing = Healing { rail_timeout: Some(timeout), ..Healing::default() };
+    let mut ends = Ends::new(7, 4, &healed(scheme).healing(healing).min_rails(0));
+    ends.pause_after(3);
+    for device in &ends.near.devices {
+        device.inject(When::Now, Fault::LinkDown);
+    }
+    // Either may be the first.
+    let mut errors = [true, false].map(|near| end_of(&mut ends, near));
+    errors.sort_by_key(|error| *error == EndpointError::Peer);
+    let [EndpointError::NotHealed { out_of_service, waited, unfenced }, other] = errors else {
+        panic!("{errors:?}: {}", ends.report())
+    };
+    let gave_up = matches!(other, EndpointError::NotHealed { .. });
+    assert!(gave_up || other == EndpointError::Peer, "{other}");
+    assert_eq!(waited, timeout);
+    let rails: RailSet = (0..4).map(RailId::Data).collect();
+    assert!(rails.into_iter().all(|rail| out_of_service.contains(rail)));
+    let memory = if unfenced.is_empty() { "is no longer" } else { "may still be" };
+    let text = EndpointError::NotHealed { out_of_service: rails, waited, unfenced }.to_string();
+    let begin = format!(
+        "requests made no progress for {timeout:?} with rail 0, rail 1, rail 2, rail 3 out of service; the peer's \
+         memory {memory} written"
+    );
+    assert!(text.starts_with(&begin), "{text}");
+    unfenced.is_empty()
 }
 
 #[test]
@@ -421,12 +428,16 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
             let device = fabric.create_device(DeviceConfig::named(name));
             Recorded::new(device.alloc_pd().unwrap(), &log)
         };
-        let [near, far] = ["near", "far"].map(domain);
-        let [mut near, mut far] = [near, far].map(|on| healed(scheme).build(&[&on]).unwrap());
+        let domains = ["near", "far"].map(domain);
+        let hold = |holds| domains.iter().for_each(|domain| domain.holds.store(holds, SeqCst));
+        let [mut near, mut far] = domains.each_ref().map(|on| healed(scheme).build(&[on]).unwrap());
         connect_endpoints(&mut near, &mut far).unwrap();
         let mut random = Random(3);
         for round in 0..20 {
             let begin = Instant::now();
+            // Queue pairs are connected only after these polls, which would wait without end if
+            // they waited for a queue pair.
+            hold(true);
             near.fail_rail(rail);
             let mut polls = 0;
             let mut others = random.below(3);
@@ -434,6 +445,7 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
                 _ = near.poll(16);
                 _ = far.poll(16);
                 polls += 1;
+                hold(polls < 100);
                 if others > 0 && random.one_in(2000) {
                     others -= 1;
                     let end = if random.one_in(2) { &mut near } else { &mut far };
@@ -441,8 +453,7 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
                 }
                 assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
             }
-            assert!(begin.elapsed() >= Duration::from_millis(10), "it took no time");
-            assert!(polls > 100, "{polls} polls");
+            assert!(polls >= 100, "in service after {polls} polls");
         }
         let generation = |end: &Endpoint<_>| end.virtual_qp().rail_generation(rail);
         assert!(generation(&near) >= Some(20) && generation(&near) == generation(&far));
