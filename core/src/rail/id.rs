@@ -53,12 +53,10 @@ impl RailSet {
 
     /// The set of this one rail; of a number that no rail has, the empty one.
     pub const fn of(rail: RailId) -> Self {
-        match rail {
-            // The owner chooses this number: 15 would be the notify queue pair, and 16 overflow the
-            // shift.
-            RailId::Data(Tag::NOTIFY_RAIL..) => Self::EMPTY,
-            RailId::Data(_) | RailId::Notify => Self(1 << rail.number()),
-        }
+        // The owner chooses this number: 15 would be the notify queue pair, and 16 overflow the
+        // shift.
+        let is_rail = !matches!(rail, RailId::Data(Tag::NOTIFY_RAIL..));
+        if is_rail { Self(1 << rail.number()) } else { Self::EMPTY }
     }
 
     #[inline]

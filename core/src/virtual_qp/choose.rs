@@ -212,9 +212,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
     /// Sets whether the rail with this turn bit can take fragments.
     #[inline]
     pub(super) fn set_available(&mut self, turn_bit: u8, available: bool) {
-        let turn_bit = u32::from(turn_bit);
-        let others = self.available & !turn_bit;
-        self.available = if available { others | turn_bit } else { others };
+        self.set_exhausted(turn_bit);
+        self.available |= if available { u32::from(turn_bit) } else { 0 };
     }
 
     /// Notes that the rail with this turn bit has no credits left.
