@@ -289,7 +289,7 @@ plant core/src/virtual_qp/choose.rs 'self.ahead = if gets_less { here } else { h
         };'
 
 bug "a reserved rail takes no fragments though it is alone" scenarios
-plant core/src/virtual_qp/qp.rs '!self.rails[at].is_reserved || self.stands_alone(at)' \
+plant core/src/virtual_qp/state.rs '!self.rails[at].is_reserved || self.stands_alone(at)' \
   '!self.rails[at].is_reserved || (!PLANTED && self.stands_alone(at))'
 
 bug "bytes are not given back when a driver refuses" random

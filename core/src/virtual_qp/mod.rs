@@ -29,7 +29,7 @@
 //! | `post_many` | several requests with one call |
 //! | `list`, `parts` | requests with several buffers, and how their buffers are cut into fragments |
 //! | `receive`, `data_receives` | receives without and with buffers |
-//! | `state` | failures: queries and actions of the owner |
+//! | `state` | which rails may take requests, and failures: queries and actions of the owner |
 //! | `reroute` | recovery of failed rails, step by step |
 
 mod build;

@@ -323,71 +323,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     pub(super) fn rail(&self, id: RailId) -> Option<&Rail<Q, DEPTH>> {
-        match id {
-            RailId::Data(rail) => self.rails.get(rail as usize),
-            RailId::Notify => self.scheme.notify(),
-        }
+        if let RailId::Data(at) = id { self.rails.get(at as usize) } else { self.scheme.notify() }
     }
 
     #[inline]
     pub(super) fn rail_mut(&mut self, id: RailId) -> Option<&mut Rail<Q, DEPTH>> {
         let Self { rails, scheme, .. } = self;
         if let RailId::Data(rail) = id { rails.get_mut(rail as usize) } else { scheme.notify_mut() }
-    }
-
-    /// Returns whether a data rail may take requests, apart from credits. A rail that has lost
-    /// fragments must post those first, because they occupy its ring.
-    #[inline]
-    fn may_carry(&self, at: usize) -> bool {
-        self.rails[at].carries && !self.is_owed(at)
-    }
-
-    /// Returns whether the driver of a data rail refused requests that must be offered again before
-    /// anything else is posted to the rail.
-    #[inline]
-    pub(super) fn is_owed(&self, at: usize) -> bool {
-        let rail = &self.rails[at];
-        rail.sends.is_partial() || self.offers.sends.contains(rail.id)
-    }
-
-    /// Returns whether a data rail may take fragments, apart from credits.
-    #[inline]
-    pub(super) fn may_accept(&self, at: usize) -> bool {
-        self.may_carry(at) && (!self.rails[at].is_reserved || self.stands_alone(at))
-    }
-
-    /// Whether no other data rail takes fragments.
-    #[cold]
-    fn stands_alone(&self, at: usize) -> bool {
-        let takes = |(other, rail): (usize, &Rail<Q, DEPTH>)| {
-            other != at && rail.carries && !rail.is_reserved
-        };
-        !self.rails.iter().enumerate().any(takes)
-    }
-
-    /// Updates the chooser after a change of whether a data rail takes fragments.
-    #[inline]
-    pub(super) fn update_availability(&mut self, at: usize) {
-        let accepts = self.may_accept(at);
-        let rail = &mut self.rails[at];
-        rail.set_accepts(accepts);
-        let has_credit = rail.sends.credits() > 0;
-        self.chooser.set_available(rail.turn_bit, rail.accepts() && has_credit);
-    }
-
-    /// Whether rail 0 takes a new pass-through request now.
-    pub(super) fn rail_0_has_room(&self) -> bool {
-        self.may_carry(0) && self.rails[0].sends.credits() > 0
-    }
-
-    /// Returns whether rail 0 can take a pass-through request that was accepted before. Only rail 0
-    /// can carry it, so it goes out even if the owner has taken rail 0 out of service since.
-    pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
-        let Rail { health, sends, .. } = &self.rails[0];
-        health.lifecycle.is_in_service()
-            && !sends.has_lost()
-            && !self.is_owed(0)
-            && sends.credits() > 0
     }
 
     /// Checks what must hold between any two calls. Called after every step in debug builds.

@@ -1,4 +1,5 @@
-//! The state of a virtual queue pair: reports of failures, and the calls that handle them.
+//! The state of a virtual queue pair: which rails may take requests, reports of failures, and the
+//! calls that handle both.
 
 use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
@@ -133,6 +134,77 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         // Requests that waited for a rail may use this one.
         self.pump_all();
         true
+    }
+
+    /// Takes note of what may have changed whether a rail takes requests.
+    pub(super) fn update_rail(&mut self, id: RailId) {
+        if let Some(rail) = self.rail_mut(id) {
+            rail.update_carries();
+        }
+        if let RailId::Data(at) = id {
+            self.update_availability(usize::from(at));
+        }
+        // Those that leave fragments to the others take them if there are no others.
+        for at in 0..self.rails.len() {
+            if self.rails[at].is_reserved {
+                self.update_availability(at);
+            }
+        }
+    }
+
+    /// Updates the chooser after a change of whether a data rail takes fragments.
+    #[inline]
+    pub(super) fn update_availability(&mut self, at: usize) {
+        let accepts = self.may_accept(at);
+        let rail = &mut self.rails[at];
+        rail.set_accepts(accepts);
+        let has_credit = rail.sends.credits() > 0;
+        self.chooser.set_available(rail.turn_bit, rail.accepts() && has_credit);
+    }
+
+    /// Returns whether a data rail may take requests, apart from credits. A rail that has lost
+    /// fragments must post those first, because they occupy its ring.
+    #[inline]
+    fn may_carry(&self, at: usize) -> bool {
+        self.rails[at].carries && !self.is_owed(at)
+    }
+
+    /// Returns whether the driver of a data rail refused requests that must be offered again before
+    /// anything else is posted to the rail.
+    #[inline]
+    pub(super) fn is_owed(&self, at: usize) -> bool {
+        let rail = &self.rails[at];
+        rail.sends.is_partial() || self.offers.sends.contains(rail.id)
+    }
+
+    /// Returns whether a data rail may take fragments, apart from credits.
+    #[inline]
+    pub(super) fn may_accept(&self, at: usize) -> bool {
+        self.may_carry(at) && (!self.rails[at].is_reserved || self.stands_alone(at))
+    }
+
+    /// Whether no other data rail takes fragments.
+    #[cold]
+    fn stands_alone(&self, at: usize) -> bool {
+        let takes = |(other, rail): (usize, &Rail<Q, DEPTH>)| {
+            other != at && rail.carries && !rail.is_reserved
+        };
+        !self.rails.iter().enumerate().any(takes)
+    }
+
+    /// Whether rail 0 takes a new pass-through request now.
+    pub(super) fn rail_0_has_room(&self) -> bool {
+        self.may_carry(0) && self.rails[0].sends.credits() > 0
+    }
+
+    /// Returns whether rail 0 can take a pass-through request that was accepted before. Only rail 0
+    /// can carry it, so it goes out even if the owner has taken rail 0 out of service since.
+    pub(super) fn rail_0_has_room_for_accepted(&self) -> bool {
+        let Rail { health, sends, .. } = &self.rails[0];
+        health.lifecycle.is_in_service()
+            && !sends.has_lost()
+            && !self.is_owed(0)
+            && sends.credits() > 0
     }
 
     /// Fails the virtual queue pair after a failed completion, whose queue pair is in the error

@@ -42,7 +42,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.lose_front(rail);
         }
         let Some(lost) = self.rail_mut(rail) else { return false };
-        // They count as not arrived. If the peer has acknowledgements for some, its `rail_fenced`
+        // They count as not arrived. If the peer has acknowledgements for some, its `fenced`
         // finds that the count is too small.
         lost.recvs.flush_all();
         lost.health.note_gone();
@@ -157,21 +157,5 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.rail_failed(error);
         true
-    }
-
-    /// Takes note of what may have changed whether a rail takes requests.
-    pub(in crate::virtual_qp) fn update_rail(&mut self, id: RailId) {
-        if let Some(rail) = self.rail_mut(id) {
-            rail.update_carries();
-        }
-        if let RailId::Data(at) = id {
-            self.update_availability(usize::from(at));
-        }
-        // Those that leave fragments to the others take them if there are no others.
-        for at in 0..self.rails.len() {
-            if self.rails[at].is_reserved {
-                self.update_availability(at);
-            }
-        }
     }
 }
