@@ -405,19 +405,19 @@ plant core/src/virtual_qp/pass_through/mod.rs 'self.rail_0_has_room_for_accepted
   '(if PLANTED { self.rail_0_has_room() } else { self.rail_0_has_room_for_accepted() })'
 
 bug "no fence is awaited before requests are reported" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'self.health.awaits_fence = awaits &&' \
+plant core/src/virtual_qp/reroute/recover.rs 'self.health.awaits_fence = awaits &&' \
   'self.health.awaits_fence = awaits && !PLANTED &&'
 
 bug "numbered fragments are posted again before the fence" simulate-ends
-plant core/src/virtual_qp/reroute/again.rs 'rail.sends.is_resolved(found.number),' \
+plant core/src/virtual_qp/reroute/recover.rs 'rail.sends.is_resolved(found.number),' \
   'rail.sends.is_resolved(found.number) || PLANTED && is_drained,'
 
 bug "one request too many is said to have arrived" simulate-ends
-plant core/src/virtual_qp/reroute/rails.rs 'Some(rail.recvs.arrived())' \
+plant core/src/virtual_qp/reroute/recover.rs 'Some(rail.recvs.arrived())' \
   'Some(rail.recvs.arrived() + u32::from(PLANTED))'
 
 bug "one request too few is said to have arrived" simulate-ends
-plant core/src/virtual_qp/reroute/rails.rs 'Some(rail.recvs.arrived()' \
+plant core/src/virtual_qp/reroute/recover.rs 'Some(rail.recvs.arrived()' \
   'Some(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
 
 bug "what a driver never took of a lost batch is lost at the peer too" "scenarios simulate-ends"
@@ -442,7 +442,7 @@ bug "flushed receives count as arrived" simulate-ends
 plant core/src/rail/receives.rs 'self.flushed += 1;' 'self.flushed += u32::from(!PLANTED);'
 
 bug "a rail is Fenced before all its receives were taken" simulate-ends
-plant core/src/virtual_qp/reroute/rails.rs 'rail.sends.is_empty() && rail.recvs.is_empty();' \
+plant core/src/virtual_qp/reroute/recover.rs 'rail.sends.is_empty() && rail.recvs.is_empty();' \
   'rail.sends.is_empty() && (rail.recvs.is_empty() || PLANTED);'
 
 bug "the generation of a message is ignored" simulate-ends
@@ -478,7 +478,7 @@ plant core/src/rail/lifecycle.rs 'effects.adopted = true;' \
   'effects.adopted = true; self.dirty &= !PLANTED;'
 
 bug "notification receives are lost with the notify queue pair" simulate-ends
-plant core/src/virtual_qp/reroute/rails.rs 'self.recvs.unpost();' \
+plant core/src/virtual_qp/reroute/recover.rs 'self.recvs.unpost();' \
   'if !PLANTED { self.recvs.unpost(); }'
 
 bug "data receives are lost with rail 0" simulate-ends
@@ -498,7 +498,7 @@ plant core/src/rail/in_flight/losing.rs 'if self.is_out_of_order {' \
   'if self.is_out_of_order && !PLANTED {'
 
 bug "lost SENDs go out behind new ones" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'self.pass_through.next.min(batch.wr),' \
+plant core/src/virtual_qp/reroute/recover.rs 'self.pass_through.next.min(batch.wr),' \
   'if PLANTED { self.pass_through.next } else { self.pass_through.next.min(batch.wr) },'
 
 bug "the peer is not told of the error state" simulate-ends
@@ -506,7 +506,7 @@ plant core/src/virtual_qp/reroute/give_up.rs 'self.reroute.sends_error = true;' 
   'self.reroute.sends_error = !PLANTED;'
 
 bug "what is lost is reported with the first rail that is fenced" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'rail.health.lifecycle.awaits_fence() && lost' \
+plant core/src/virtual_qp/reroute/recover.rs 'rail.health.lifecycle.awaits_fence() && lost' \
   'rail.health.lifecycle.awaits_fence() && lost && !(PLANTED && rail.health.lifecycle.is_drained())'
 
 bug "new fragments go to a rail that joins" simulate-ends
@@ -542,8 +542,9 @@ plant core/src/virtual_cq/poll.rs 'self.take(device, batch, qps, &mut touched, &
             if !PLANTED { self.drain_touched(&touched, qps, &mut budget); }'
 
 bug "the fifth rail and those behind it are not looked after when they fail" simulate-ends
-plant core/src/virtual_qp/reroute/fence.rs 'for at in 0..self.rails.len() as u8 {' \
-  'for at in 0..(self.rails.len() as u8).min(if PLANTED { 4 } else { u8::MAX }) {'
+plant core/src/virtual_qp/reroute/recover.rs 'self.all_rails().filter(draining).map(|rail| rail.id).collect();' \
+  'self.all_rails().filter(draining).map(|rail| rail.id)
+            .filter(|id| !(PLANTED && matches!(id, RailId::Data(4..)))).collect();'
 
 bug "of a request that shares a doorbell no more than eight fragments are left" simulate-ends
 plant core/src/virtual_qp/post_many.rs \
