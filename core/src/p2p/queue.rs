@@ -183,7 +183,7 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// Starts again for the queue pair of another `generation`. All requests must have ended.
     pub(super) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
-        let first = Tag::new(TagKind::Send, self.first.rail(), generation);
+        let first = self.first.of_generation(generation);
         // Another generation gives other tags, so late completions of the old queue pair are not
         // found.
         *self = Self { first, ..Self::new(first.rail(), self.limit) };

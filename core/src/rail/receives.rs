@@ -45,8 +45,7 @@ impl Receives {
     /// first.
     pub(super) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
-        let kind = self.kind().unwrap_or(TagKind::NotifyRecv);
-        let first = Tag::new(kind, self.front.rail(), generation).last();
+        let first = self.first.of_generation(generation);
         // Numbers go on where the last receive took something, because those that took nothing are
         // posted again in their order. The peer's count starts at 0: `first` moves along.
         let number = self.first.sequence() + u64::from(self.arrived());

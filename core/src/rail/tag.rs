@@ -72,6 +72,13 @@ impl Tag {
         )
     }
 
+    /// The tag of request 0 of the same queue, for the queue pair of another generation.
+    pub const fn of_generation(self, generation: u16) -> Self {
+        // Kind, rail and `last` stand below the generation. The sequence starts at 0.
+        let queue = self.0 & (Self::MARK | ((1 << Self::GENERATION_SHIFT) - 1));
+        Self(queue | (generation as u64) << Self::GENERATION_SHIFT)
+    }
+
     /// Reads a `wr_id`.
     #[inline]
     pub const fn from_wr_id(wr_id: u64) -> Self {
@@ -249,6 +256,8 @@ mod tests {
         let first = Tag::new(TagKind::Send, 3, 5);
         let top = first.plus((1 << 39) - 1);
         assert_eq!(top.plus(1), first);
+        assert_eq!(top.of_generation(7), Tag::new(TagKind::Send, 3, 7));
+        assert_eq!(top.last().of_generation(5), first.last());
         assert_eq!(top.plus(3).since(top), 3);
     }
 

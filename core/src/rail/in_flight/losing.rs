@@ -15,7 +15,7 @@
 //! why a rail with lost batches is given only those: each moves from the front to the back.
 
 use super::{Batch, Content, Entry, InFlight, Lost};
-use crate::rail::tag::{Tag, TagKind};
+use crate::rail::tag::Tag;
 
 impl<const DEPTH: usize> InFlight<DEPTH> {
     /// The queue pair failed: what is in flight succeeds, or is lost.
@@ -219,7 +219,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Another queue pair takes the place of this one.
     pub(crate) fn start_over(&mut self, generation: u16) {
         debug_assert!(self.is_empty());
-        self.tag = Tag::new(TagKind::Send, self.tag.rail(), generation);
+        self.tag = self.tag.of_generation(generation);
         // The peer counts each generation from 0 as well.
         self.receives_due = 0;
         // Lost batches outlive the queue pair: they wait for credits of this one or of others.
