@@ -246,11 +246,14 @@ impl Lifecycle {
         };
     }
 
-    /// Takes the report for the peer, if the state has changed since the last one.
-    pub(crate) fn take_report(&mut self, rail: RailId) -> Option<RailReport> {
-        if !core::mem::take(&mut self.dirty) {
-            return None;
-        }
+    /// Whether the peer is to be sent a report, because the state has changed since the last one.
+    pub(crate) const fn has_report(&self) -> bool {
+        self.dirty
+    }
+
+    /// Takes the report for the peer.
+    pub(crate) fn take_report(&mut self, rail: RailId) -> RailReport {
+        self.dirty = false;
         let state = match self.state {
             // In service here does not mean in service there: the peer may have missed the Ready.
             RailState::InService | RailState::Joining => ReportedState::Ready,
@@ -259,7 +262,7 @@ impl Lifecycle {
             RailState::Fenced | RailState::Down => ReportedState::Fenced,
         };
         let Self { generation, arrived, previous_arrived, .. } = *self;
-        Some(RailReport { rail, generation, state, arrived, previous_arrived })
+        RailReport { rail, generation, state, arrived, previous_arrived }
     }
 
     /// Reports may have been lost with a link: the state is reported again, if the rail ever

@@ -206,13 +206,13 @@ pub(crate) trait Rails {
         if self.has_failed() {
             return None;
         }
-        self.places_mut().find_map(|(place, rail)| {
-            let id = rail.identity().rail;
-            // Clears the rail's dirty bit, so the owner must carry what it takes or call
-            // `control_lost`.
-            let report = rail.health_mut().lifecycle.take_report(id)?;
-            Some((Some(place), ControlMessage::Rail(report)))
-        })
+        let mut rails = self.places_mut();
+        let (place, rail) = rails.find(|(_, rail)| rail.health().lifecycle.has_report())?;
+        let id = rail.identity().rail;
+        // There is no second report of this state, so the owner must carry what it takes or call
+        // `control_lost`.
+        let report = rail.health_mut().lifecycle.take_report(id);
+        Some((Some(place), ControlMessage::Rail(report)))
     }
 
     /// Handles a message of the peer. `find` returns the place of the rail that it is about.
