@@ -92,6 +92,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn settle_receives(&mut self) {
         let (scheme, recvs, mut receiving) = self.receiving();
         let settled = match scheme {
+            // With SPRAY, an arrival completes its receive: only those that wait are left.
+            SchemeState::Spray(_) if recvs.front_pending().is_none() => Ok(()),
             SchemeState::Spray(spray) => spray.settle_receives(recvs, &mut receiving),
             SchemeState::Dqplb(dqplb) => dqplb.settle_receives(recvs, &mut receiving),
         };

@@ -197,7 +197,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         result
     }
 
-    /// Completes the receives that arrivals allow, and posts receives again.
+    /// Posts the receives that wait; there are some.
     ///
     /// An error is a driver's refusal for good: its rail fails with the error.
     #[inline]
@@ -206,9 +206,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         recvs: &mut Recvs<WRS>,
         receiving: &mut Receiving<'_, Q, DEPTH>,
     ) -> Result<(), RailError> {
-        if recvs.front_pending().is_none() {
-            return Ok(());
-        }
+        debug_assert!(recvs.front_pending().is_some());
         if receiving.failed {
             // `flush_receives` completes what waits; there is nothing left to offer.
             receiving.offers.receives = RailSet::EMPTY;
