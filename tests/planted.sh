@@ -228,7 +228,7 @@ plant core/src/virtual_qp/complete.rs '!rail.is_at(device, completion.qp_num) ||
   '!(PLANTED || rail.is_at(device, completion.qp_num)) ||'
 
 bug "a single rail takes the completions of another one with its number" simulate
-plant core/src/virtual_cq/deliver.rs 'qp.is_only_rail(device, first.qp_num)' \
+plant core/src/virtual_cq/poll.rs 'qp.is_only_rail(device, first.qp_num)' \
   'PLANTED || qp.is_only_rail(device, first.qp_num)'
 
 bug "equal numbers may be attached" simulate
@@ -344,11 +344,11 @@ plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 bug "a SEND that is flushed comes before completions that wait for budget" "scenarios simulate"
-plant core/src/virtual_cq/poll.rs 'if self.backlog.iter().any(is_own) {' \
+plant core/src/virtual_cq/waiting.rs 'if self.backlog.iter().any(is_own) {' \
   'if !PLANTED && self.backlog.iter().any(is_own) {'
 
 bug "a SEND that is flushed waits for what others left for want of budget" scenarios
-plant core/src/virtual_cq/poll.rs 'iter().any(is_own)' 'iter().any(|event| PLANTED || is_own(event))'
+plant core/src/virtual_cq/waiting.rs 'iter().any(is_own)' 'iter().any(|event| PLANTED || is_own(event))'
 
 bug "nobody needs a poll after one whose sink panicked" scenarios
 plant core/src/virtual_cq/poll.rs '        self.polling ||' '        self.polling && !PLANTED ||'
@@ -364,15 +364,15 @@ plant core/src/p2p/lane.rs 'get_or_insert(taken + u64::from(capacity))' \
   'get_or_insert(taken + if PLANTED { 1 } else { u64::from(capacity) })'
 
 bug "what is found while a completion queue is emptied comes before what waits for budget" "simulate-p2p messages"
-plant core/src/virtual_cq/poll.rs '        // What passed straight through before comes before what does now.
+plant core/src/virtual_cq/waiting.rs '        // What passed straight through before comes before what does now.
         self.hand_over_backlog(budget);' '        if !PLANTED { self.hand_over_backlog(budget); }'
 
 bug "targets that took completions while a queue was emptied do not go on" messages
-plant core/src/virtual_cq/poll.rs '                self.drain_apart(*other, qps, budget);' \
+plant core/src/virtual_cq/waiting.rs '                self.drain_apart(*other, qps, budget);' \
   '                if PLANTED { self.registry.enqueue(*other); } else { self.drain_apart(*other, qps, budget); }'
 
 bug "a target goes on before the completion queue that it is to see empty was emptied" messages
-plant core/src/virtual_cq/poll.rs '.filter(|other| **other != index)' '.filter(|other| PLANTED || **other != index)'
+plant core/src/virtual_cq/waiting.rs '.filter(|other| **other != index)' '.filter(|other| PLANTED || **other != index)'
 
 bug "an owner may wait while a driver is to be offered something again" "scenarios simulate-ends"
 plant core/src/virtual_cq/poll.rs '|| self.has_waiting()

@@ -1,12 +1,8 @@
-//! Delivers the completions of one batch to their targets. Completions come in runs of one virtual
-//! queue pair, which takes a run at a time. Completions that pass through are handed over at once,
-//! as far as the caller's budget allows.
+//! Hands events over to the caller's sink, as far as the budget allows. Completions that pass
+//! through, and those that targets return at once, are handed over before their batch ends.
 
-use super::cq::{Backlog, Saved, VirtualCq};
-use super::routing::Route;
-use crate::completion::{
-    CompletionTarget, DirectCompletions, Event, POLL_BATCH, Role, TargetSet, VirtualWc,
-};
+use super::cq::{Backlog, Saved};
+use crate::completion::{CompletionTarget, DirectCompletions, Event, POLL_BATCH, VirtualWc};
 use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
 
@@ -34,65 +30,11 @@ impl<F: FnMut(Event)> Budget<F> {
     /// Hands an event over, or keeps it in `backlog` if the budget is used up.
     #[cold]
     #[inline(never)]
-    fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
+    pub(super) fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
         if self.left > 0 {
             self.give(event);
         } else {
             keep(event, backlog);
-        }
-    }
-}
-
-impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
-    /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
-    /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
-    // In line, so that what the sink counts can stay in registers.
-    #[inline(always)]
-    pub(super) fn take<S: TargetSet + ?Sized>(
-        &mut self,
-        device: DeviceId,
-        completions: &[Completion],
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        let Self { routes, backlog, unrouted, .. } = self;
-        debug_assert!(budget.left == 0 || backlog.is_empty(), "what waits is older");
-        let mut direct = DirectCompletions::new();
-        let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
-        while let Some(first) = unrouted.rest.first() {
-            let rest = unrouted.rest;
-            match routes.find(device, first.qp_num) {
-                Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
-                    let qp = resolve(qps, *index, *virtual_qp_num)
-                        .filter(|qp| qp.is_only_rail(device, first.qp_num));
-                    if let Some(qp) = qp {
-                        pass_through(qp, &mut unrouted, budget, backlog);
-                        continue;
-                    }
-                }
-                Some(Route { index, role, virtual_qp_num, .. }) => {
-                    // Completions come in runs. A repetition in `touched` is harmless, and bounded
-                    // by the batch.
-                    if touched.last() != Some(index) {
-                        touched.push(*index);
-                    }
-                    let qp = resolve(qps, *index, *virtual_qp_num);
-                    let taken =
-                        qp.map_or(0, |qp| qp.take_completions(device, *role, rest, &mut direct));
-                    if taken > 0 {
-                        unrouted.rest = &rest[taken..];
-                        if !direct.is_empty() {
-                            hand_over(&mut direct, budget, backlog);
-                        }
-                        continue;
-                    }
-                }
-                None => {}
-            }
-            unrouted.rest = &rest[1..];
-            // No virtual queue pair knows it: it may be of a queue pair that the caller has made.
-            budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
         }
     }
 }
@@ -104,22 +46,11 @@ fn keep(event: Event, backlog: &mut Backlog) {
     debug_assert!(kept.is_ok(), "the backlog overflows");
 }
 
-/// The virtual queue pair at an index, if it is still the one that was attached there.
-#[inline]
-fn resolve<S: TargetSet + ?Sized>(
-    qps: &mut S,
-    index: u16,
-    virtual_qp_num: u32,
-) -> Option<&mut S::Target> {
-    // The owner of the set may have put another one at this index since.
-    qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
-}
-
 /// Completions that are not routed yet. If a sink panics, they are saved for the next poll.
-struct Unrouted<'a> {
-    rest: &'a [Completion],
-    device: DeviceId,
-    saved: &'a mut Saved,
+pub(super) struct Unrouted<'a> {
+    pub(super) rest: &'a [Completion],
+    pub(super) device: DeviceId,
+    pub(super) saved: &'a mut Saved,
 }
 
 impl Drop for Unrouted<'_> {
@@ -141,7 +72,7 @@ fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
 /// Hands over completions that targets with several rails return at once. If the sink panics, the
 /// rest waits in the backlog.
 #[inline(never)]
-fn hand_over(
+pub(super) fn hand_over(
     direct: &mut DirectCompletions,
     budget: &mut Budget<impl FnMut(Event)>,
     backlog: &mut Backlog,
@@ -196,7 +127,7 @@ impl<T: CompletionTarget + ?Sized> Drop for Handing<'_, '_, T> {
 /// Hands over the completions, from the front, of one queue pair that is the only rail of its
 /// virtual one.
 #[inline(always)]
-fn pass_through<T: CompletionTarget + ?Sized>(
+pub(super) fn pass_through<T: CompletionTarget + ?Sized>(
     qp: &mut T,
     unrouted: &mut Unrouted<'_>,
     budget: &mut Budget<impl FnMut(Event)>,

@@ -4,8 +4,9 @@
 //! - `routing`: which target a physical completion belongs to;
 //! - `registry`: the attached targets, and who of them is to be drained next;
 //! - `attach`: attaching and detaching them;
-//! - `poll`: polling the physical queues in turns;
-//! - `deliver`: completions of one batch go to their targets, within the caller's budget.
+//! - `poll`: polling the physical queues in turns; completions of one batch go to their targets;
+//! - `deliver`: events go to the caller's sink, within the caller's budget;
+//! - `waiting`: what waits from earlier polls.
 
 mod attach;
 mod cq;
@@ -13,6 +14,7 @@ mod deliver;
 mod poll;
 mod registry;
 pub(crate) mod routing;
+mod waiting;
 
 pub use crate::completion::{CompletionTarget, Event, POLL_BATCH, Polled, TargetSet, VirtualWc};
 pub use attach::AttachError;

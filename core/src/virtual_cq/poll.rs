@@ -1,10 +1,13 @@
 //! Polling. Events that wait from earlier polls are handed over first. Then the completion queues
-//! are polled in turn, and the virtual queue pairs that took completions report what they have
-//! finished, all within the caller's budget.
+//! are polled in turn. Completions come in runs of one virtual queue pair, which takes a run at a
+//! time, and reports what it has finished, all within the caller's budget.
 
 use super::cq::VirtualCq;
-use super::deliver::{Budget, Touched};
-use crate::completion::{CompletionTarget, Event, POLL_BATCH, Polled, TargetSet};
+use super::deliver::{Budget, Touched, Unrouted, hand_over, pass_through};
+use super::routing::Route;
+use crate::completion::{
+    CompletionTarget, DirectCompletions, Event, POLL_BATCH, Polled, Role, TargetSet,
+};
 use crate::hardware::CompletionQueue;
 use crate::verbs::{Completion, DeviceId};
 use core::mem::MaybeUninit;
@@ -183,129 +186,6 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn resume<S: TargetSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        // Virtual queue pairs that took completions before the panic were not drained, and those
-        // that take some below are not drained here.
-        self.registry.enqueue_all();
-        self.hand_over_backlog(budget);
-        if let Some((device, completions)) = self.unrouted.take() {
-            self.take(device, &completions, qps, &mut Touched::new(), budget);
-        }
-    }
-
-    /// Hands over events that found no budget in earlier polls.
-    // Outlined, like everything else that rarely hands events over, so that the sink is inlined
-    // only in the loops.
-    #[inline(never)]
-    fn hand_over_waiting<S: TargetSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        budget: &mut Budget<impl FnMut(Event)>,
-        polled: &mut Polled,
-    ) {
-        if budget.left == 0 {
-            // No virtual queue pair has had a turn yet.
-            return;
-        }
-        // In turn, so that with a small budget neither starves the other.
-        self.rings_first = !self.rings_first;
-        for rings in [self.rings_first, !self.rings_first] {
-            if rings {
-                // One that has more to report than the budget allows waits behind all others.
-                for _ in 0..self.registry.queued() {
-                    if budget.left == 0 {
-                        break;
-                    }
-                    let Some(index) = self.registry.dequeue() else { break };
-                    self.drain_apart(index, qps, budget);
-                    self.empty_for(index, qps, budget, polled);
-                }
-            } else {
-                self.hand_over_backlog(budget);
-            }
-        }
-    }
-
-    /// Empties the completion queue that a target has to see empty, as far as the backlog has room.
-    /// Takes everything that the queue held, or as much as it can hold. Completions of other
-    /// targets are delivered as usual.
-    #[cold]
-    #[inline(never)]
-    fn empty_for<S: TargetSet + ?Sized>(
-        &mut self,
-        index: u16,
-        qps: &mut S,
-        budget: &mut Budget<impl FnMut(Event)>,
-        polled: &mut Polled,
-    ) {
-        let awaited = qps.target(index).and_then(|qp| qp.awaits_empty());
-        let place = awaited.and_then(|id| self.cqs.iter().position(|cq| cq.id() == id));
-        let Some((id, at)) = awaited.zip(place) else { return };
-        // What passed straight through before comes before what does now.
-        self.hand_over_backlog(budget);
-        self.note_taken(at, index, qps);
-        let mut touched = Touched::new();
-        // After as many completions as the queue can hold, all that it held at the beginning has
-        // been taken, whatever arrives meanwhile.
-        let mut left = self.cqs[at].capacity() as usize;
-        let is_empty = loop {
-            let limit = POLL_BATCH.min(left).min(POLL_BATCH - self.backlog.len());
-            if limit == 0 && left > 0 {
-                break false;
-            }
-            let mut own = Polled::default();
-            touched.clear();
-            let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut own);
-            for other in touched.iter().filter(|other| **other != index) {
-                self.drain_apart(*other, qps, budget);
-            }
-            // A poll that failed says nothing about what the queue holds.
-            if own.error.is_some() {
-                polled.error = polled.error.or(own.error);
-                break false;
-            }
-            left -= taken;
-            if taken < limit || left == 0 {
-                break true;
-            }
-        };
-        if !is_empty {
-            self.note_taken(at, index, qps);
-        } else if let Some(qp) = qps.target(index) {
-            qp.note_empty(id);
-        }
-        // Not before: the target may ask its driver whether another of its queue pairs completes
-        // nothing more, and completions may appear together with the answer that this pass has not
-        // found.
-        self.drain_apart(index, qps, budget);
-    }
-
-    /// Reports to a target how many completions a queue has given out. With busy neighbours and a
-    /// small budget, the queue may never be seen empty.
-    fn note_taken<S: TargetSet + ?Sized>(&mut self, at: usize, index: u16, qps: &mut S) {
-        let (cq, taken) = (&self.cqs[at], self.taken[at]);
-        if let Some(qp) = qps.target(index) {
-            qp.note_taken(cq.id(), taken, cq.capacity());
-        }
-    }
-
-    /// Hands over completions that passed through in earlier polls and found no budget. It runs
-    /// before anything passes through in this poll, because that may be of the same queue pair.
-    #[inline(never)]
-    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
-        while budget.left > 0
-            && let Some(event) = self.backlog.pop_front()
-        {
-            budget.give(event);
-        }
-    }
-
     /// Drains other virtual queue pairs that have something to report: all but the last one that
     /// was touched, which was just drained.
     fn finish<S: TargetSet + ?Sized>(
@@ -359,7 +239,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     // Inline: most polls of a busy-polling program find nothing, and a call would be a fifth of
     // their cost.
     #[inline(always)]
-    fn take_from<S: TargetSet + ?Sized>(
+    pub(super) fn take_from<S: TargetSet + ?Sized>(
         &mut self,
         at: usize,
         limit: usize,
@@ -386,6 +266,58 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
+    /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
+    /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
+    // In line, so that what the sink counts can stay in registers.
+    #[inline(always)]
+    pub(super) fn take<S: TargetSet + ?Sized>(
+        &mut self,
+        device: DeviceId,
+        completions: &[Completion],
+        qps: &mut S,
+        touched: &mut Touched,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        let Self { routes, backlog, unrouted, .. } = self;
+        debug_assert!(budget.left == 0 || backlog.is_empty(), "what waits is older");
+        let mut direct = DirectCompletions::new();
+        let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
+        while let Some(first) = unrouted.rest.first() {
+            let rest = unrouted.rest;
+            match routes.find(device, first.qp_num) {
+                Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
+                    let qp = resolve(qps, *index, *virtual_qp_num)
+                        .filter(|qp| qp.is_only_rail(device, first.qp_num));
+                    if let Some(qp) = qp {
+                        pass_through(qp, &mut unrouted, budget, backlog);
+                        continue;
+                    }
+                }
+                Some(Route { index, role, virtual_qp_num, .. }) => {
+                    // Completions come in runs. A repetition in `touched` is harmless, and bounded
+                    // by the batch.
+                    if touched.last() != Some(index) {
+                        touched.push(*index);
+                    }
+                    let qp = resolve(qps, *index, *virtual_qp_num);
+                    let taken =
+                        qp.map_or(0, |qp| qp.take_completions(device, *role, rest, &mut direct));
+                    if taken > 0 {
+                        unrouted.rest = &rest[taken..];
+                        if !direct.is_empty() {
+                            hand_over(&mut direct, budget, backlog);
+                        }
+                        continue;
+                    }
+                }
+                None => {}
+            }
+            unrouted.rest = &rest[1..];
+            // No virtual queue pair knows it: it may be of a queue pair that the caller has made.
+            budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
+        }
+    }
+
     /// Runs the next steps of a virtual queue pair, and hands over what it has finished. If the
     /// budget does not suffice, the virtual queue pair is queued.
     #[inline(always)]
@@ -406,36 +338,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over the pass-through requests that a virtual queue pair flushes, behind all of its
-    /// completions in the backlog. Completions of others do not count, because they may keep the
-    /// backlog full forever. Returns whether the virtual queue pair has nothing left to do.
-    #[cold]
-    #[inline(never)]
-    fn hand_over_flushed<S: TargetSet + ?Sized>(
-        &mut self,
-        index: u16,
-        qps: &mut S,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) -> bool {
-        let Some(qp) = qps.target(index) else { return true };
-        let virtual_qp_num = qp.virtual_qp_num();
-        let is_own =
-            |event: &Event| matches!(event, Event::Completion(wc) if wc.qp_num == virtual_qp_num);
-        // The backlog has completions of requests that were posted before those that are flushed.
-        if self.backlog.iter().any(is_own) {
-            return false;
-        }
-        while budget.left > 0
-            && let Some(wc) = qp.report_flushed()
-        {
-            budget.give(Event::Completion(wc));
-        }
-        !qp.needs_poll()
-    }
-
     /// Outlined copy of [`drain`](Self::drain) for callers that are not hot.
     #[inline(never)]
-    fn drain_apart<S: TargetSet + ?Sized>(
+    pub(super) fn drain_apart<S: TargetSet + ?Sized>(
         &mut self,
         index: u16,
         qps: &mut S,
@@ -476,6 +381,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             }
         });
     }
+}
+
+/// The virtual queue pair at an index, if it is still the one that was attached there.
+#[inline]
+fn resolve<S: TargetSet + ?Sized>(
+    qps: &mut S,
+    index: u16,
+    virtual_qp_num: u32,
+) -> Option<&mut S::Target> {
+    // The owner of the set may have put another one at this index since.
+    qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
 }
 
 /// Which completion queue is polled next, and for how much.
