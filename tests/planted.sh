@@ -144,11 +144,11 @@ plant core/src/virtual_qp/slot.rs 'slot.state.insert(SlotState::REPORTED);' \
   'if !PLANTED { slot.state.insert(SlotState::REPORTED); }'
 
 bug "a request that is reported when it is done does not wait for fragments without a rail" simulate
-plant core/src/virtual_qp/slot.rs 'let is_with_rails = self.unposted() == 0 ||' \
+plant core/src/virtual_qp/pump.rs 'let is_with_rails = self.unposted() == 0 ||' \
   'let is_with_rails = PLANTED || self.unposted() == 0 ||'
 
 bug "lost fragments may still be carried out when their request is reported ahead" simulate-ends
-plant core/src/virtual_qp/report.rs 'if slot.is_done_ahead() && !health.awaits_fence' \
+plant core/src/virtual_qp/pump.rs 'if slot.is_done_ahead() && !health.awaits_fence' \
   'if slot.is_done_ahead() && (PLANTED || !health.awaits_fence)'
 
 bug "what a driver did not take of a run that shares a doorbell stays in flight" random
@@ -354,7 +354,7 @@ bug "nobody needs a poll after one whose sink panicked" scenarios
 plant core/src/virtual_cq/poll.rs '        self.polling ||' '        self.polling && !PLANTED ||'
 
 bug "receives are flushed with a completion only" scenarios
-plant core/src/virtual_qp/report.rs 'self.has_receives_to_flush())' '(self.has_receives_to_flush() && !PLANTED))'
+plant core/src/virtual_qp/pump.rs 'self.has_receives_to_flush())' '(self.has_receives_to_flush() && !PLANTED))'
 
 bug "a queue pair beside others that are busy is never drained" messages
 plant core/src/p2p/lane.rs 'self.is_seen_empty |= taken >= by_then;' 'self.is_seen_empty |= taken >= by_then && !PLANTED;'
@@ -382,7 +382,7 @@ plant core/src/virtual_cq/poll.rs '|| self.has_waiting()
 # Rails that fail: core/docs/rails-that-fail.md says what each of these would cost.
 
 bug "a rail that failed outside of a poll is fenced with a completion only" scenarios
-plant core/src/virtual_qp/report.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
+plant core/src/virtual_qp/pump.rs 'self.has_rail_to_settle())' '(self.has_rail_to_settle() && !PLANTED))'
 
 bug "a notify queue pair goes with no rail" scenarios
 plant core/src/virtual_qp/build.rs 'notify.keys_at = self.devices.place_of(notify.id, notify.device) as u8;' \

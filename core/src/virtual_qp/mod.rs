@@ -8,14 +8,13 @@
 //!    (`tracker`). The scheme (`scheme::spray`) marks it as a request with a notification.
 //! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is recorded as a
 //!    batch on its rail (`rail::in_flight`) and posted as one chain of fragments.
-//! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue,
-//!    `virtual_cq::deliver` looks up their route and passes them to `complete`, which retires their
-//!    batches.
+//! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue, looks up their
+//!    route and passes them to `complete`, which retires their batches.
 //! 4. `pump` runs once for each set of completions. The data of the request and of all earlier
 //!    requests is acknowledged, so the scheme posts the notify. Requests that waited for credits go
 //!    out (step 2), and receives are posted.
 //! 5. A later poll brings the completion of the notify: `complete` passes it to the scheme, and
-//!    `report` returns the request after all requests posted before it.
+//!    `pump` reports the request after all requests posted before it.
 //!
 //! Without an immediate, step 5 follows step 4 in the same poll. With DQPLB (`scheme::dqplb`)
 //! fragments carry numbers, and there is no notify. `pass_through` handles SENDs and atomics.
@@ -47,7 +46,6 @@ mod post_many;
 mod pump;
 mod qp;
 mod receive;
-mod report;
 mod reroute;
 pub(crate) mod scheme;
 mod slot;

@@ -7,7 +7,7 @@ use crate::completion::VirtualWc;
 use crate::rail::RailId;
 use crate::verbs::{
     DeviceId, DeviceKeys, Imm, ImmOrder, LocalBuffer, Opcode, ReportOrder, SendFlags, SendRequest,
-    SendWr, WcOpcode, WcStatus,
+    SendWr, WcStatus,
 };
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -382,34 +382,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         if self.status.is_success() { WcStatus::WR_FLUSH_ERR } else { self.status }
     }
 
-    /// Its completion.
-    #[inline]
-    pub(super) fn report(&self, qp_num: u32) -> VirtualWc {
-        VirtualWc {
-            wr_id: self.wr_id,
-            status: self.final_status(),
-            opcode: self.opcode.completion(),
-            qp_num,
-            byte_len: self.local.length(),
-            imm: None,
-        }
-    }
-
-    /// Returns whether it is to be reported now, although it may not be its turn.
-    pub(super) fn is_done_ahead(&self) -> bool {
-        let is_open = self.state.contains(SlotState::WHEN_DONE)
-            && !self.state.contains(SlotState::REPORTED)
-            // SPRAY's WRITE_WITH_IMM has plain WRITEs as fragments. Its notify follows all earlier
-            // requests, so its turn has come anyway.
-            && self.fragment_opcode == self.opcode;
-        // Fragments without a rail are in no batch, so `batches_in_flight` does not count them.
-        let is_with_rails = self.unposted() == 0 || self.state.contains(SlotState::CANCELLED);
-        // The success of an unsignaled request is not reported.
-        let is_heard_of =
-            self.flags.contains(SendFlags::SIGNALED) || self.final_status() != WcStatus::SUCCESS;
-        is_open && is_with_rails && self.batches_in_flight == 0 && is_heard_of
-    }
-
     /// Returns the physical form of a pass-through request, for the device at this place.
     pub(super) fn pass_through(&self, keys_at: u8) -> SendRequest {
         let keys = self.keys[usize::from(keys_at)];
@@ -494,18 +466,5 @@ pub(super) struct RecvSlot {
 impl RecvSlot {
     pub(super) const fn new(wr_id: u64) -> Self {
         Self { wr_id, status: WcStatus::SUCCESS, byte_len: 0, imm: None }
-    }
-
-    /// Its completion.
-    #[inline]
-    pub(super) const fn report(&self, qp_num: u32) -> VirtualWc {
-        VirtualWc {
-            wr_id: self.wr_id,
-            status: self.status,
-            opcode: WcOpcode::RECV_RDMA_WITH_IMM,
-            qp_num,
-            byte_len: self.byte_len,
-            imm: self.imm,
-        }
     }
 }
