@@ -804,7 +804,7 @@ bug "a pool takes an account of another one" "simulate-p2p messages"
 plant core/src/p2p/pool.rs 'if account.pool != self.id {' 'if account.pool != self.id && !PLANTED {'
 
 bug "a completion queue whose poll failed counts as seen empty" "simulate-p2p messages"
-plant core/src/virtual_cq/poll.rs 'if own.error.is_some() {' 'if own.error.is_some() && !PLANTED {'
+plant core/src/virtual_cq/waiting.rs 'if own.error.is_some() {' 'if own.error.is_some() && !PLANTED {'
 
 bug "a receiver that lacks receives does not say that it is to be polled" "simulate-p2p messages"
 plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \
