@@ -1,7 +1,7 @@
 //! One queue pair of a connection's end.
 
 use super::entry::ENTRY_KEYS;
-use super::error::{BuildError, CallError};
+use super::error::BuildError;
 use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
 use super::queue::{Purpose, SendQueue};
@@ -356,12 +356,7 @@ pub(super) fn key(rkeys: &[u32; ENTRY_KEYS], device: u8) -> u32 {
 
 /// The keys of a buffer on a device, most likely at this place.
 #[inline]
-pub(super) fn find_keys(
-    keys: &[DeviceKeys],
-    at: usize,
-    device: DeviceId,
-) -> Result<&DeviceKeys, CallError> {
+pub(super) fn find_keys(keys: &[DeviceKeys], at: usize, device: DeviceId) -> Option<&DeviceKeys> {
     let is_it = |keys: &&DeviceKeys| keys.device == device;
-    let found = keys.get(at).filter(is_it).or_else(|| keys.iter().find(is_it));
-    found.ok_or(CallError::MissingKeys { device })
+    keys.get(at).filter(is_it).or_else(|| keys.iter().find(is_it))
 }

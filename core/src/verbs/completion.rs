@@ -154,10 +154,7 @@ impl Completion {
     /// Returns the immediate, if the completion is successful and has one.
     #[inline]
     pub const fn imm(&self) -> Option<Imm> {
-        if self.status.is_success() && self.wc_flags.contains(WcFlags::WITH_IMM) {
-            Some(self.imm)
-        } else {
-            None
-        }
+        let has_imm = self.status.is_success() && self.wc_flags.contains(WcFlags::WITH_IMM);
+        if has_imm { Some(self.imm) } else { None }
     }
 }

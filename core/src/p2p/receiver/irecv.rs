@@ -179,9 +179,9 @@ impl<
         // One buffer is the usual case, and its entry is made and staged in one pass.
         let [only] = buffers else { return self.fill_several(at, number, buffers) };
         let Self { slots, devices, region, form, .. } = self;
-        let (words, staged) = Self::staging(region, at, 1);
         let entry = &mut slots[at].entries[0];
         *entry = only.entry(number, (1, 0), devices)?;
+        let (words, staged) = Self::staging(region, at, 1);
         entry.store(*form, words);
         Ok(staged)
     }
@@ -319,12 +319,12 @@ impl RecvBuffer<'_> {
         let Self { local, tag, keys } = *self;
         let (addr, length) = (local.addr(), local.length());
         let mut rkeys = [0; ENTRY_KEYS];
-        for ((at, device), rkey) in devices.iter().enumerate().zip(&mut rkeys) {
-            match find_keys(keys, at, *device) {
-                Ok(keys) => *rkey = keys.rkey,
+        for ((at, &device), rkey) in devices.iter().enumerate().zip(&mut rkeys) {
+            match find_keys(keys, at, device) {
+                Some(keys) => *rkey = keys.rkey,
                 // The sender writes nothing to an empty buffer, so it needs no key.
-                Err(error) if length > 0 => return Err(error),
-                Err(_) => {}
+                None if length > 0 => return Err(CallError::MissingKeys { device }),
+                None => {}
             }
         }
         Ok(Entry { number, addr, length, tag, rkeys, count, index })

@@ -413,8 +413,9 @@ impl Buffer {
         }
         // No byte is read from an empty buffer, so it needs no key.
         if length > 0 {
-            for ((at, device), lkey) in devices.iter().enumerate().zip(&mut self.lkeys) {
-                *lkey = find_keys(keys, at, *device)?.lkey;
+            for ((at, &device), lkey) in devices.iter().enumerate().zip(&mut self.lkeys) {
+                let found = find_keys(keys, at, device);
+                *lkey = found.ok_or(CallError::MissingKeys { device })?.lkey;
             }
         }
         self.local = buffer;
