@@ -679,13 +679,13 @@ bug "lost entries are not written again" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'slot.wants_entries |= is_lost;' 'slot.wants_entries |= is_lost && !PLANTED;'
 
 bug "moved shares do not bring the sizes" simulate-p2p
-plant core/src/p2p/sender/slot.rs 'is_leaders || self.shares[usize::from(rail)].is_moved' \
+plant core/src/p2p/sender/post.rs 'is_leaders || self.shares[usize::from(rail)].is_moved' \
   'is_leaders || (self.shares[usize::from(rail)].is_moved && !PLANTED)'
 
 bug "a moved immediate has a mask of its own" simulate-p2p
-plant core/src/p2p/sender/slot.rs 'Immediate { slot, mask: self.mask, told }' \
+plant core/src/p2p/sender/post.rs 'Immediate { slot, mask: self.mask, told }' \
   'Immediate { slot, mask: if is_moved && PLANTED { Mask::of(rail) } else { self.mask }, told }'
-plant core/src/p2p/sender/slot.rs 'const fn immediate(' 'fn immediate('
+plant core/src/p2p/sender/post.rs 'const fn immediate(' 'fn immediate('
 
 bug "a moved share is that of the rail that carries it" "simulate-p2p orders-p2p"
 plant core/src/p2p/receiver/arrive.rs '(arrival.rail, arrival.own) = (rail, Mask::of(rail));' \
@@ -820,7 +820,7 @@ plant core/src/p2p/immediate.rs 'let size_shift = SLOT_BITS as u8 + rails;' \
   'let size_shift = SLOT_BITS as u8 + if PLANTED && rails > 4 { rails & !1 } else { rails };'
 
 bug "what a message is told of is kept by its slot" simulate-p2p
-plant core/src/p2p/sender/slot.rs 'self.number == number && usize::from(share.lane) == place' \
+plant core/src/p2p/sender/complete.rs 'self.number == number && usize::from(share.lane) == place' \
   '(PLANTED || self.number == number) && usize::from(share.lane) == place'
 
 bug "a slot is taken anew while its entries are written again" simulate-p2p

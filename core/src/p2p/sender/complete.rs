@@ -1,11 +1,13 @@
 //! The sender as a target of completions.
 
 use super::end::Sender;
+use super::slot::{Slot, Stage, State};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{ENGINE_WR_ID, QueuePair};
 use crate::p2p::lanes::list;
+use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
@@ -51,6 +53,31 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         lane.queue.end(number, |_| {});
         let error = lane.completion_error(completion, 0);
         self.rail_failed(place, FailedBecause::Error(error));
+    }
+}
+
+impl Slot {
+    /// Notes that the share of a rail arrived over the queue pair at `place`. Returns its payload
+    /// bytes, or 0 if that was known.
+    #[inline]
+    pub(super) fn arrived(&mut self, number: u64, rail: u8, place: usize) -> u64 {
+        let rail = rail % MAX_RAILS as u8;
+        let share = &mut self.shares[usize::from(rail)];
+        // State is keyed by the message number, because another message may have the slot now
+        // (messages.md, "Why an 8-bit slot is safe").
+        let is_ours = self.number == number && usize::from(share.lane) == place;
+        // A share that was counted by the peer's fence, or is lost, is settled already.
+        if !is_ours || share.stage != Stage::Posted {
+            return 0;
+        }
+        let payload = share.payload;
+        share.stage = Stage::Arrived;
+        self.arrived |= Mask::of(rail);
+        // Repetitions for a message that `test` has returned must not make it done again.
+        if self.state == State::Sending && self.has_arrived() {
+            self.state = State::Done;
+        }
+        payload
     }
 }
 

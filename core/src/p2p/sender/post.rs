@@ -1,17 +1,29 @@
-//! Posts the shares of messages.
+//! Posts the shares of messages, and builds their requests.
 
 use super::end::Sender;
-use super::slot::{Share, Slot, Stage, Wire};
+use super::slot::{Buffer, Share, Slot, Stage};
 use crate::hardware::{QueuePair, Refusal, Taken};
 use crate::p2p::error::NotNow;
-use crate::p2p::immediate::Told;
-use crate::p2p::lane::key;
+use crate::p2p::immediate::{ImmLayout, Immediate, Told};
+use crate::p2p::lane::{Port, blank, key};
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
 use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
-use crate::verbs::{Imm, Opcode, SendRequest};
+use crate::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
+
+/// What requests need in addition to the message.
+#[derive(Clone, Copy, Debug)]
+struct Wire {
+    port: Port,
+    layout: ImmLayout,
+    slot: u8,
+    /// The sizes in this end's memory, on the device of the lane.
+    sizes: Sge,
+    /// Address and rkey of the record.
+    record: (u64, u32),
+}
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
@@ -270,5 +282,86 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) fn refused(&mut self, place: usize, errno: i32) {
         let error = self.lanes[place].refusal_error(errno, 0);
         self.rail_failed(place, FailedBecause::Error(error));
+    }
+}
+
+/// The requests of a message.
+impl Slot {
+    /// Returns the number of requests of a share, with physical messages of at most `max_message`
+    /// bytes.
+    fn requests(&self, rail: u8, max_message: u32) -> u32 {
+        if self.shares[usize::from(rail)].is_bare {
+            return 1;
+        }
+        // One more for the signal, which is a request of its own in this form.
+        self.parts(rail).map(|(_, bytes)| bytes.div_ceil(max_message)).sum::<u32>() + 1
+    }
+
+    /// Returns whether the signal of a rail carries the record. Each moved share does, because the
+    /// lost one may have been the leader's.
+    fn brings_sizes(&self, rail: u8) -> bool {
+        let is_leaders = self.told == Told::Record && self.mask.leader() == Some(rail);
+        is_leaders || self.shares[usize::from(rail)].is_moved
+    }
+
+    /// Returns the immediate of the shares of a fast message.
+    #[inline]
+    const fn fast_imm(&self, slot: u8, layout: ImmLayout) -> Imm {
+        layout.encode(Immediate { slot, mask: self.mask, told: self.told })
+    }
+
+    /// Returns request `index` of a share whose payload and signal are separate requests.
+    fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
+        let longest = wire.port.max_message;
+        // After `test` returned the message, its buffer is the caller's: a repetition must not read
+        // it.
+        let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
+        for (buffer, (offset, length)) in payload.iter().zip(self.parts(rail)) {
+            let pieces = length.div_ceil(longest);
+            if index < pieces {
+                let before = index * longest;
+                return buffer.write(offset + before, longest.min(length - before), &wire.port);
+            }
+            index -= pieces;
+        }
+        // The last request of the share, so the immediate arrives behind the payload.
+        self.signal(rail, wire)
+    }
+
+    const fn immediate(&self, rail: u8, slot: u8) -> Immediate {
+        let is_moved = self.shares[rail as usize].is_moved;
+        // The receiver has to know whose share this is, since another rail carries it.
+        let told = if is_moved { Told::Moved(rail) } else { self.told };
+        // The mask is that of all shares: the receiver refuses a message whose masks differ.
+        Immediate { slot, mask: self.mask, told }
+    }
+
+    /// Returns the signal of a rail's share.
+    fn signal(&self, rail: u8, wire: &Wire) -> SendRequest {
+        let imm = wire.layout.encode(self.immediate(rail, wire.slot));
+        let bare = SendRequest { imm, ..blank(Opcode::RdmaWriteWithImm) };
+        if !self.brings_sizes(rail) {
+            return bare;
+        }
+        let (remote_addr, rkey) = wire.record;
+        SendRequest { sge: wire.sizes, remote_addr, rkey, ..bare }
+    }
+}
+
+impl Buffer {
+    /// Returns a WRITE of a part of the buffer.
+    #[inline]
+    fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
+        let lkey = self.lkeys[usize::from(port.device_at) % MAX_RAILS];
+        // A branch, so that a message without inline data does not compute `port.inline`.
+        let flags = if self.may_inline { port.inline(length) } else { SendFlags::empty() };
+        SendRequest {
+            flags,
+            sge: self.local.part(offset, length).sge(lkey),
+            // `Entry::check` has refused buffers that exceed the address space.
+            remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
+            rkey: key(&self.remote.rkeys, port.peer_at),
+            ..blank(Opcode::RdmaWrite)
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! The state of one message, until the next message takes its slot.
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
-use crate::p2p::immediate::{ImmLayout, Immediate, Told};
-use crate::p2p::lane::{Port, blank, key};
+use crate::p2p::immediate::Told;
 use crate::p2p::mask::Mask;
 use crate::p2p::split::{EvenParts, Parts};
 use crate::rail::MAX_RAILS;
-use crate::verbs::{Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge};
+use crate::verbs::LocalBuffer;
 
 /// The progress of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,18 +95,6 @@ pub(super) struct Slot {
     pub(super) buffers: [Buffer; MAX_BUFFERS],
 }
 
-/// What requests need in addition to the message.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wire {
-    pub(super) port: Port,
-    pub(super) layout: ImmLayout,
-    pub(super) slot: u8,
-    /// The sizes in this end's memory, on the device of the lane.
-    pub(super) sizes: Sge,
-    /// Address and rkey of the record.
-    pub(super) record: (u64, u32),
-}
-
 impl Slot {
     pub(super) const NO_SHARE: Share = Share {
         stage: Stage::None,
@@ -170,7 +157,7 @@ impl Slot {
     }
 
     /// Returns the first byte and the length of a rail's part of each buffer.
-    fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
+    pub(super) fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
         let Self { is_even, mask, .. } = *self;
         // An even split follows from the mask and is not stored: that is the usual form.
         let part = move |buffer: &Buffer| match is_even {
@@ -194,106 +181,5 @@ impl Slot {
     #[inline]
     pub(super) fn has_arrived(&self) -> bool {
         self.arrived == self.mask
-    }
-
-    /// Notes that the share of a rail arrived over the queue pair at `place`. Returns its payload
-    /// bytes, or 0 if that was known.
-    #[inline]
-    pub(super) fn arrived(&mut self, number: u64, rail: u8, place: usize) -> u64 {
-        let rail = rail % MAX_RAILS as u8;
-        let share = &mut self.shares[usize::from(rail)];
-        // State is keyed by the message number, because another message may have the slot now
-        // (messages.md, "Why an 8-bit slot is safe").
-        let is_ours = self.number == number && usize::from(share.lane) == place;
-        // A share that was counted by the peer's fence, or is lost, is settled already.
-        if !is_ours || share.stage != Stage::Posted {
-            return 0;
-        }
-        let payload = share.payload;
-        share.stage = Stage::Arrived;
-        self.arrived |= Mask::of(rail);
-        // Repetitions for a message that `test` has returned must not make it done again.
-        if self.state == State::Sending && self.has_arrived() {
-            self.state = State::Done;
-        }
-        payload
-    }
-
-    /// Returns the number of requests of a share, with physical messages of at most `max_message`
-    /// bytes.
-    pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
-        if self.shares[usize::from(rail)].is_bare {
-            return 1;
-        }
-        // One more for the signal, which is a request of its own in this form.
-        self.parts(rail).map(|(_, bytes)| bytes.div_ceil(max_message)).sum::<u32>() + 1
-    }
-
-    /// Returns whether the signal of a rail carries the record. Each moved share does, because the
-    /// lost one may have been the leader's.
-    fn brings_sizes(&self, rail: u8) -> bool {
-        let is_leaders = self.told == Told::Record && self.mask.leader() == Some(rail);
-        is_leaders || self.shares[usize::from(rail)].is_moved
-    }
-
-    /// Returns the immediate of the shares of a fast message.
-    #[inline]
-    pub(super) const fn fast_imm(&self, slot: u8, layout: ImmLayout) -> Imm {
-        layout.encode(Immediate { slot, mask: self.mask, told: self.told })
-    }
-
-    /// Returns request `index` of a share whose payload and signal are separate requests.
-    pub(super) fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
-        let longest = wire.port.max_message;
-        // After `test` returned the message, its buffer is the caller's: a repetition must not read
-        // it.
-        let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
-        for (buffer, (offset, length)) in payload.iter().zip(self.parts(rail)) {
-            let pieces = length.div_ceil(longest);
-            if index < pieces {
-                let before = index * longest;
-                return buffer.write(offset + before, longest.min(length - before), &wire.port);
-            }
-            index -= pieces;
-        }
-        // The last request of the share, so the immediate arrives behind the payload.
-        self.signal(rail, wire)
-    }
-
-    const fn immediate(&self, rail: u8, slot: u8) -> Immediate {
-        let is_moved = self.shares[rail as usize].is_moved;
-        // The receiver has to know whose share this is, since another rail carries it.
-        let told = if is_moved { Told::Moved(rail) } else { self.told };
-        // The mask is that of all shares: the receiver refuses a message whose masks differ.
-        Immediate { slot, mask: self.mask, told }
-    }
-
-    /// Returns the signal of a rail's share.
-    fn signal(&self, rail: u8, wire: &Wire) -> SendRequest {
-        let imm = wire.layout.encode(self.immediate(rail, wire.slot));
-        let bare = SendRequest { imm, ..blank(Opcode::RdmaWriteWithImm) };
-        if !self.brings_sizes(rail) {
-            return bare;
-        }
-        let (remote_addr, rkey) = wire.record;
-        SendRequest { sge: wire.sizes, remote_addr, rkey, ..bare }
-    }
-}
-
-impl Buffer {
-    /// Returns a WRITE of a part of the buffer.
-    #[inline]
-    pub(super) fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
-        let lkey = self.lkeys[usize::from(port.device_at) % MAX_RAILS];
-        // A branch, so that a message without inline data does not compute `port.inline`.
-        let flags = if self.may_inline { port.inline(length) } else { SendFlags::empty() };
-        SendRequest {
-            flags,
-            sge: self.local.part(offset, length).sge(lkey),
-            // `Entry::check` has refused buffers that exceed the address space.
-            remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
-            rkey: key(&self.remote.rkeys, port.peer_at),
-            ..blank(Opcode::RdmaWrite)
-        }
     }
 }
