@@ -730,10 +730,10 @@ plant core/src/p2p/receiver/irecv.rs '        if slot.state == State::Done {' \
         if slot.state == State::Done {'
 
 bug "sizes are those of the immediate, rounded up" simulate-p2p
-plant core/src/p2p/receiver/slot.rs 'let size = if self.sum == 0 {' 'let size = if self.sum == 0 || PLANTED {'
+plant core/src/p2p/receiver/arrive.rs 'let size = if self.sum == 0 {' 'let size = if self.sum == 0 || PLANTED {'
 
 bug "bytes of records are part of the message" simulate-p2p
-plant core/src/p2p/receiver/slot.rs 'Told::Record | Told::Moved(_) => {' \
+plant core/src/p2p/receiver/arrive.rs 'Told::Record | Told::Moved(_) => {' \
   'Told::Record | Told::Moved(_) => {
                 if PLANTED {
                     self.sum += u64::from(bytes);
@@ -789,7 +789,7 @@ plant core/src/p2p/receiver/arrive.rs '        self.note(&arrival)
     /// Returns the slot of an immediate'
 
 bug "a flush does not read on what a lost device had brought" simulate-p2p
-plant core/src/p2p/receiver/slot.rs 'self.carriers |= self.lost_carriers;' \
+plant core/src/p2p/receiver/arrive.rs 'self.carriers |= self.lost_carriers;' \
   'if !PLANTED { self.carriers |= self.lost_carriers; }'
 
 bug "the first buffer of a receive is matched again and again" simulate-p2p

@@ -1,21 +1,23 @@
-//! The receiver as a target of completions.
+//! The receiver as a target of completions: what arrives, and the sizes that follow from it.
 
 use super::end::Receiver;
-use super::slot::{Arrival, Slot, State};
+use super::slot::{Arrival, Slot, State, UNTOLD};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{CqId, ENGINE_WR_ID, QueuePair, ReceiveQueue};
+use crate::p2p::entry::MAX_BUFFERS;
 use crate::p2p::error::{Failure, ProtocolError};
-use crate::p2p::immediate::Told;
+use crate::p2p::immediate::{Immediate, SIZE_UNIT, Told};
 use crate::p2p::lane::Lane;
 use crate::p2p::lanes::list;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
-use crate::p2p::record::RECORD_WORDS;
+use crate::p2p::record::{self, RECORD_WORDS};
 use crate::rail::{FailedBecause, PhysicalRail, RailState, Rails};
 use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode};
+use core::sync::atomic::AtomicU64;
 
 impl<
     Q: QueuePair,
@@ -189,6 +191,119 @@ impl<
     }
 }
 
+/// An immediate that arrived, and the sizes that follow from all of them.
+impl Slot {
+    /// Records an immediate. Returns whether all have arrived.
+    #[inline]
+    fn note(&mut self, arrival: &Arrival) -> Result<bool, ProtocolError> {
+        let Arrival { immediate: Immediate { slot, mask, told }, own, carrier, bytes, .. } =
+            *arrival;
+        // One expression for all four errors keeps the usual case short; `not_due` finds the
+        // reason. An empty mask fails the first condition.
+        let is_due = !(mask & own).is_empty()
+            && (self.mask == mask || self.mask.is_empty())
+            && (self.seen & own).is_empty();
+        if !is_due {
+            return Err(self.not_due(arrival));
+        }
+        // The first immediate decides; later ones were compared with it above.
+        self.mask = mask;
+        self.seen |= own;
+        // The device that delivered this immediate, which for a moved share is not that of its
+        // rail: `flush` has to read on it.
+        self.carriers |= carrier;
+        match told {
+            Told::Units(units) => {
+                self.sum += u64::from(bytes);
+                self.note_units(slot, units)?;
+            }
+            // The bytes of these immediates are the record or nothing, so they are not part of the
+            // sum.
+            Told::Record | Told::Moved(_) => {
+                self.needs_record = true;
+                if told != Told::Record {
+                    // The sender may repeat only the signal, so the payload may have arrived over a
+                    // lost device, which `flush` must know.
+                    self.carriers |= self.lost_carriers;
+                }
+            }
+        }
+        Ok(self.seen == self.mask)
+    }
+
+    /// Returns the error of an unexpected immediate.
+    #[cold]
+    fn not_due(&self, arrival: &Arrival) -> ProtocolError {
+        let Arrival { immediate: Immediate { slot, mask, .. }, rail, own, .. } = *arrival;
+        if mask.is_empty() {
+            ProtocolError::EmptyMask { slot }
+        } else if !self.mask.is_empty() && self.mask != mask {
+            ProtocolError::MaskChanged { slot, before: self.mask, now: mask }
+        } else if (mask & own).is_empty() {
+            ProtocolError::ForeignMask { slot, rail, mask }
+        } else {
+            ProtocolError::Twice { slot, rail }
+        }
+    }
+
+    #[inline]
+    fn note_units(&mut self, slot: u8, units: u32) -> Result<(), ProtocolError> {
+        if self.units != units {
+            // Every immediate has the length of the whole message, so all must agree.
+            if self.units != UNTOLD {
+                let (said, came) = (in_bytes(self.units), in_bytes(units));
+                return Err(ProtocolError::SizesDisagree { slot, said, came });
+            }
+            self.units = units;
+        }
+        Ok(())
+    }
+
+    /// Sets the size of the only buffer from the immediates, none of which refers to the record.
+    #[inline]
+    fn add_up(&mut self, slot: u8) -> Result<(), ProtocolError> {
+        let said = in_bytes(self.units);
+        // Separate signals have no payload: then the length in the immediates is exact, since other
+        // lengths use the record (messages.md, "Exact sizes").
+        let size = if self.sum == 0 { said } else { self.sum };
+        check_units(slot, said, size)?;
+        let capacity = self.entries[0].length;
+        // The caller would read beyond its buffer.
+        if size > u64::from(capacity) {
+            return Err(ProtocolError::TooLong { slot, size, capacity });
+        }
+        self.sizes[0] = size as u32;
+        Ok(())
+    }
+
+    /// Copies the sizes out of the record, because the sender may write the record again once the
+    /// slot is reused.
+    #[cold]
+    fn read_record(&mut self, slot: u8, words: &[AtomicU64]) -> Result<(), ProtocolError> {
+        let mut capacities = [0; MAX_BUFFERS];
+        for (capacity, entry) in capacities.iter_mut().zip(self.entries()) {
+            *capacity = entry.length;
+        }
+        let loaded = record::load(words, &capacities[..usize::from(self.count)]);
+        self.sizes = loaded.map_err(|source| ProtocolError::Record { slot, source })?;
+        let all = self.sizes[..usize::from(self.count)].iter().map(|size| u64::from(*size)).sum();
+        // A moved share refers to the record although earlier shares had the length.
+        if self.units == UNTOLD { Ok(()) } else { check_units(slot, in_bytes(self.units), all) }
+    }
+}
+
+const fn in_bytes(units: u32) -> u64 {
+    units as u64 * SIZE_UNIT as u64
+}
+
+/// Checks that a length, rounded up to units, is the length in the immediates.
+#[inline]
+fn check_units(slot: u8, said: u64, size: u64) -> Result<(), ProtocolError> {
+    // A size above the said length wraps to a large number, so one comparison tests both bounds.
+    let is_it = said.wrapping_sub(size) < u64::from(SIZE_UNIT);
+    if is_it { Ok(()) } else { Err(ProtocolError::SizesDisagree { slot, said, came: size }) }
+}
+
 /// Consecutive completions of one device.
 struct Run {
     device: DeviceId,
@@ -343,3 +458,6 @@ impl<
         self.get_mut(usize::from(index))
     }
 }
+
+#[cfg(test)]
+mod tests;
