@@ -357,10 +357,10 @@ bug "receives are flushed with a completion only" scenarios
 plant core/src/virtual_qp/pump.rs 'self.has_receives_to_flush())' '(self.has_receives_to_flush() && !PLANTED))'
 
 bug "a queue pair beside others that are busy is never drained" messages
-plant core/src/p2p/lane.rs 'self.is_seen_empty |= taken >= by_then;' 'self.is_seen_empty |= taken >= by_then && !PLANTED;'
+plant core/src/p2p/draining.rs 'self.is_seen_empty |= taken >= by_then;' 'self.is_seen_empty |= taken >= by_then && !PLANTED;'
 
 bug "a completion queue counts as seen empty when it has given out something" messages
-plant core/src/p2p/lane.rs 'get_or_insert(taken + u64::from(capacity))' \
+plant core/src/p2p/draining.rs 'get_or_insert(taken + u64::from(capacity))' \
   'get_or_insert(taken + if PLANTED { 1 } else { u64::from(capacity) })'
 
 bug "what is found while a completion queue is emptied comes before what waits for budget" "simulate-p2p messages"
@@ -664,7 +664,7 @@ plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number
             }'
 
 bug "the driver is not asked whether a queue pair takes receives" "simulate-p2p orders-p2p"
-plant core/src/p2p/lane.rs 'self.health.is_gone || matches!(self.qp.last_wqe_reached()' \
+plant core/src/p2p/draining.rs 'self.health.is_gone || matches!(self.qp.last_wqe_reached()' \
   'self.health.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
 
 bug "a completion queue is not seen empty before a fence" "simulate-p2p orders-p2p"

@@ -1,11 +1,16 @@
-//! One queue pair of a connection's end.
+//! One queue pair of a connection's end, and the requests in flight on it.
+//!
+//! Requests are posted in chains, each with one doorbell. A reliable connection completes requests
+//! in posting order, so a completion ends all requests up to its own. A chain may therefore be
+//! unsignaled, and the accepted front of a chain that the driver took in part ends with the
+//! completion of the next chain.
 
 use super::entry::ENTRY_KEYS;
 use super::error::BuildError;
 use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
-use super::queue::{Purpose, SendQueue};
 use crate::hardware::{QpLimits, QueuePair, SendBatch, Taken};
+use crate::rail::tag::{Tag, TagKind};
 use crate::rail::{Identity, PhysicalRail, RailCounters, RailHealth, RailId};
 use crate::verbs::{DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge};
 
@@ -35,11 +40,11 @@ pub(crate) struct Lane<Q, const DEPTH: usize> {
     /// Immediates that this queue pair was given, or that arrived on it, modulo 2^32.
     pub(super) immediates: u32,
     /// The oldest request in flight at the last stall check.
-    stall_mark: Option<u64>,
+    pub(super) stall_mark: Option<u64>,
     /// Its completion queue was seen empty after the last receive that it took.
     pub(super) is_seen_empty: bool,
     /// What its completion queue is waited for to have given out, if it is not seen empty before.
-    taken_by_then: Option<u64>,
+    pub(super) taken_by_then: Option<u64>,
     /// Nothing more is posted to it.
     pub(super) is_stopped: bool,
     /// Nothing of it can complete any more.
@@ -199,85 +204,12 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         taken
     }
 
-    /// Stops posting to it, and moves it to the error state as soon as its driver allows that:
-    /// draining asks again.
-    pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
-        // A refusal is not an error here: `drain` asks the driver again in every poll.
-        let _ = self.enter_error();
-    }
-
     /// Returns the limits that a queue pair in its place needs: name, granted and needed.
     pub(super) const fn limits(&self, granted: &QpLimits) -> [(&'static str, u32, u32); 2] {
         [
             ("max_send_wr", granted.max_send_wr, self.queue.limit()),
             ("max_msg_size", granted.max_msg_size, self.max_message),
         ]
-    }
-
-    /// Goes on draining it, and returns whether it is drained: it is in the error state, and
-    /// everything posted to it has ended. With `receives` from a shared queue, it takes none of
-    /// them any more either.
-    pub(super) fn drain(&mut self, receives: bool) -> bool {
-        // While the driver refuses, the queue pair still answers, and what is on its way may
-        // arrive: that is no fence.
-        if self.is_drained || !self.is_stopped || self.enter_error().is_some() {
-            return self.is_drained;
-        }
-        let wants_marker = self.queue.unsignaled() > 0 && !self.queue.is_empty();
-        if wants_marker && self.queue.credits() > 0 {
-            // What has no completion ends with the next one that has. Refused, or without a credit,
-            // which those before will give back, it is posted by a later poll.
-            self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
-        }
-        // An empty send queue proves nothing about receives of a shared queue. Only the driver
-        // knows that the queue pair takes none of them any more.
-        self.is_drained = self.queue.is_empty() && (!receives || self.takes_no_receive());
-        self.is_drained
-    }
-
-    /// Takes note that its completion queue, which holds no more than `capacity`, has given out
-    /// `taken` so far. When that is `capacity` more than when it was waited for first, all is taken
-    /// that the queue held then, and nothing of this queue pair came after that.
-    pub(super) fn note_taken(&mut self, taken: u64, capacity: u32) {
-        let by_then = *self.taken_by_then.get_or_insert(taken + u64::from(capacity));
-        self.is_seen_empty |= taken >= by_then;
-    }
-
-    /// Whether it takes no receive any more.
-    fn takes_no_receive(&mut self) -> bool {
-        self.health.is_gone || matches!(self.qp.last_wqe_reached(), Ok(true))
-    }
-
-    /// The queue pair is no more: what was in flight has ended.
-    pub(super) fn lose(&mut self) {
-        self.is_stopped = true;
-        self.health.note_gone();
-        // No completion of a destroyed queue pair is awaited, so its completion queue need not be
-        // seen empty.
-        self.is_seen_empty = true;
-        self.queue.end_all();
-    }
-
-    /// Whether nothing has ended since the previous call although there is something in flight. If
-    /// none of the requests has a completion, a request that has one is posted behind them, and the
-    /// next call decides.
-    pub(super) fn check_stalled(&mut self) -> bool {
-        if !self.queue.is_empty() && !self.queue.expects_completion() && self.has_room(1) {
-            self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
-        }
-        let expects = self.queue.expects_completion();
-        // Without a completion to come, the oldest request stays the same however fast the queue
-        // pair is.
-        let mark = expects.then_some(self.queue.oldest());
-        let is_stalled = mark.is_some() && mark == self.stall_mark;
-        self.stall_mark = mark;
-        is_stalled
-    }
-
-    /// Whether its driver must be asked again to go on.
-    pub(super) const fn needs_poll(&self) -> bool {
-        self.is_stopped && !self.is_drained
     }
 }
 
@@ -321,6 +253,196 @@ impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Lane<Q, DEPTH> {
     }
 }
 
+/// The purpose of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The last request of a rail's share of a message, with the immediate.
+    Share {
+        /// Number of the message.
+        number: u64,
+        /// The rail of the share, for which the message was split.
+        rail: u8,
+    },
+    /// Another request of a share.
+    Part,
+    /// The entries of a receive.
+    Entries,
+    /// The entries of a receive that a failed queue pair has written before.
+    EntriesAgain {
+        /// Number of the receive.
+        number: u64,
+    },
+    /// A READ that makes what arrived visible.
+    Flush,
+    /// No payload: a signaled request whose completion ends the requests before it.
+    Marker,
+}
+
+/// The requests in flight on one send queue, and its credits: free slots of it.
+#[derive(Debug)]
+pub(super) struct SendQueue<const DEPTH: usize> {
+    /// Tag of request 0.
+    // The tag of a request follows from this one and its number, so no tags are stored.
+    first: Tag,
+    posted: u64,
+    /// Requests that have ended.
+    ended: u64,
+    /// Number of the request after the last signaled one.
+    signaled: u64,
+    limit: u32,
+    /// Limit of consecutive unsignaled requests, the next signaled one included.
+    quarter: u32,
+    /// Chains posted.
+    chains: u64,
+    /// The purpose of request i is at index i modulo `DEPTH`.
+    // A ring of requests and not of chains, so that a request is found by its number, without a
+    // search.
+    purposes: [Purpose; DEPTH],
+}
+
+impl<const DEPTH: usize> SendQueue<DEPTH> {
+    /// Creates an empty queue of `limit` slots, at most `DEPTH`.
+    pub(super) const fn new(rail: u8, limit: u32) -> Self {
+        let limit = if limit < DEPTH as u32 { limit } else { DEPTH as u32 };
+        Self {
+            first: Tag::new(TagKind::Send, rail, 0),
+            posted: 0,
+            ended: 0,
+            signaled: 0,
+            limit,
+            // Unsignaled requests keep their slots until a later completion, so at most a quarter
+            // of the queue waits for one (messages.md, "Offers: entries").
+            quarter: limit.div_ceil(4),
+            chains: 0,
+            purposes: [Purpose::Marker; DEPTH],
+        }
+    }
+
+    /// Slots in all.
+    pub(super) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Free slots.
+    #[inline]
+    pub(super) const fn credits(&self) -> u32 {
+        self.limit - (self.posted - self.ended) as u32
+    }
+
+    /// Whether nothing is in flight.
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.posted == self.ended
+    }
+
+    /// Requests posted since the last one that will have a completion.
+    #[inline]
+    pub(super) const fn unsignaled(&self) -> u32 {
+        (self.posted - self.signaled) as u32
+    }
+
+    /// Returns whether the next request must be signaled: with it, a quarter of the queue has been
+    /// posted since the last signaled one.
+    #[inline]
+    pub(super) const fn is_signal_due(&self) -> bool {
+        self.unsignaled() + 1 >= self.quarter
+    }
+
+    /// Requests posted so far.
+    pub(super) const fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Chains posted so far.
+    pub(super) const fn chains(&self) -> u64 {
+        self.chains
+    }
+
+    /// Returns whether a request in flight is signaled.
+    pub(super) const fn expects_completion(&self) -> bool {
+        self.signaled > self.ended
+    }
+
+    /// Number of the oldest request in flight.
+    pub(super) const fn oldest(&self) -> u64 {
+        self.ended
+    }
+
+    /// The tag of the next request.
+    #[inline]
+    pub(super) const fn next_tag(&self) -> Tag {
+        self.first.plus(self.posted)
+    }
+
+    /// Records a chain of `count` requests, of which the last has this `purpose` and may be
+    /// `signaled`.
+    pub(super) fn push_chain(&mut self, count: u32, signaled: bool, purpose: Purpose) {
+        debug_assert!(count > 0 && count <= self.credits());
+        // Parts have places of their own, because a completion can also end in the middle of a
+        // chain that failed.
+        for _ in 1..count {
+            self.purposes[place::<DEPTH>(self.posted)] = Purpose::Part;
+            self.posted += 1;
+        }
+        self.push(signaled, purpose);
+    }
+
+    /// Records a chain of one request.
+    #[inline]
+    pub(super) fn push(&mut self, signaled: bool, purpose: Purpose) {
+        debug_assert!(self.credits() > 0);
+        self.purposes[place::<DEPTH>(self.posted)] = purpose;
+        self.posted += 1;
+        // Only a signaled request surely completes; the requests before it end with it.
+        if signaled {
+            self.signaled = self.posted;
+        }
+        self.chains += 1;
+    }
+
+    /// Number of the request in flight that has this `wr_id`.
+    #[inline]
+    pub(super) fn find(&self, wr_id: u64) -> Option<u64> {
+        // The tag contains the generation, so a completion of a replaced queue pair is not found.
+        let since = Tag::from_wr_id(wr_id).requests_since(self.first, self.ended)?;
+        // A number that was never posted, or has ended, is not in flight: a driver may repeat a
+        // completion.
+        (since < self.posted - self.ended).then_some(self.ended + since)
+    }
+
+    /// Ends request `number`, which is in flight, and all requests before it. Calls `each` for
+    /// each.
+    #[inline]
+    pub(super) fn end(&mut self, number: u64, mut each: impl FnMut(Purpose)) {
+        // A reliable connection completes requests in order, so what is before has ended as well.
+        for ended in self.ended..=number {
+            each(self.purposes[place::<DEPTH>(ended)]);
+        }
+        self.ended = number + 1;
+    }
+
+    /// Ends all requests, without regard to their results.
+    pub(super) const fn end_all(&mut self) {
+        self.ended = self.posted;
+    }
+
+    /// Starts again for the queue pair of another `generation`. All requests must have ended.
+    pub(super) fn start_over(&mut self, generation: u16) {
+        debug_assert!(self.is_empty());
+        let first = self.first.of_generation(generation);
+        // Another generation gives other tags, so late completions of the old queue pair are not
+        // found.
+        *self = Self { first, ..Self::new(first.rail(), self.limit) };
+    }
+
+    /// What must hold between any two calls.
+    pub(super) fn invariants(&self) {
+        assert!(self.ended <= self.posted && self.signaled <= self.posted);
+        assert!(self.posted - self.ended <= u64::from(self.limit), "credits");
+        assert!(self.chains <= self.posted);
+    }
+}
+
 impl Purpose {
     /// The same of a chain without its end.
     const fn cut(self) -> Self {
@@ -330,6 +452,12 @@ impl Purpose {
             other => other,
         }
     }
+}
+
+/// The place of a request.
+#[inline]
+const fn place<const DEPTH: usize>(at: u64) -> usize {
+    (at % DEPTH as u64) as usize
 }
 
 /// A request of no bytes.
@@ -360,3 +488,6 @@ pub(super) fn find_keys(keys: &[DeviceKeys], at: usize, device: DeviceId) -> Opt
     let is_it = |keys: &&DeviceKeys| keys.device == device;
     keys.get(at).filter(is_it).or_else(|| keys.iter().find(is_it))
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,14 +94,15 @@
 //!
 //! `immediate`, `entry`, `record`, `mask`, `card` and `error` are plain values; `entry` also
 //! explains how to read memory that a NIC writes. `split` divides messages among rails. `memory` is
-//! the memory that devices access, and `pool` the receives that connections share. `queue` has the
-//! requests in flight on one queue pair, `lane` is the queue pair, and `lanes` the list of the
+//! the memory that devices access, and `pool` the receives that connections share. `lane` is one
+//! queue pair with the requests in flight on it, `draining` its end, and `lanes` the list of the
 //! queue pairs of one end. `control` has the control messages, and the owner's calls when queue
 //! pairs fail and return. `sender` and `receiver` are the ends, with one file for each step of a
 //! message.
 
 mod card;
 mod control;
+mod draining;
 pub(crate) mod entry;
 mod error;
 mod immediate;
@@ -110,7 +111,6 @@ mod lanes;
 mod mask;
 mod memory;
 mod pool;
-mod queue;
 mod receiver;
 mod record;
 mod sender;

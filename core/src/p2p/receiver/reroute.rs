@@ -15,10 +15,9 @@ use super::slot::State;
 use crate::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue};
 use crate::p2p::control::End;
 use crate::p2p::error::NotNow;
-use crate::p2p::lane::Lane;
+use crate::p2p::lane::{Lane, Purpose};
 use crate::p2p::memory::Words;
 use crate::p2p::pool::Account;
-use crate::p2p::queue::Purpose;
 use crate::rail::{
     FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails, RailsFailure, Reroute,
 };

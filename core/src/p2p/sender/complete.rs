@@ -6,10 +6,10 @@ use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{ENGINE_WR_ID, QueuePair};
+use crate::p2p::lane::Purpose;
 use crate::p2p::lanes::list;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
-use crate::p2p::queue::Purpose;
 use crate::rail::{FailedBecause, MAX_RAILS, PhysicalRail, Rails};
 use crate::verbs::{Completion, DeviceId, ImmOrder};
 
