@@ -389,7 +389,7 @@ plant core/src/virtual_qp/build.rs 'notify.keys_at = self.devices.place_of(notif
   'notify.keys_at = if PLANTED { 0 } else { self.devices.place_of(notify.id, notify.device) as u8 };'
 
 bug "a notify queue pair that moved takes the first key of its device" scenarios
-plant core/src/virtual_qp/scheme/spray.rs 'match notify.keys_at {' 'match if PLANTED { 0 } else { notify.keys_at } {'
+plant core/src/virtual_qp/slot.rs 'match keys_at {' 'match if PLANTED { 0 } else { keys_at } {'
 
 bug "what a receiver writes again is told of twice" messages
 plant core/src/p2p/receiver/reroute.rs 'is_lost && !slot.wants_entries' 'is_lost && (PLANTED || !slot.wants_entries)'

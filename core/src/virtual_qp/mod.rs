@@ -5,7 +5,7 @@
 //! A WRITE_WITH_IMM with SPRAY over several rails, from post to report:
 //!
 //! 1. `post` checks the request and copies it with its keys into a slot (`slot`) of the ring
-//!    (`tracker`). The scheme (`scheme::spray`) marks it as a request with a notification.
+//!    (`tracker`). With SPRAY, the slot is marked as a request with a notification.
 //! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is recorded as a
 //!    batch on its rail (`rail::in_flight`) and posted as one chain of fragments.
 //! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue, looks up their

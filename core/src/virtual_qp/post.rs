@@ -175,9 +175,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if wr.opcode == Opcode::RdmaWriteWithImm
                 && let SchemeState::Spray(spray) = &*scheme
             {
+                let notify = spray.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
                 // After `fill` and the keys: it changes the state and opcode that `fill` sets, and
                 // takes one of the keys.
-                spray.prepare(wr, slot)?;
+                slot.prepare_notify(wr, notify.device, notify.keys_at)?;
             }
             if let Some(order) = wr.report_order {
                 ahead.choose(slot, order);

@@ -337,6 +337,29 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.rail_failures = 0;
     }
 
+    /// Makes it a WRITE_WITH_IMM of SPRAY, whose notify queue pair is on this device and has its
+    /// keys at this place.
+    #[inline]
+    pub(super) fn prepare_notify(
+        &mut self,
+        wr: &SendWr<'_>,
+        device: DeviceId,
+        keys_at: u8,
+    ) -> Result<(), PostSendError> {
+        let keys = Keys::of(wr, device, 0)?;
+        // On a device that connects to several devices of the peer, the first key may belong to
+        // another one, so the key of the notify queue pair's own place is used.
+        self.notify_rkey = match keys_at {
+            0 => keys.rkey,
+            at => self.keys[usize::from(at)].rkey,
+        };
+        // Fragments travel as plain writes, and the notify is what wakes the receiver.
+        self.state.insert(SlotState::WANTS_NOTIFY);
+        self.fragment_opcode = Opcode::RdmaWrite;
+        self.last_flags.remove(SendFlags::SOLICITED);
+        Ok(())
+    }
+
     /// Whether its fragments carry numbers in their immediates.
     #[inline]
     pub(super) fn is_numbered(&self) -> bool {

@@ -6,15 +6,15 @@ use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, PhysicalRail, Rail, RailError, RailId, RailSet};
-use crate::verbs::{Opcode, SendFlags, SendRequest, SendWr, Sge, WcStatus};
-use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
-use crate::virtual_qp::slot::{Keys, RecvSlot, Recvs, SendSlot, Sends, SlotState};
+use crate::verbs::{Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use crate::virtual_qp::error::{PostRecvError, ProtocolError};
+use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use core::ops::Range;
 
 /// The state of SPRAY. Without a notify queue pair, no WRITE_WITH_IMM can be posted.
 #[derive(Debug)]
 pub(in crate::virtual_qp) struct Spray<Q, const DEPTH: usize> {
-    pub(super) notify: Option<Rail<Q, DEPTH>>,
+    pub(in crate::virtual_qp) notify: Option<Rail<Q, DEPTH>>,
 }
 
 /// A driver refused a part of a request for good.
@@ -27,28 +27,6 @@ pub(in crate::virtual_qp) struct Refused {
 impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     pub(super) const fn new(notify: Option<Rail<Q, DEPTH>>) -> Self {
         Self { notify }
-    }
-
-    /// Prepares the slot of a WRITE_WITH_IMM.
-    #[inline]
-    pub(in crate::virtual_qp) fn prepare<const RAILS: usize>(
-        &self,
-        wr: &SendWr<'_>,
-        slot: &mut SendSlot<RAILS>,
-    ) -> Result<(), PostSendError> {
-        let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
-        let keys = Keys::of(wr, notify.device, 0)?;
-        // On a device that connects to several devices of the peer, the first key may belong to
-        // another one, so the key of the notify queue pair's own place is used.
-        slot.notify_rkey = match notify.keys_at {
-            0 => keys.rkey,
-            at => slot.keys[usize::from(at)].rkey,
-        };
-        // Fragments travel as plain writes, and the notify is what wakes the receiver.
-        slot.state.insert(SlotState::WANTS_NOTIFY);
-        slot.fragment_opcode = Opcode::RdmaWrite;
-        slot.last_flags.remove(SendFlags::SOLICITED);
-        Ok(())
     }
 
     /// Posts the notifies of the acknowledged ones among `requests`, as one batch and as far as
@@ -258,13 +236,18 @@ fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     acknowledged.filter(|(_, slot)| slot.wants_notify()).take(credits as usize)
 }
 
+/// Returns the ids of the requests of a batch of notifies, and of those between them that need
+/// none.
+const fn requests_of(batch: &Batch) -> Range<u64> {
+    batch.wr..batch.wr + batch.number as u64
+}
+
 /// Returns the requests of a batch of notifies.
 fn notified_by<'s, const RAILS: usize, const WRS: usize>(
     sends: &'s Sends<RAILS, WRS>,
     batch: &Batch,
 ) -> impl Iterator<Item = (u64, &'s SendSlot<RAILS>)> {
-    let requests = batch.wr..batch.wr + u64::from(batch.number);
-    let slots = requests.filter_map(|id| sends.find(id).map(|slot| (id, slot)));
+    let slots = requests_of(batch).filter_map(|id| sends.find(id).map(|slot| (id, slot)));
     slots.filter(|(_, slot)| slot.wants_notify())
 }
 
@@ -314,9 +297,7 @@ pub(in crate::virtual_qp) fn notified<const RAILS: usize, const WRS: usize>(
     sends: &mut Sends<RAILS, WRS>,
     batch: &Batch,
 ) {
-    for wr in batch.wr..batch.wr + u64::from(batch.number) {
-        sends.slot(wr).state.remove(SlotState::WANTS_NOTIFY);
-    }
+    requests_of(batch).for_each(|wr| sends.slot(wr).state.remove(SlotState::WANTS_NOTIFY));
 }
 
 /// Handles the failure of notify `index` of a batch, which fails its request.
@@ -348,8 +329,8 @@ pub(in crate::virtual_qp) fn notified_first<const RAILS: usize, const WRS: usize
     count: u32,
 ) -> Option<u64> {
     let first = notify_of(sends, batch, count);
-    let behind = batch.wr + u64::from(batch.number);
-    for wr in batch.wr..first.unwrap_or(behind) {
+    let Range { start, end } = requests_of(batch);
+    for wr in start..first.unwrap_or(end) {
         sends.slot(wr).state.remove(SlotState::WANTS_NOTIFY);
     }
     first
