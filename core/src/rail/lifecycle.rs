@@ -251,16 +251,21 @@ impl Lifecycle {
         self.dirty
     }
 
-    /// Takes the report for the peer.
-    pub(crate) fn take_report(&mut self, rail: RailId) -> RailReport {
-        self.dirty = false;
-        let state = match self.state {
+    /// The state that a report gives to the peer.
+    pub(crate) const fn reported_state(&self) -> ReportedState {
+        match self.state {
             // In service here does not mean in service there: the peer may have missed the Ready.
             RailState::InService | RailState::Joining => ReportedState::Ready,
             RailState::Draining => ReportedState::Failed,
             // Down is what this end knows of the peer. The peer needs the count only.
             RailState::Fenced | RailState::Down => ReportedState::Fenced,
-        };
+        }
+    }
+
+    /// Takes the report for the peer.
+    pub(crate) fn take_report(&mut self, rail: RailId) -> RailReport {
+        self.dirty = false;
+        let state = self.reported_state();
         let Self { generation, arrived, previous_arrived, .. } = *self;
         RailReport { rail, generation, state, arrived, previous_arrived }
     }

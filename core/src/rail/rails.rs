@@ -13,7 +13,7 @@
 //!    routed.
 //! 5. [`handle`](Rails::handle): the peer is ready too, so the rail is in service.
 
-use super::control::{ControlMessage, RailReport};
+use super::control::{ControlMessage, RailReport, ReportedState};
 use super::error::RailError;
 use super::event::{FailedBecause, RailEvent, RailEventKind};
 use super::health::PhysicalRail;
@@ -206,8 +206,12 @@ pub(crate) trait Rails {
         if self.has_failed() {
             return None;
         }
-        let mut rails = self.places_mut();
-        let (place, rail) = rails.find(|(_, rail)| rail.health().lifecycle.has_report())?;
+        let reporting = self.places_mut().filter(|(_, rail)| rail.health().lifecycle.has_report());
+        // A rail that is ready comes before rails that failed: in the other order, the peer could
+        // have too few rails in service in between, and fail.
+        let (place, rail) = reporting.min_by_key(|(_, rail)| {
+            rail.health().lifecycle.reported_state() != ReportedState::Ready
+        })?;
         let id = rail.identity().rail;
         // There is no second report of this state, so the owner must carry what it takes or call
         // `control_lost`.

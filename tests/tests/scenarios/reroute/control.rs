@@ -48,6 +48,22 @@ fn only_the_newest_state_is_sent() {
     assert_eq!(rig.control_messages(), [ready], "in service again, and said again all the same");
 }
 
+/// In the other order, the peer would have no rail in service between the two, and fail.
+#[test]
+fn a_rail_that_is_back_is_reported_before_a_rail_that_failed() {
+    let mut rig = spray().rig();
+    rig.qp.fail_rail(RAIL_1);
+    assert_eq!(rig.control_messages(), [fenced(RAIL_1, 0, 0)]);
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.replace(RAIL_1, 1, 77);
+    ready(&mut rig, RAIL_1, 1);
+    rig.qp.fail_rail(RAIL_0);
+    let messages = [news(RAIL_1, 1, ReportedState::Ready, 0), fenced(RAIL_0, 0, 0)];
+    assert_eq!(rig.control_messages(), messages);
+    rig.qp.control_lost();
+    assert_eq!(rig.control_messages(), messages);
+}
+
 #[test]
 fn a_virtual_queue_pair_that_fails_for_good_reports_it() {
     let mut rig = spray().rig();
