@@ -145,6 +145,7 @@ impl Handle {
     }
 
     fn check_open(&self) -> Result<(), SubmitError> {
+        self.shared.driver.check_process()?;
         match () {
             () if self.shared.is_closing() => Err(SubmitError::ThreadGone),
             () if self.endpoint_error().is_some() => Err(SubmitError::EndpointFailed),

@@ -96,6 +96,19 @@
 //! Its requests end as [`RequestError::Abandoned`], since they may never complete. Virtual queue
 //! pairs on other devices go on. If the thread panics, all requests end as abandoned.
 //!
+//! # Wakers
+//!
+//! The thread runs the wakers of requests that have ended, and requests of all handles wait for
+//! them, so a waker should only schedule its task. A waker that panics costs other requests
+//! nothing. In a waker, dropping the [`ProgressThread`] does not wait for the thread's end,
+//! [`shutdown`](ProgressThread::shutdown) cannot return the set, and [`Pending::wait`] for a request
+//! of the same thread returns [`RequestError::OwnThread`].
+//!
+//! # Forks
+//!
+//! A child of `fork` does not have the thread. There, handles and [`Pending`]s return an error that
+//! names the process which has it, and dropping any of them does nothing.
+//!
 //! # Memory
 //!
 //! A handle allocates when it is made, and for device keys that are not among the 16 sets that it
@@ -126,7 +139,7 @@ mod submit;
 mod thread;
 
 pub use handle::Handle;
-pub use outcome::{Outcome, RequestError, SubmitError, SubmitManyError, ThreadPanicked};
+pub use outcome::{Outcome, RequestError, ShutdownError, SubmitError, SubmitManyError};
 pub use pending::Pending;
 pub use request::REQUEST_BYTES;
 pub use thread::{ProgressOptions, ProgressThread};

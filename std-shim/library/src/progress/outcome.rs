@@ -2,6 +2,7 @@
 
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
+use polyrail_process::Forked;
 use std::fmt::Debug;
 
 /// How a request ended: the output of its [`Pending`](super::Pending), for each kind of request
@@ -12,6 +13,12 @@ pub trait Outcome: Copy + Debug {
 
     /// The outcome if the thread is gone: whether the request was carried out is unknown.
     const ABANDONED: Self;
+
+    /// The outcome of a blocking wait on the progress thread itself.
+    const OWN_THREAD: Self;
+
+    /// Returns the outcome in a fork of the process that started the thread.
+    fn forked(forked: Forked) -> Self;
 
     /// Returns this outcome under the caller's name.
     #[must_use]
@@ -25,6 +32,12 @@ impl Outcome for RequestOutcome {
     type Name = u64;
 
     const ABANDONED: Self = Err(RequestError::Abandoned);
+
+    const OWN_THREAD: Self = Err(RequestError::OwnThread);
+
+    fn forked(forked: Forked) -> Self {
+        Err(forked.into())
+    }
 
     fn named(self, wr_id: u64) -> Self {
         self.map(|wc| VirtualWc { wr_id, ..wc })
@@ -58,6 +71,9 @@ pub enum SubmitError {
     /// The thread is shutting down, or has ended.
     #[error("the progress thread is shutting down or has ended")]
     ThreadGone,
+    /// This process is a fork of the process that started the thread.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 /// Why one of several requests was not handed over. That request and the later ones still belong to
@@ -84,9 +100,28 @@ pub enum RequestError {
     /// out is unknown, and its buffer may be in use until the set is dropped.
     #[error("the progress thread abandoned the request")]
     Abandoned,
+    /// A waker that the progress thread ran waited for the request. The thread carries the request
+    /// out only after the waker has returned. The request goes on, and its buffer is in use until
+    /// the thread has ended.
+    #[error("a waker waits for a request on the progress thread that carries the request out")]
+    OwnThread,
+    /// This process is a fork of the process that started the thread, which goes on with the
+    /// request.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
-/// The progress thread panicked. Its queue pairs are lost, and its handles refuse requests.
+/// Why a shutdown returned no set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the progress thread panicked")]
-pub struct ThreadPanicked;
+pub enum ShutdownError {
+    /// The progress thread panicked. Its queue pairs are lost, and its handles refuse requests.
+    #[error("the progress thread panicked")]
+    ThreadPanicked,
+    /// The progress thread itself called, in a waker. It shuts down once the waker has returned,
+    /// and drops its set.
+    #[error("a waker shuts down the progress thread that runs it, and cannot get its set back")]
+    OwnThread,
+    /// This process is a fork of the process that started the thread, which goes on.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}

@@ -37,19 +37,25 @@ impl<O: Outcome> Pending<O> {
         Self { replies, slot: Some(slot) }
     }
 
-    /// Takes the outcome, if the request has ended.
+    /// Takes the outcome, if the request has ended. In a fork of the process that started the
+    /// progress thread, the outcome is an error.
     ///
     /// # Panics
     ///
     /// If the outcome was taken before.
     pub fn try_take(&mut self) -> Option<O> {
         let slot = self.slot.expect("the outcome was taken");
+        if let Err(forked) = self.replies.driver.check_process() {
+            self.slot = None;
+            return Some(O::forked(forked));
+        }
         let outcome = lock(&self.replies.inbox).take(slot)?;
         self.slot = None;
         Some(outcome)
     }
 
-    /// Blocks the calling thread until the request has ended.
+    /// Blocks the calling thread until the request has ended. In a waker that the progress thread
+    /// runs, it returns an error at once instead, because the request cannot end meanwhile.
     ///
     /// # Errors
     ///
@@ -61,6 +67,9 @@ impl<O: Outcome> Pending<O> {
                 return outcome;
             }
             std::hint::spin_loop();
+        }
+        if self.replies.driver.is_current() {
+            return O::OWN_THREAD;
         }
         block_on(self)
     }
@@ -86,7 +95,9 @@ impl<O: Outcome> Future for Pending<O> {
 
 impl<O: Outcome> Drop for Pending<O> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
+        if let Some(slot) = self.slot
+            && !self.replies.driver.is_forked()
+        {
             self.replies.waiters[usize::from(slot)].forget();
             lock(&self.replies.inbox).abandon(slot);
         }

@@ -5,6 +5,7 @@ use super::outcome::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
 use super::request::{Lane, Request, Work};
 use super::set::{Port, TURN};
+use super::shared::Driver;
 use super::submit::{HandleMessage, KeySet, KnownKeys, MessageConsumer, Submitter, submitter};
 use crate::endpoint::EndpointQp;
 use arrayvec::ArrayVec;
@@ -66,10 +67,13 @@ struct Outbox {
     reporters: [Reporter<RequestOutcome>; 2],
 }
 
-/// Makes both sides of a handle: the submitter, the replies of each lane, and the port.
-pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], QpPort) {
+/// Makes both sides of a handle of `driver`: the submitter, the replies of each lane, and the port.
+pub(super) fn port(
+    qp: usize,
+    driver: &Arc<Driver>,
+) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], QpPort) {
     let (requests, messages) = submitter();
-    let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies());
+    let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies(driver));
     let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
     let out = Outbox { is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
     let waiting = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));

@@ -3,8 +3,10 @@
 use super::HANDLE_DEPTH;
 use super::inbox::{Inbox, Report, ReportProducer, ReportRing};
 use super::outcome::Outcome;
+use super::shared::Driver;
 use crate::sync::{AtomicBool, AtomicWaker, Mutex, fence};
 use polyrail_core::spsc::Ring;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -19,6 +21,8 @@ pub(super) struct Replies<O: Outcome> {
     pub(super) inbox: Mutex<Inbox<O>>,
     /// By slot, the task that waits for the request.
     pub(super) waiters: Arc<[Waiter]>,
+    /// The thread that carries the requests out.
+    pub(super) driver: Arc<Driver>,
 }
 
 /// The place of a task that waits for a request.
@@ -55,7 +59,16 @@ impl Waiter {
     /// Wakes the task. To be called after a report and a fence.
     fn wake(&self) {
         if self.waits.load(Ordering::Acquire) {
-            self.waker.wake();
+            self.wake_in_any_case();
+        }
+    }
+
+    /// Wakes the task if there is one. A panic of its waker ends here, because the thread has other
+    /// tasks, too. The panic hook has reported it.
+    fn wake_in_any_case(&self) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.waker.wake())) {
+            // Dropping it may panic again.
+            std::mem::forget(payload);
         }
     }
 }
@@ -66,7 +79,7 @@ struct Waiters(Arc<[Waiter]>);
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        self.0.iter().for_each(|waiter| waiter.waker.wake());
+        self.0.iter().for_each(Waiter::wake_in_any_case);
     }
 }
 
@@ -87,13 +100,13 @@ impl<O: Outcome> Drop for Reporter<O> {
     }
 }
 
-/// Makes both sides of the ring of reports.
-pub(super) fn replies<O: Outcome>() -> (Replies<O>, Reporter<O>) {
+/// Makes both sides of the ring of reports, for requests that `driver` carries out.
+pub(super) fn replies<O: Outcome>(driver: &Arc<Driver>) -> (Replies<O>, Reporter<O>) {
     let ring = ReportRing::default();
     let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
     let waiters: Arc<[Waiter]> = (0..HANDLE_DEPTH).map(|_| Waiter::new()).collect();
     let inbox = Mutex::new(Inbox::new(receiver));
-    let replies = Replies { inbox, waiters: Arc::clone(&waiters) };
+    let replies = Replies { inbox, waiters: Arc::clone(&waiters), driver: Arc::clone(driver) };
     let noted = Vec::with_capacity(HANDLE_DEPTH);
     (replies, Reporter { reports, noted, waiters: Waiters(waiters) })
 }

@@ -1,6 +1,6 @@
 //! The progress loop: takes requests from handles, submits them, polls, reports, and rests.
 
-use super::outcome::ThreadPanicked;
+use super::outcome::ShutdownError;
 use super::set::{ArmedPoll, Awaits, FLUSH_TIMEOUT, Port, Ports, ProgressSet};
 use super::shared::{Alarm, Presence, Shared};
 use crate::idle::{Idle, NAP, Rest};
@@ -196,7 +196,7 @@ impl<S: ProgressSet> ProgressLoop<S> {
 }
 
 /// A thread that drives a set and gives back a `T`. Dropping it shuts the thread down, and waits
-/// for its end.
+/// for its end unless the thread itself drops it, in a waker.
 #[derive(Debug)]
 pub(super) struct Worker<P, X, T> {
     pub(super) shared: Arc<Shared<P, X>>,
@@ -223,9 +223,13 @@ impl<P, X, T> Worker<P, X, T> {
     }
 
     /// Ends the thread and returns what it owned.
-    pub(super) fn shutdown(mut self) -> Result<T, ThreadPanicked> {
+    pub(super) fn shutdown(mut self) -> Result<T, ShutdownError> {
+        self.shared.driver.check_process()?;
+        if self.shared.driver.is_current() {
+            return Err(ShutdownError::OwnThread);
+        }
         let thread = self.close().expect("only this and drop join the thread");
-        thread.join().map_err(|_| ThreadPanicked)
+        thread.join().map_err(|_| ShutdownError::ThreadPanicked)
     }
 
     /// Has the thread shut down. Returns what is left to be joined.
@@ -237,7 +241,16 @@ impl<P, X, T> Worker<P, X, T> {
 
 impl<P, X, T> Drop for Worker<P, X, T> {
     fn drop(&mut self) {
-        // The panic was printed, and handles see that the thread is gone.
-        _ = self.close().map(JoinHandle::join);
+        if self.shared.driver.is_forked() {
+            // The thread is the parent's. To detach it here would free its stack a second time.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        let thread = self.close();
+        // In a waker, the thread would wait for itself. It ends after the waker has returned.
+        if !self.shared.driver.is_current() {
+            // The panic was printed, and handles see that the thread is gone.
+            _ = thread.map(JoinHandle::join);
+        }
     }
 }

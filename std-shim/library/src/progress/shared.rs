@@ -1,7 +1,8 @@
 //! State that the thread, its owner and all handles share, and what wakes the thread.
 
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Thread, current, poll, system_call};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Thread, current, is_current, poll, system_call};
 use polyrail_core::spsc::Doorbell;
+use polyrail_process::{Forked, Process};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -16,14 +17,45 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The thread that drives a set.
+#[derive(Debug)]
+pub(super) struct Driver {
+    /// Set by the thread before it ever sleeps, or wakes a task.
+    thread: OnceLock<Thread>,
+    process: Process,
+}
+
+impl Driver {
+    /// A thread that this process starts.
+    pub(super) fn new() -> Self {
+        Self { thread: OnceLock::new(), process: Process::current() }
+    }
+
+    /// Whether it is the calling thread, which then runs a waker.
+    pub(super) fn is_current(&self) -> bool {
+        self.thread.get().is_some_and(is_current)
+    }
+
+    /// Refuses forks of the process that started the thread: they do not have it.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<(), Forked> {
+        self.process.check()
+    }
+
+    /// Whether the calling process is a fork of the one that started the thread.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+}
+
 /// State that is read often and written seldom, so that it stays in every processor's cache. `P` is
 /// the thread's side of a handle, `X` the mailbox of its kind of set.
 #[derive(Debug)]
 pub(super) struct Shared<P, X> {
     /// Whether the thread sleeps.
     bell: Doorbell,
-    /// The thread, which sets it before it ever sleeps.
-    thread: OnceLock<Thread>,
+    pub(super) driver: Arc<Driver>,
     /// The thread sleeps on it if it also waits for completions.
     alarm: Option<Alarm>,
     /// The thread accepts no more requests.
@@ -40,7 +72,7 @@ impl<P, X> Shared<P, X> {
     pub(super) fn new(mailbox: X, alarm: Option<Alarm>) -> Self {
         Self {
             bell: Doorbell::new(),
-            thread: OnceLock::new(),
+            driver: Arc::new(Driver::new()),
             alarm,
             closing: AtomicBool::new(false),
             newcomers: Mutex::new(Some(Vec::new())),
@@ -51,12 +83,13 @@ impl<P, X> Shared<P, X> {
 
     /// Wakes the thread if it sleeps. To be called after every change that the thread has to see.
     pub(super) fn wake(&self) {
-        if !self.bell.ring() {
+        // A fork shares the alarm with its parent, whose thread has nothing to do.
+        if !self.bell.ring() || self.driver.is_forked() {
             return;
         }
         match &self.alarm {
             Some(alarm) => alarm.ring(),
-            None => _ = self.thread.get().map(Thread::unpark),
+            None => _ = self.driver.thread.get().map(Thread::unpark),
         }
     }
 
@@ -75,9 +108,17 @@ impl<P, X> Shared<P, X> {
         self.closing.load(Ordering::Acquire)
     }
 
+    /// Returns the mailbox, except in a fork, where a lock that the thread held stays locked.
+    pub(super) fn owned_mailbox(&self) -> Option<&X> {
+        (!self.driver.is_forked()).then_some(&self.mailbox)
+    }
+
     /// Hands the port of a new handle to the thread. If the thread is gone, the port is dropped,
     /// and the handle finds its rings closed.
     pub(super) fn introduce(&self, port: P) {
+        if self.driver.is_forked() {
+            return;
+        }
         if let Some(newcomers) = lock(&self.newcomers).as_mut() {
             newcomers.push(port);
             self.has_newcomers.store(true, Ordering::Release);
@@ -98,7 +139,7 @@ impl<P, X> Shared<P, X> {
     /// Records which thread to wake.
     pub(super) fn enter(&self) {
         // Called once.
-        _ = self.thread.set(current());
+        _ = self.driver.thread.set(current());
     }
 
     /// Takes the ports that were introduced since the last call.

@@ -2,7 +2,7 @@
 
 use super::endpoints::{Endpoints, QpMailbox};
 use super::handle::Handle;
-use super::outcome::ThreadPanicked;
+use super::outcome::ShutdownError;
 use super::port::{self, QpPort};
 use super::run::Worker;
 use crate::backend::{Connect, Notify};
@@ -34,7 +34,9 @@ impl Default for ProgressOptions {
 }
 
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress
-/// on them. Dropping it shuts the thread down, and waits for its end.
+/// on them. Dropping it shuts the thread down, and waits for its end, except in a waker that the
+/// thread itself runs. In a fork of the process, which does not have the thread, dropping it does
+/// nothing.
 #[derive(Debug)]
 pub struct ProgressThread<
     Q = nic::QueuePair,
@@ -83,7 +85,7 @@ where
         if !shared.mailbox.has(qp) {
             return None;
         }
-        let (requests, replies, side) = port::port(qp);
+        let (requests, replies, side) = port::port(qp, &shared.driver);
         shared.introduce(side);
         Some(Handle::new(qp, requests, replies, Arc::clone(shared)))
     }
@@ -92,7 +94,7 @@ where
     /// [`EndpointQp::take_rail_event`](crate::endpoint::EndpointQp::take_rail_event). The thread
     /// keeps the newest 256 events.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
-        self.0.shared.mailbox.rail_events.pop()
+        self.0.shared.owned_mailbox()?.rail_events.pop()
     }
 
     /// Drains, ends the thread and gives its set back.
@@ -105,8 +107,9 @@ where
     ///
     /// # Errors
     ///
-    /// The thread panicked.
-    pub fn shutdown(self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
+    /// The thread panicked; the thread itself called, in a waker; this process is a fork of the one
+    /// that started the thread.
+    pub fn shutdown(self) -> Result<EndpointSet<Q, C, ROUTES>, ShutdownError> {
         self.0.shutdown()
     }
 }

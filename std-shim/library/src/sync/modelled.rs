@@ -96,6 +96,11 @@ pub(crate) fn current() -> Thread {
     Thread(bed())
 }
 
+/// Whether the calling thread is this one.
+pub(crate) fn is_current(thread: &Thread) -> bool {
+    Arc::ptr_eq(&thread.0, &bed())
+}
+
 pub(crate) fn park() {
     bed().wait();
 }

@@ -25,7 +25,7 @@ impl Wake for Counting {
 }
 
 fn handle(shared: &Arc<QpShared>, qp: usize) -> Handle {
-    let (requests, replies, side) = port::port(qp);
+    let (requests, replies, side) = port::port(qp, &shared.driver);
     shared.introduce(side);
     Handle::new(qp, requests, replies, Arc::clone(shared))
 }

@@ -115,6 +115,7 @@ impl P2pHandle {
     }
 
     fn working(&self) -> Result<(), SubmitError> {
+        self.shared.driver.check_process()?;
         if self.shared.is_closing() { Err(SubmitError::ThreadGone) } else { Ok(()) }
     }
 

@@ -8,6 +8,7 @@ use crate::progress::outcome::{Outcome, SubmitError};
 use crate::progress::pending::Pending;
 use crate::progress::replies::{Replies, Reporter, replies};
 use crate::progress::set::{Port, TURN};
+use crate::progress::shared::Driver;
 use crate::progress::submit::{HandleMessage, KnownKeys, MessageConsumer, Submitter, submitter};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,18 +29,18 @@ pub(super) type Lanes = (LaneOf<Sends>, LaneOf<Receives>, LaneOf<Flushes>);
 /// The handle's lane for a kind.
 pub(super) type LaneOf<K> = Lane<<K as Kind>::Request, Result<<K as Kind>::Value, P2pError>>;
 
-/// Makes both sides of a handle.
-pub(super) fn port(member: usize) -> (Lanes, P2pPort) {
-    let (send_lane, sends) = lane();
-    let (recv_lane, receives) = lane();
-    let (flush_lane, flushes) = lane();
+/// Makes both sides of a handle of `driver`.
+pub(super) fn port(member: usize, driver: &Arc<Driver>) -> (Lanes, P2pPort) {
+    let (send_lane, sends) = lane(driver);
+    let (recv_lane, receives) = lane(driver);
+    let (flush_lane, flushes) = lane(driver);
     ((send_lane, recv_lane, flush_lane), P2pPort { member, sends, receives, flushes })
 }
 
 /// Makes both sides for one kind of request.
-fn lane<K: Kind>() -> (LaneOf<K>, Desk<K>) {
+fn lane<K: Kind>(driver: &Arc<Driver>) -> (LaneOf<K>, Desk<K>) {
     let (requests, consumer) = submitter();
-    let (replies, reporter) = replies();
+    let (replies, reporter) = replies(driver);
     (Lane::new(requests, replies), Desk::new(consumer, reporter))
 }
 

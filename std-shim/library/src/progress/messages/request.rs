@@ -8,6 +8,7 @@ use crate::progress::submit::{KeySet, KnownKeys};
 use arrayvec::ArrayVec;
 use polyrail_core::p2p::MAX_BUFFERS;
 use polyrail_core::verbs::LocalBuffer;
+use polyrail_process::Forked;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -23,6 +24,15 @@ pub enum P2pError {
     /// unknown, and its buffers may be in use until the set is dropped.
     #[error("the progress thread abandoned the request")]
     Abandoned,
+    /// A waker that the progress thread ran waited for the request. The thread carries the request
+    /// out only after the waker has returned. The request goes on, and its buffers are in use until
+    /// the thread has ended.
+    #[error("a waker waits for a request on the progress thread that carries the request out")]
+    OwnThread,
+    /// This process is a fork of the process that started the thread, which goes on with the
+    /// request.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 /// How a message, a receive or a flush ended.
@@ -30,6 +40,12 @@ impl<T: Copy + Debug> Outcome for Result<T, P2pError> {
     type Name = ();
 
     const ABANDONED: Self = Err(P2pError::Abandoned);
+
+    const OWN_THREAD: Self = Err(P2pError::OwnThread);
+
+    fn forked(forked: Forked) -> Self {
+        Err(forked.into())
+    }
 
     fn named(self, (): ()) -> Self {
         self

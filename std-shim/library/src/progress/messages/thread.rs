@@ -6,7 +6,7 @@ use super::members::Members;
 use super::port::{self, P2pPort};
 use crate::backend::Domain;
 use crate::p2p::P2pEndpointSet;
-use crate::progress::outcome::ThreadPanicked;
+use crate::progress::outcome::ShutdownError;
 use crate::progress::run::Worker;
 use polyrail_software_nic as nic;
 use std::fmt;
@@ -18,7 +18,9 @@ use std::time::Duration;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A thread that owns the members of a [`P2pEndpointSet`], and makes progress on them. Dropping it
-/// shuts the thread down, and waits for its end. See the [module](super).
+/// shuts the thread down, and waits for its end, except in a waker that the thread itself runs. In
+/// a fork of the process, which does not have the thread, dropping it does nothing. See the
+/// [module](super).
 pub struct P2pThread<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256>(
     Worker<P2pPort, P2pMailbox, P2pEndpointSet<D, ROUTES>>,
 );
@@ -73,7 +75,7 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
         if !shared.mailbox.has(member) {
             return None;
         }
-        let (lanes, port) = port::port(member);
+        let (lanes, port) = port::port(member, &shared.driver);
         shared.introduce(port);
         Some(P2pHandle::new(lanes, Arc::clone(shared)))
     }
@@ -82,14 +84,16 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     /// [`P2pMember::take_rail_event`](crate::p2p::P2pMember::take_rail_event). The thread keeps the
     /// newest 256 events.
     pub fn take_rail_event(&self) -> Option<MemberEvent> {
-        self.0.shared.mailbox.rail_events.pop()
+        self.0.shared.owned_mailbox()?.rail_events.pop()
     }
 
     /// Gives up a member, for example because its peer is gone. Its requests end as
     /// [failed](crate::p2p::CallError::Failed), and the other members go on.
     pub fn give_up(&self, member: usize) {
-        self.0.shared.mailbox.give_up(member);
-        self.0.shared.wake();
+        if let Some(mailbox) = self.0.shared.owned_mailbox() {
+            mailbox.give_up(member);
+            self.0.shared.wake();
+        }
     }
 
     /// Drains, ends the thread and gives its set back.
@@ -102,8 +106,9 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     ///
     /// # Errors
     ///
-    /// The thread panicked.
-    pub fn shutdown(self) -> Result<P2pEndpointSet<D, ROUTES>, ThreadPanicked> {
+    /// The thread panicked; the thread itself called, in a waker; this process is a fork of the one
+    /// that started the thread.
+    pub fn shutdown(self) -> Result<P2pEndpointSet<D, ROUTES>, ShutdownError> {
         self.0.shutdown()
     }
 }

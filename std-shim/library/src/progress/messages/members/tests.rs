@@ -39,7 +39,7 @@ impl Side {
     }
 
     fn handle(&self) -> P2pHandle {
-        let (lanes, port) = port::port(0);
+        let (lanes, port) = port::port(0, &self.shared.driver);
         self.shared.introduce(port);
         P2pHandle::new(lanes, Arc::clone(&self.shared))
     }

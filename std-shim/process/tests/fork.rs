@@ -1,0 +1,22 @@
+//! Forks for real.
+
+mod in_fork;
+
+use in_fork::in_fork;
+use polyrail_process::{Forked, Process};
+
+#[test]
+fn a_child_does_not_own_what_its_parent_made_and_owns_what_it_makes() {
+    let parent = Process::current();
+    in_fork(|| {
+        let child = Process::current();
+        let forked = Forked { owner: parent.id(), current: std::process::id() };
+        assert_eq!((parent.check(), child.check()), (Err(forked), Ok(())));
+        in_fork(|| {
+            assert!(!parent.is_current() && !child.is_current());
+            assert!(Process::current().is_current());
+        });
+    });
+    assert_eq!(parent.check(), Ok(()));
+    assert_eq!(parent, Process::current());
+}
