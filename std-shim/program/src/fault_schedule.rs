@@ -4,13 +4,14 @@
 
 use crate::fault::{Begin, Harm, RailFault, Side};
 use crate::hosts::Host;
+use crate::session::SessionError;
 use polyrail::nic::{Device, When};
 use std::convert::Infallible;
 use std::fmt;
 use std::mem;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Time between checks of the bytes that devices have carried, while a fault waits for them.
@@ -86,15 +87,26 @@ struct Running {
 impl FaultSchedule {
     /// Schedules faults on the devices of two hosts, and starts the thread if there are any. Times
     /// count from the next byte that any of the devices carries.
-    pub(crate) fn start(faults: &[RailFault], here: &Host, there: &Host, log: &FaultLog) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start the thread. No fault has begun.
+    pub(crate) fn start(
+        faults: &[RailFault],
+        here: &Host,
+        there: &Host,
+        log: &FaultLog,
+    ) -> Result<Self, SessionError> {
         if faults.is_empty() {
-            return Self(None);
+            return Ok(Self(None));
         }
         let devices = [here, there].into_iter().flat_map(Host::devices).cloned().collect();
         let timetable = Timetable::new(faults, here, there, log.clone());
         let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::spawn(move || timetable.run(devices, &stopped));
-        Self(Some(Running { stop, thread }))
+        let started = Builder::new().spawn(move || timetable.run(devices, &stopped));
+        let task = "begins and ends faults";
+        let thread = started.map_err(|source| SessionError::Thread { task, source })?;
+        Ok(Self(Some(Running { stop, thread })))
     }
 
     /// Stops the thread, and returns all events, oldest first.
@@ -351,7 +363,7 @@ mod tests {
         let (here, there) = software_hosts(1).unwrap();
         let log = FaultLog::default();
         let fault = "0:0:cut:20ms".parse().unwrap();
-        let schedule = FaultSchedule::start(&[fault], &here, &there, &log);
+        let schedule = FaultSchedule::start(&[fault], &here, &there, &log).unwrap();
         assert!(here.device_of(0).suffers(Fault::LinkDown));
         let begin = Instant::now();
         while here.device_of(0).suffers(Fault::LinkDown) {
@@ -369,8 +381,9 @@ mod tests {
         let (here, there) = software_hosts(1).unwrap();
         let faults = ["0:600s:cut".parse().unwrap(), "0:1T:cut".parse().unwrap()];
         let begin = Instant::now();
-        assert_eq!(FaultSchedule::start(&faults, &here, &there, &FaultLog::default()).end(), []);
-        drop(FaultSchedule::start(&faults, &here, &there, &FaultLog::default()));
+        let start = || FaultSchedule::start(&faults, &here, &there, &FaultLog::default()).unwrap();
+        assert_eq!(start().end(), []);
+        drop(start());
         assert!(begin.elapsed() < Duration::from_secs(60));
         assert!(here.device_of(0).suffers(Fault::LinkUp));
     }

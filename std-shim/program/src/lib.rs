@@ -6,7 +6,7 @@
 //!
 //! 1. [`job`]: what two sides do together, as plain data; [`size`] and [`time`] parse quantities;
 //! 2. [`session`]: the connection of two sides, whatever they do;
-//! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with
+//! 3. `threads` starts threads; `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with
 //!    [injected faults](fault) and the [`fault_schedule`] that begins and ends them; `visit`: a
 //!    peer that has sent a request to a server, and its limits;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
@@ -34,7 +34,7 @@ pub mod fault_schedule;
 pub mod serve;
 pub mod session;
 pub mod size;
+mod threads;
 pub mod time;
 pub mod transfer;
 mod visit;
-mod watched;

@@ -279,3 +279,26 @@ fn shells_get_their_completions() {
         assert!(script.contains(word) && script.contains("max-msg-size"), "{script}");
     }
 }
+
+/// As in a container that has reached its limit of threads: no address space has room for a stack
+/// of this size, so the system refuses each thread with EAGAIN.
+#[test]
+fn a_thread_that_cannot_be_started_ends_the_job_with_words() {
+    let place = Place::with_source(100_000);
+    let measures = |arguments: &[&'static str]| [&QUICK, arguments].concat();
+    let both_ways = measures(&["--threads", "2", "--bidirectional", "--operations", "write"]);
+    for (arguments, task) in [
+        (vec!["copy", "src", "dst"], "sends"),
+        (vec!["copy", "--fault", "0:1s:cut", "src", "dst"], "begins and ends faults"),
+        (measures(&["--threads", "2"]), "receives"),
+        (both_ways, "posts at the far end"),
+        (measures(&["--threads", "2", "--latency"]), "answers"),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.args(&arguments).current_dir(&place.directory);
+        let output = command.env("RUST_MIN_STACK", (1_u64 << 47).to_string()).output().unwrap();
+        let words = format!("cannot start a thread that {task}: Resource temporarily unavailable");
+        assert_failure(&output, 11, &[&words]);
+        assert_eq!(place.files(), ["src"]);
+    }
+}

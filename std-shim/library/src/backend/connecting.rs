@@ -26,7 +26,8 @@ impl<Q> Connecting<Q> {
         Self(State::UnderWay(result))
     }
 
-    /// Runs `work` on a new thread.
+    /// Runs `work` on a new thread. If the system cannot start one, `work` is dropped, and the
+    /// result is [`DeviceError::Thread`].
     pub fn aside(work: impl FnOnce() -> Result<Q, DeviceError> + Send + 'static) -> Self
     where
         Q: Send + 'static,
@@ -34,9 +35,13 @@ impl<Q> Connecting<Q> {
         let (done, result) = mpsc::channel();
         // If the receiver was dropped, the queue pair is dropped here.
         let work = move || _ = done.send(work());
-        // If the thread cannot be started, `work` and its sender are dropped, which `take` reports.
-        _ = thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work);
-        Self::under_way(result)
+        match thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work) {
+            Ok(_) => Self::under_way(result),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                Self::done(Err(DeviceError::Thread { errno }))
+            }
+        }
     }
 
     /// Returns the queue pair or the error, once; `None` while it is not known.

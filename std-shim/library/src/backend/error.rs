@@ -116,9 +116,16 @@ pub enum DeviceError {
         /// Whether the local port is InfiniBand.
         infiniband: bool,
     },
-    /// The thread that connects a queue pair could not be started, or panicked.
-    #[error("connecting a queue pair did not finish: its thread could not be started, or panicked")]
+    /// The thread that connects a queue pair panicked.
+    #[error("connecting a queue pair did not finish: its thread panicked")]
     Unfinished,
+    /// The system could not start a thread that connects a queue pair.
+    #[error("cannot start a thread that connects a queue pair: {}", std::io::Error::from_raw_os_error(*errno))]
+    Thread {
+        /// Errno of the system: EAGAIN for a limit of the user, the container (`pids.max`) or the
+        /// system, or for lack of memory.
+        errno: i32,
+    },
     /// A virtual queue pair was moved to a set that has not opened its devices.
     #[error("the set that owns the queue pair has not opened the device")]
     NotOpened,

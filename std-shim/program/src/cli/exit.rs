@@ -215,7 +215,7 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
-        SessionError::TooMuchMemory { .. } => (Exit::Memory, None),
+        SessionError::TooMuchMemory { .. } | SessionError::Thread { .. } => (Exit::Memory, None),
         SessionError::Build(error) => (build_exit(error), None),
         SessionError::Device(error) => (device_exit(error), None),
         SessionError::Connect(ConnectError::Modify { source, .. }) => (device_exit(source), None),

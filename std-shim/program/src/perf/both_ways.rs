@@ -6,6 +6,7 @@ use super::drive::{Eager, LATE, Sender, fill, rail_names, send};
 use super::error::PerfError;
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
+use crate::threads::{join, start};
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -55,7 +56,7 @@ impl<S: Sender + Send> BothWays<S> {
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
+            let other = start(scope, "posts at the far end", || {
                 let mut posts = || {
                     while !stop.load(Ordering::Acquire) {
                         let busy = endless.round(far)?;
@@ -67,13 +68,13 @@ impl<S: Sender + Send> BothWays<S> {
                 // The near end has stopped, and waits for nothing more.
                 stop.store(true, Ordering::Release);
                 posted
-            });
+            })?;
             let round = send(near, limit, |_| match stop.load(Ordering::Acquire) {
                 true => Err(PerfError::Lost { sent: 1, received: 0 }),
                 false => Ok(true),
             });
             stop.store(true, Ordering::Release);
-            let back = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let back = join(other);
             // If both fail, the far end's error is the cause.
             let back = Some(back?);
             Ok(Round { back, ..round? })

@@ -11,6 +11,7 @@ use super::rig::Rig;
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
 use crate::session::{RailNews, ServerAddress};
+use crate::threads::{join, start};
 use polyrail::backend::Domain;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,19 +69,18 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
+            let other = start(scope, "answers", || {
                 let answered = answer_until(far, &stop);
                 // The near end is done, or has failed: stop answering.
                 stop.store(true, Ordering::Release);
                 answered
-            });
+            })?;
             let measured = play(near, config, || match stop.load(Ordering::Acquire) {
                 true => Err(PerfError::Lost { sent: 1, received: 0 }),
                 false => Ok(()),
             });
             stop.store(true, Ordering::Release);
-            let answered = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            answered.and(measured)
+            join(other).and(measured)
         })
     }
 }

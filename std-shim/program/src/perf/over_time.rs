@@ -14,8 +14,8 @@ use crate::fault::{RailFault, Side, check_rails};
 use crate::fault_schedule::{FaultEvent, FaultLog, FaultSchedule, Phase};
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
-use crate::session::{RailNews, RailNewsItem, ServerAddress};
-use crate::watched::watched;
+use crate::session::{RailNews, RailNewsItem, ServerAddress, SessionError};
+use crate::threads::watched;
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailEventKind;
 use std::mem;
@@ -50,7 +50,7 @@ pub fn measure_over_time(
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let mut rig = ends_between(config, &here.domains(), &there.domains(), news)?;
     let begin = || FaultSchedule::start(faults, &here, &there, log);
-    watched(|| watch_ends(config, &mut *rig, news, begin), watch)
+    watched("measures", || watch_ends(config, &mut *rig, news, begin), watch)?
 }
 
 /// Like [`measure_over_time`], to a [server](crate::serve); see [`measure_to`](super::measure_to).
@@ -84,7 +84,7 @@ fn watch_near<S: Sender>(
     mut near: Near<'_, S>,
     news: &RailNews,
 ) -> Result<Timeline, PerfError> {
-    let measured = watch_ends(config, &mut near, news, FaultSchedule::default);
+    let measured = watch_ends(config, &mut near, news, || Ok(FaultSchedule::default()));
     near.finish(S::posted, measured)
 }
 
@@ -93,7 +93,7 @@ fn watch_ends(
     config: &PerfConfig,
     ends: &mut dyn Ends,
     news: &RailNews,
-    begin: impl FnOnce() -> FaultSchedule,
+    begin: impl FnOnce() -> Result<FaultSchedule, SessionError>,
 ) -> Result<Timeline, PerfError> {
     // Warm-up: every slot is used before the measurement.
     ends.run(Limit::Count(2 * config.workload()?.slots() as u64 + 16))?;
@@ -102,7 +102,7 @@ fn watch_ends(
         Limit::Time(time) => (time / SAMPLES).max(MIN_INTERVAL),
     };
     let rails = ends.rail_names();
-    let schedule = begin();
+    let schedule = begin()?;
     let start = Instant::now();
     *ends.sampler() = Sampler::new(every);
     let round = ends.run(config.limit)?;

@@ -13,6 +13,7 @@ use super::sampler::Sampler;
 use crate::fault::Side;
 use crate::job::{Operation, Workload};
 use crate::session::{RailNews, Reporter};
+use crate::threads::{join, start};
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
 use polyrail::p2p;
@@ -175,15 +176,14 @@ where
         }
         let stop = AtomicBool::new(false);
         let round = std::thread::scope(|scope| {
-            let other = scope.spawn(|| -> Result<(), PerfError> {
+            let other = start(scope, "receives", || -> Result<(), PerfError> {
                 let result = receive_until(receiver, &stop);
                 stop.store(true, Ordering::Release);
                 result
-            });
+            })?;
             let round = send(sender, limit, |_| Ok(true));
             stop.store(true, Ordering::Release);
-            let received = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            received.and(round)
+            join(other).and(round)
         })?;
         while !receiver.has_all(sender.posted()) {
             receiver.poll()?;

@@ -10,6 +10,7 @@ use polyrail::memory::OutOfRange;
 use polyrail::p2p::{CallError, P2pBuildError, P2pConnectError};
 use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 /// Why a side failed, apart from problems with its files or its measurement.
@@ -102,6 +103,15 @@ pub enum SessionError {
     Busy {
         /// How many peers it serves.
         peers: usize,
+    },
+    /// The system could not start a thread.
+    #[error("cannot start a thread that {task}")]
+    Thread {
+        /// What the thread would have done, as the end of the sentence.
+        task: &'static str,
+        /// Why: EAGAIN for a limit of the user, the container (`pids.max`) or the system, or for
+        /// lack of memory.
+        source: io::Error,
     },
     /// The user asked to stop.
     #[error("interrupted by a signal")]

@@ -13,7 +13,7 @@ use crate::session::{
     Environment, Failure, PeerTimeouts, QualityOfService, RailNews, RailRepair, Reporter,
     SessionError,
 };
-use crate::watched::watched;
+use crate::threads::{join, start, watched};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
 use polyrail::virtual_qp::Scheme;
@@ -153,6 +153,10 @@ pub struct CopyReport {
 /// Copies `source` to `destination` over a virtual queue pair on the software NIC. Calls `watch`
 /// ten times a second, on this thread, while two other threads copy.
 ///
+/// A source that changes during the copy is an error, except if it changes through a shared
+/// mapping, which does not always change the times of the file: then the copy may mix several
+/// states of the source.
+///
 /// # Errors
 ///
 /// See [`CopyError`]. After an error, the destination is as it was before.
@@ -223,7 +227,8 @@ fn run_sides(
     };
     let (here, there) =
         hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
-    let schedule = FaultSchedule::start(&options.faults, &here, &there, &progress.faults);
+    let schedule =
+        FaultSchedule::start(&options.faults, &here, &there, &progress.faults).map_err(setup)?;
     let builder = options.builder();
     let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
     let environment = |side, domains| Environment {
@@ -241,14 +246,15 @@ fn run_sides(
     let work = || {
         std::thread::scope(|scope| {
             // Each thread owns its channel: if one panics, the other notices the closed channel.
-            let receiver = scope.spawn(|| receive_file(there, far, target, &progress.written));
+            let receive = || receive_file(there, far, target, &progress.written);
+            let receiver = start(scope, "receives", receive)?;
             let sent = send_file(here, near, parcel, &AtomicU64::new(0));
-            (sent, receiver.join())
+            Ok((sent, join(receiver)))
         })
     };
-    let (sent, received) = watched(work, watch);
+    let sides = watched("sends", work, watch).flatten();
     schedule.end();
-    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (sent, received) = sides.map_err(setup)?;
     Ok(judge(sent, received))
 }
 

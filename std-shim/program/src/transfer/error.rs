@@ -55,7 +55,8 @@ pub enum TransferError {
         /// Bytes expected.
         expected: u64,
     },
-    /// The file changed without changing its length.
+    /// The file changed without changing its length. Changes through a shared mapping are not
+    /// always found.
     #[error("the file changed during the copy: its {what} was {before}, and is now {after}")]
     Changed {
         /// The attribute that changed.

@@ -96,7 +96,7 @@ fn run<D: Domain>(
         side.tell(&Message::Done(JobOutcome::Copy(received)))?;
         return Err(TransferError::Checksum { sent, received });
     }
-    side.keeping_company(complete)?;
+    side.keeping_company(complete)??;
     side.tell(&Message::Done(JobOutcome::Copy(received)))?;
     Ok((received, side.rail_reports()))
 }

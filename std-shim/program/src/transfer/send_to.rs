@@ -7,7 +7,7 @@ use super::source::Source;
 use crate::fault::Side;
 use crate::job::{CopyJob, CopyPlan, FileName};
 use crate::session::{Environment, Reporter, ServerAddress};
-use crate::watched::watched;
+use crate::threads::watched;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -64,7 +64,9 @@ pub fn send_to<D: Domain + Sync>(
     let job = CopyJob { plan, name: Some(name), mode, overwrite: options.overwrite };
     let parcel = Parcel { source: &opened, job };
     let (sum, rails) =
-        watched(|| send_file(environment, control, parcel, &progress.written), watch)
+        watched("sends", || send_file(environment, control, parcel, &progress.written), watch)
+            .map_err(TransferError::from)
+            .flatten()
             .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     Ok(CopyReport { sender: Some(SideReport { rails }), ..report })

@@ -9,8 +9,8 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::{IncomingFile, receive_from};
 use crate::job::{CopyJob, FileName, Shape};
 use crate::session::{SessionError, tell_failure};
+use crate::threads::watched;
 use crate::visit::Visit;
-use crate::watched::watched;
 use polyrail::backend::Domain;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -57,7 +57,8 @@ pub(crate) fn receive<D: Domain + Sync>(
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = IncomingFile { file: &file, written: &progress.written, complete };
     let work = || receive_from(environment, visit.control, visit.hello, incoming);
-    let (sum, reports) = watched(work, watch).map_err(failed)?;
+    let received = watched("receives", work, watch).map_err(TransferError::from).flatten();
+    let (sum, reports) = received.map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
     let shape = Shape {

@@ -4,7 +4,7 @@
 use super::error::TransferError;
 use crate::job::{Hello, Link, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
-use crate::watched::watched;
+use crate::threads::watched;
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
 use polyrail::idle::{Idle, NAP, Rest};
@@ -71,9 +71,16 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// Runs work that cannot poll the control channel, and meanwhile reports that this side is
     /// alive.
-    pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start a thread for the work.
+    pub(super) fn keeping_company<T: Send>(
+        &mut self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, SessionError> {
         // An error here does not affect the work; the next poll of the control channel returns it.
-        watched(work, || _ = self.peer.say_alive())
+        watched("completes the copy", work, || _ = self.peer.say_alive())
     }
 
     /// Waits for the receiver's hello.
@@ -337,7 +344,7 @@ mod tests {
         near.expect_hello().unwrap();
         near.expect_ready().unwrap();
         let heard = side.keeping_company(|| near.expect(Duration::from_secs(60)));
-        assert_eq!(heard.unwrap(), Message::Alive {});
+        assert_eq!(heard.unwrap().unwrap(), Message::Alive {});
         let begin = Instant::now();
         while near.try_recv().unwrap() != Some(Message::Alive {}) {
             assert!(begin.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,10 @@
 //! The file to read, which must not change during the copy.
+//!
+//! The checks compare the file's metadata from before and after. They do not find writes through a
+//! shared mapping (`mmap(2)` with `MAP_SHARED`): the kernel updates the times of the file only for
+//! the first write to a page since the page was last written back, and not at all on tmpfs. Nor do
+//! they find writes within one step of the clock for files, up to 10 ms. The checksums of both ends
+//! agree in these cases, because the sender computes its checksum from the bytes that it sent.
 
 use super::destination;
 use super::error::{CopyError, TransferError};
@@ -46,8 +52,9 @@ impl Source {
         &self.metadata
     }
 
-    /// Checks that the file has not changed, so that all bytes that were read belong to one state
-    /// of it. Call it after reading the last byte.
+    /// Checks that the metadata of the file has not changed. If nothing writes to the file through
+    /// a shared mapping, all bytes that were read belong to one state of the file. Call it after
+    /// reading the last byte.
     pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
         let before = &self.metadata;
         let length = 0;

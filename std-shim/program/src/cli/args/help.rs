@@ -28,6 +28,10 @@ disappears even if the program is killed; on file systems without such files (NF
 file beside DST. If DST is a symbolic link, the file that it points to is replaced; a dangling link \
 is refused. A character device such as /dev/null is written in place.
 
+If SRC changes during the copy, the copy fails, except for changes that SRC's times do not show: writes \
+through a shared mapping (mmap with MAP_SHARED), for example by a database. Do not copy a file that a \
+program has mapped for writing.
+
 The begin and end of each fault is printed on standard error, with the time since data began to move. \
 A fault at a number of bytes begins at exactly that byte; a fault at a time, and the end of any fault, \
 is up to a millisecond late. Only the software NIC can inject faults, so --fault cannot be combined \
@@ -51,7 +55,7 @@ Exit codes:
   8    SRC and DST are the same file
   9    no RDMA device can be used; the message says why
   10   copied, but the report could not be written to standard output
-  11   not enough memory: choose a smaller window or message size
+  11   not enough memory: choose a smaller window or message size; or no thread can be started
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 pub(super) const PERF_HELP: &str = "\
@@ -117,7 +121,7 @@ Exit codes:
   7    fewer requests arrived than were sent
   9    no RDMA device can be used; the message says why
   10   measured, but the figures could not be written to standard output
-  11   not enough memory: choose smaller requests or a smaller window
+  11   not enough memory: choose smaller requests or a smaller window; or no thread can be started
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 pub(super) const SERVE_HELP: &str = "\
