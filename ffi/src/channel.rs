@@ -48,13 +48,15 @@ impl CompletionChannel {
     ///
     /// Errors of reading the file descriptor.
     pub fn next_event_and_user_context(&self) -> Result<Option<(CqId, usize)>> {
+        const CALL: &str = "ibv_get_cq_event";
+        let channel = self.0.raw.for_call(CALL)?;
         let mut cq = ptr::null_mut();
         let mut cq_context = ptr::null_mut();
         // SAFETY: the channel is alive, and both pointers are written to local variables.
         let returned =
-            unsafe { rdma_sys::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cq_context) };
+            unsafe { rdma_sys::ibv_get_cq_event(channel, &raw mut cq, &raw mut cq_context) };
         if returned != 0 {
-            let error = VerbsError::last("ibv_get_cq_event", Argument::None);
+            let error = VerbsError::last(CALL, Argument::None);
             return if error.errno == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
         // SAFETY: destroying a completion queue waits until all its events are acknowledged, so it
@@ -145,10 +147,11 @@ impl Context {
     ///
     /// EMFILE, ENOMEM.
     pub fn create_channel(&self) -> Result<CompletionChannel> {
+        const CALL: &str = "ibv_create_comp_channel";
         // SAFETY: the context is open.
-        let raw = unsafe { rdma_sys::ibv_create_comp_channel(self.as_ptr()) };
+        let raw = unsafe { rdma_sys::ibv_create_comp_channel(self.for_call(CALL)?) };
         // SAFETY: null, or a new channel that nothing else owns.
-        let raw = unsafe { Owned::new(raw, "ibv_create_comp_channel", Argument::None) }?;
+        let raw = unsafe { Owned::new(raw, CALL, Argument::None) }?;
         // SAFETY: the channel is alive.
         nonblocking(unsafe { (*raw.as_ptr()).fd })?;
         Ok(CompletionChannel(Arc::new(Shared { raw, context: self.clone() })))

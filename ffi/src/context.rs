@@ -99,7 +99,7 @@ impl Context {
     ///
     /// EINVAL: the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes> {
-        PortAttributes::query(self.as_ptr(), port)
+        PortAttributes::query(self.for_call("ibv_query_port")?, port)
     }
 
     /// Returns an entry of a port's P_Key table.
@@ -108,12 +108,14 @@ impl Context {
     ///
     /// The port or the entry does not exist.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        const CALL: &str = "ibv_query_pkey";
+        let context = self.for_call(CALL)?;
         let mut pkey = 0;
         // SAFETY: the context is open, and the key is written to a local variable.
         let returned =
-            unsafe { rdma_sys::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
+            unsafe { rdma_sys::ibv_query_pkey(context, port, index.into(), &raw mut pkey) };
         let argument = Argument::Number("index", index.into());
-        VerbsError::check(returned, "ibv_query_pkey", argument)?;
+        VerbsError::check(returned, CALL, argument)?;
         Ok(u16::from_be(pkey))
     }
 
@@ -128,6 +130,11 @@ impl Context {
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.0.raw.as_ptr()
+    }
+
+    /// Returns the context for this call, unless this process is a fork of the one that opened it.
+    pub(crate) fn for_call(&self, call: &'static str) -> Result<*mut ibv_context> {
+        self.0.raw.for_call(call)
     }
 }
 

@@ -3,10 +3,19 @@
 use crate::qp_state::QpState;
 use arrayvec::ArrayString;
 use polyrail_core::hardware::{CommitError, CqError, Refusal};
+use polyrail_process::Process;
 use std::fmt;
 
 /// A device's name (`IBV_SYSFS_NAME_MAX` is 64).
 pub type DeviceName = ArrayString<64>;
+
+/// The errno of calls with an object of the process that this one is a fork of. No call reaches the
+/// driver: it may have mapped its queues for the parent only, and whatever it did would be done to
+/// the parent's object.
+pub(crate) const FORKED: i32 = libc::EPERM;
+
+/// The refusal of a post with an object of the process that this one is a fork of.
+pub(crate) const REFUSED_FORKED: Refusal = Refusal::Driver(FORKED);
 
 /// The most relevant argument of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +31,8 @@ pub enum Argument {
     Number(&'static str, u64),
     /// The target state of a queue pair.
     State(QpState),
+    /// The process that made the object, which a fork of it cannot use.
+    Process(u32),
 }
 
 /// A verbs call that failed. The call changed nothing, unless its documentation says otherwise.
@@ -41,6 +52,17 @@ pub type Result<T> = std::result::Result<T, VerbsError>;
 impl VerbsError {
     pub(crate) const fn new(call: &'static str, errno: i32, argument: Argument) -> Self {
         Self { call, errno, argument }
+    }
+
+    /// Refuses a call with an object that `process` made, if the calling process is a fork of it.
+    #[inline]
+    pub(crate) fn check_process(process: Process, call: &'static str) -> Result<()> {
+        if process.is_current() { Ok(()) } else { Err(Self::forked(process, call)) }
+    }
+
+    #[cold]
+    fn forked(process: Process, call: &'static str) -> Self {
+        Self::new(call, FORKED, Argument::Process(process.id()))
     }
 
     /// Makes the error of a call that returns a null pointer and sets `errno`.
@@ -85,6 +107,11 @@ impl VerbsError {
             EACCES, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENOENT, ENOMEM, ENOSPC,
             ENOSYS, EOPNOTSUPP, EPERM, ETIMEDOUT,
         };
+        if matches!(self.argument, Argument::Process(_)) {
+            return Some(
+                "this process is a fork of that one, and cannot use its objects: open the device again",
+            );
+        }
         let to_init = self.argument == Argument::State(QpState::Init);
         let to_rtr = self.argument == Argument::State(QpState::Rtr);
         Some(match (self.call, self.errno) {
@@ -133,6 +160,9 @@ impl VerbsError {
             ("ibv_create_ah", EINVAL | ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
                 "check the remote LID or GID and the GID index"
             }
+            ("ibv_post_send" | "ibv_post_recv" | "ibv_poll_cq", FORKED) => {
+                "this process is a fork of the process that made the queue, and cannot use it"
+            }
             ("ibv_post_send", EINVAL) => {
                 "the queue pair is not in RTS, or a field of the request is invalid: inline data over \
                  the limit, a length, an object of another device"
@@ -168,6 +198,7 @@ impl fmt::Display for Argument {
             Self::Library(why) => f.write_str(why),
             Self::Number(name, value) => write!(f, "{name} {value}"),
             Self::State(state) => write!(f, "to {state}"),
+            Self::Process(process) => write!(f, "object of process {process}"),
         }
     }
 }

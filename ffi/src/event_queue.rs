@@ -9,6 +9,8 @@ use polyrail_core::hardware::CqId;
 use rdma_sys::{ibv_async_event, ibv_event_type as raw};
 use std::mem::MaybeUninit;
 
+const CALL: &str = "ibv_get_async_event";
+
 impl Context {
     /// Returns the oldest unread event. Does not block: wait for [`event_fd`](Self::event_fd), then
     /// read until there is none.
@@ -39,12 +41,14 @@ impl Context {
     ///
     /// Errors of reading the file descriptor.
     pub fn next_event_and_user_context(&self) -> Result<Option<(AsyncEvent, usize)>> {
+        self.for_call(CALL)?;
         let mut kept = self.kept_events();
         kept.pop_front().map_or_else(|| self.read_event(), |event| Ok(Some(event)))
     }
 
     /// Reads all events, so that queue pairs record theirs, and keeps them for `next_event`.
     pub(crate) fn read_events(&self) -> Result<()> {
+        self.for_call(CALL)?;
         let mut kept = self.kept_events();
         while let Some(event) = self.read_event()? {
             kept.push_back(event);
@@ -58,7 +62,7 @@ impl Context {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
         // SAFETY: the context is open, and the event is written to a local variable.
         if unsafe { rdma_sys::ibv_get_async_event(self.as_ptr(), event.as_mut_ptr()) } != 0 {
-            let error = VerbsError::last("ibv_get_async_event", Argument::None);
+            let error = VerbsError::last(CALL, Argument::None);
             return if error.errno == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
         // SAFETY: the event came from the library and is not acknowledged.

@@ -109,6 +109,8 @@ impl Context {
     ///
     /// Errors of querying a port or its table.
     pub fn gid_table(&self) -> Result<Vec<GidEntry>> {
+        const CALL: &str = "ibv_query_gid_table";
+        let context = self.for_call(CALL)?;
         let mut most = 0;
         for port in 1..=self.attributes().phys_port_cnt {
             most += self.query_port(port)?.gid_table_len as usize;
@@ -118,11 +120,11 @@ impl Context {
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the context is open, and the library writes at most `most` entries of that size.
         let found = unsafe {
-            rdma_sys::_ibv_query_gid_table(self.as_ptr(), raw.as_mut_ptr().cast(), most, 0, size)
+            rdma_sys::_ibv_query_gid_table(context, raw.as_mut_ptr().cast(), most, 0, size)
         };
         let Ok(found) = usize::try_from(found) else {
             let argument = Argument::Number("max_entries", most as u64);
-            return Err(VerbsError::new("ibv_query_gid_table", -found as i32, argument));
+            return Err(VerbsError::new(CALL, -found as i32, argument));
         };
         // SAFETY: plain numbers, at least zeroed.
         let entry = |raw: &MaybeUninit<_>| GidEntry::from_raw(unsafe { raw.assume_init_ref() });
@@ -135,21 +137,16 @@ impl Context {
     ///
     /// ENODATA: the entry is empty; EINVAL: the port or the entry does not exist.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        const CALL: &str = "ibv_query_gid_ex";
+        let context = self.for_call(CALL)?;
         let mut raw = MaybeUninit::<ibv_gid_entry>::zeroed();
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the context is open, and one entry of that size is written.
         let returned = unsafe {
-            rdma_sys::_ibv_query_gid_ex(
-                self.as_ptr(),
-                port.into(),
-                index,
-                raw.as_mut_ptr(),
-                0,
-                size,
-            )
+            rdma_sys::_ibv_query_gid_ex(context, port.into(), index, raw.as_mut_ptr(), 0, size)
         };
         let argument = Argument::Number("gid_index", index.into());
-        VerbsError::check(returned, "ibv_query_gid_ex", argument)?;
+        VerbsError::check(returned, CALL, argument)?;
         // SAFETY: plain numbers, at least zeroed.
         Ok(GidEntry::from_raw(unsafe { raw.assume_init_ref() }))
     }

@@ -84,17 +84,17 @@ impl ProtectionDomain {
         length: usize,
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
+        const CALL: &str = "ibv_reg_mr";
+        let pd = self.for_call(CALL)?;
         let start = addr.expose_provenance() as u64;
         // Not every driver evaluates the flag.
         let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start };
         // SAFETY: the domain is alive, and the caller guarantees the memory. The header's
         // `ibv_reg_mr` makes this call, too, unless it can see that no optional flag is set.
-        let raw = unsafe {
-            rdma_sys::ibv_reg_mr_iova2(self.as_ptr(), addr.cast(), length, iova, access.bits())
-        };
-        // SAFETY: null, or a new region that nothing else owns.
         let raw =
-            unsafe { Owned::new(raw, "ibv_reg_mr", Argument::Number("length", length as u64)) }?;
+            unsafe { rdma_sys::ibv_reg_mr_iova2(pd, addr.cast(), length, iova, access.bits()) };
+        // SAFETY: null, or a new region that nothing else owns.
+        let raw = unsafe { Owned::new(raw, CALL, Argument::Number("length", length as u64)) }?;
         Ok(MemoryRegion::new(raw, self, iova, length))
     }
 
@@ -146,12 +146,13 @@ impl ProtectionDomain {
         iova: u64,
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
+        const CALL: &str = "ibv_reg_dmabuf_mr";
+        let pd = self.for_call(CALL)?;
         let access = access.bits() as libc::c_int;
         // SAFETY: the domain is alive, and the caller guarantees the memory.
         let raw = unsafe {
-            rdma_sys::ibv_reg_dmabuf_mr(self.as_ptr(), offset, length, iova, fd.as_raw_fd(), access)
+            rdma_sys::ibv_reg_dmabuf_mr(pd, offset, length, iova, fd.as_raw_fd(), access)
         };
-        const CALL: &str = "ibv_reg_dmabuf_mr";
         let too_old = Argument::Library("libibverbs.so.1 is too old and lacks it");
         let raw = raw.ok_or(VerbsError::new(CALL, libc::EOPNOTSUPP, too_old))?;
         let argument = Argument::Number("length", length as u64);

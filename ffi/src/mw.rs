@@ -71,11 +71,13 @@ impl ProtectionDomain {
     ///
     /// EOPNOTSUPP: the device does not support memory windows; ENOMEM.
     pub fn alloc_window<'r>(&self) -> Result<MemoryWindow<'r>> {
+        const CALL: &str = "ibv_alloc_mw";
         // SAFETY: the domain is alive.
-        let raw = unsafe { rdma_sys::ibv_alloc_mw(self.as_ptr(), ibv_mw_type::IBV_MW_TYPE_2) };
+        let raw =
+            unsafe { rdma_sys::ibv_alloc_mw(self.for_call(CALL)?, ibv_mw_type::IBV_MW_TYPE_2) };
         let argument = Argument::Number("max_mw", self.context().attributes().max_mw.into());
         // SAFETY: null, or a new window that nothing else owns.
-        let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), "ibv_alloc_mw", argument) }?;
+        let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), CALL, argument) }?;
         // SAFETY: the window is alive.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
         let _regions = Regions(PhantomData);

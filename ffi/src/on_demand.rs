@@ -64,14 +64,16 @@ impl Context {
     ///
     /// Errors of the driver.
     pub fn on_demand_paging(&self) -> Result<OnDemandPaging> {
+        const CALL: &str = "ibv_query_device_ex";
+        let context = self.for_call(CALL)?;
         let mut raw = MaybeUninit::<ibv_device_attr_ex>::zeroed();
         // SAFETY: the context is open.
-        let returned = unsafe { sys::query_device_ex(self.as_ptr(), raw.as_mut_ptr()) };
+        let returned = unsafe { sys::query_device_ex(context, raw.as_mut_ptr()) };
         if matches!(sys::errno_of(returned), libc::EOPNOTSUPP | libc::ENOSYS) {
             return Ok(OnDemandPaging::default());
         }
         let argument = Argument::Device(self.device_name());
-        VerbsError::check(returned, "ibv_query_device_ex", argument)?;
+        VerbsError::check(returned, CALL, argument)?;
         // SAFETY: plain numbers, which the driver wrote or left zero.
         Ok(OnDemandPaging::from_raw(unsafe { raw.assume_init_ref() }))
     }

@@ -3,8 +3,12 @@
 //! An object that cannot be destroyed stays in the kernel until its device is closed. `close`
 //! returns the error; a drop cannot, so it calls the [hook](set_destroy_hook). Memory that the
 //! object can still reach, such as memory that a device may write, is then never freed.
+//!
+//! A fork of the process does not own the object: destroying it would destroy the parent's. There,
+//! a drop destroys nothing and frees nothing, and `close` returns an error.
 
 use crate::error::{Argument, VerbsError};
+use polyrail_process::Process;
 use std::any::Any;
 use std::fmt;
 use std::io::Write;
@@ -110,6 +114,7 @@ pub(crate) struct Owned<T: Destroy> {
     object: NonNull<T>,
     /// Dropped when the object is destroyed, or never if that fails.
     kept: Option<Kept>,
+    process: Process,
 }
 
 impl<T: Destroy> fmt::Debug for Owned<T> {
@@ -137,7 +142,7 @@ impl<T: Destroy> Owned<T> {
         argument: Argument,
     ) -> Result<Self, VerbsError> {
         let object = NonNull::new(object).ok_or_else(|| VerbsError::last(call, argument))?;
-        Ok(Self { object, kept: None })
+        Ok(Self { object, kept: None, process: Process::current() })
     }
 
     /// Keeps `kept` until the object is destroyed.
@@ -149,8 +154,21 @@ impl<T: Destroy> Owned<T> {
         self.object.as_ptr()
     }
 
+    /// Whether this process made the object, and can use it.
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// Returns the object for this call, unless this process is a fork of the process that made it.
+    #[inline]
+    pub(crate) fn for_call(&self, call: &'static str) -> Result<*mut T, VerbsError> {
+        VerbsError::check_process(self.process, call).map(|()| self.as_ptr())
+    }
+
     /// Destroys the object. If that fails, the object and its parents stay in the kernel.
     pub(crate) fn close(self) -> Result<(), VerbsError> {
+        self.for_call(T::CALL)?;
         let mut owner = std::mem::ManuallyDrop::new(self);
         // SAFETY: `owner` is not used afterwards.
         unsafe { owner.destroy() }
@@ -172,6 +190,10 @@ impl<T: Destroy> Owned<T> {
 
 impl<T: Destroy> Drop for Owned<T> {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            std::mem::forget(self.kept.take());
+            return;
+        }
         // SAFETY: this was the only owner.
         if let Err(error) = unsafe { self.destroy() } {
             report(&error);

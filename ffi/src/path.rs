@@ -136,12 +136,13 @@ impl ProtectionDomain {
     /// A value does not fit its field. EINVAL: the port or the GID index does not exist;
     /// ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: the GID cannot be reached.
     pub fn create_ah(&self, path: &Path) -> Result<AddressHandle, ModifyError> {
+        const CALL: &str = "ibv_create_ah";
         let mut attr = path.raw()?;
         // SAFETY: the domain is alive, and the attributes are only read.
-        let raw = unsafe { rdma_sys::ibv_create_ah(self.as_ptr(), &raw mut attr) };
+        let raw = unsafe { rdma_sys::ibv_create_ah(self.for_call(CALL)?, &raw mut attr) };
         let argument = Argument::Number("port_num", path.port_num.into());
         // SAFETY: null, or a new handle that nothing else owns.
-        let raw = unsafe { Owned::new(raw, "ibv_create_ah", argument) }?;
+        let raw = unsafe { Owned::new(raw, CALL, argument) }?;
         Ok(AddressHandle { raw, pd: self.clone() })
     }
 }

@@ -36,6 +36,11 @@ impl ProtectionDomain {
     pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
         self.0.raw.as_ptr()
     }
+
+    /// Returns the domain for this call, unless this process is a fork of the one that made it.
+    pub(crate) fn for_call(&self, call: &'static str) -> Result<*mut ibv_pd> {
+        self.0.raw.for_call(call)
+    }
 }
 
 impl Context {
@@ -46,7 +51,7 @@ impl Context {
     /// ENOMEM.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
         // SAFETY: the context is open.
-        let raw = unsafe { rdma_sys::ibv_alloc_pd(self.as_ptr()) };
+        let raw = unsafe { rdma_sys::ibv_alloc_pd(self.for_call("ibv_alloc_pd")?) };
         let argument = Argument::Number("max_pd", self.attributes().max_pd.into());
         // SAFETY: null, or a new domain that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_alloc_pd", argument) }?;

@@ -2,7 +2,7 @@
 
 use crate::chain::Chain;
 use crate::context::Context;
-use crate::error::{Argument, Result, VerbsError};
+use crate::error::{Argument, REFUSED_FORKED, Result, VerbsError};
 use crate::event::SrqId;
 use crate::named::Named;
 use crate::owned::{CloseError, Kept, Owned};
@@ -95,6 +95,8 @@ impl ProtectionDomain {
     /// EOPNOTSUPP: the device does not support shared receive queues.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
         let SrqInit { max_wr, max_sge, limit, user_context } = *init;
+        const CALL: &str = "ibv_create_srq";
+        let pd = self.for_call(CALL)?;
         let id = SrqId(NEXT_SRQ.fetch_add(1, Ordering::Relaxed));
         let named = Arc::new(Named { id, user_context });
         let mut raw_init = ibv_srq_init_attr {
@@ -102,10 +104,10 @@ impl ProtectionDomain {
             attr: ibv_srq_attr { max_wr, max_sge, srq_limit: limit },
         };
         // SAFETY: the domain is alive, and `raw` keeps `srq_context`.
-        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut raw_init) };
+        let raw = unsafe { rdma_sys::ibv_create_srq(pd, &raw mut raw_init) };
         let argument = Argument::Number("max_wr", max_wr.into());
         // SAFETY: null, or a new queue that nothing else owns.
-        let mut raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
+        let mut raw = unsafe { Owned::new(raw, CALL, argument) }?;
         raw.keep(Arc::clone(&named) as Kept);
         // The call returned the granted sizes. A driver that did not granted the requested ones.
         let capacity = raw_init.attr.max_wr.max(max_wr);
@@ -139,12 +141,13 @@ impl SharedReceiveQueue {
     ///
     /// EINVAL: `limit` is over the capacity.
     pub fn set_limit(&mut self, limit: u32) -> Result<()> {
+        const CALL: &str = "ibv_modify_srq";
+        let srq = self.shared.raw.for_call(CALL)?;
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as libc::c_int;
         // SAFETY: the queue is alive, and the attributes are only read.
-        let returned =
-            unsafe { rdma_sys::ibv_modify_srq(self.shared.as_ptr(), &raw mut attr, mask) };
-        VerbsError::check(returned, "ibv_modify_srq", Argument::Number("srq_limit", limit.into()))
+        let returned = unsafe { rdma_sys::ibv_modify_srq(srq, &raw mut attr, mask) };
+        VerbsError::check(returned, CALL, Argument::Number("srq_limit", limit.into()))
     }
 
     /// Queries the present attributes.
@@ -153,10 +156,12 @@ impl SharedReceiveQueue {
     ///
     /// Errors of the driver.
     pub fn query(&self) -> Result<SrqAttributes> {
+        const CALL: &str = "ibv_query_srq";
+        let srq = self.shared.raw.for_call(CALL)?;
         let mut attr = MaybeUninit::<ibv_srq_attr>::zeroed();
         // SAFETY: the queue is alive; the struct is plain numbers, so zeros are valid.
-        let returned = unsafe { rdma_sys::ibv_query_srq(self.shared.as_ptr(), attr.as_mut_ptr()) };
-        VerbsError::check(returned, "ibv_query_srq", Argument::None)?;
+        let returned = unsafe { rdma_sys::ibv_query_srq(srq, attr.as_mut_ptr()) };
+        VerbsError::check(returned, CALL, Argument::None)?;
         // SAFETY: at least zeroed.
         let attr = unsafe { attr.assume_init() };
         Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
@@ -186,8 +191,10 @@ impl hardware::ReceiveQueue for SharedReceiveQueue {
     type RecvBatch<'q> = RecvBatch<'q>;
 
     fn start_recv(&mut self) -> RecvBatch<'_> {
+        let is_ours = self.shared.raw.is_ours();
         // SAFETY: the queue lives as long as `self`, which is borrowed; verbs allows concurrent
         // posts to it.
-        unsafe { RecvBatch::new(Queue::Shared(self.shared.as_ptr()), &mut self.chain) }
+        let batch = unsafe { RecvBatch::new(Queue::Shared(self.shared.as_ptr()), &mut self.chain) };
+        if is_ours { batch } else { batch.refusing(REFUSED_FORKED) }
     }
 }

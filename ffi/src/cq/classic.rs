@@ -85,13 +85,14 @@ impl Context {
     /// EINVAL: `cqe` is over `max_cqe`, the completion vector does not exist, or the channel
     /// belongs to another device; ENOMEM.
     pub fn create_cq(&self, init: &CqInit<'_>) -> Result<CompletionQueue> {
+        let context = self.for_call("ibv_create_cq")?;
         let named = name(init);
         let user = Named::as_ptr(&named);
         let cqe = libc::c_int::try_from(init.cqe).unwrap_or(libc::c_int::MAX);
         let vector = libc::c_int::try_from(init.comp_vector).unwrap_or(libc::c_int::MAX);
         let channel = init.channel_ptr(self, "ibv_create_cq")?;
         // SAFETY: the context is open, the channel is alive or null, and `raw` keeps `cq_context`.
-        let raw = unsafe { rdma_sys::ibv_create_cq(self.as_ptr(), cqe, user, channel, vector) };
+        let raw = unsafe { rdma_sys::ibv_create_cq(context, cqe, user, channel, vector) };
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a new queue that nothing else owns.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq", argument) }?;
@@ -170,6 +171,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         &mut self,
         out: &'o mut [MaybeUninit<Completion>],
     ) -> std::result::Result<&'o [Completion], CqError> {
+        self.handle.check_process()?;
         let mut taken = 0;
         while taken < out.len() {
             let most = (out.len() - taken).min(POLL_BATCH);

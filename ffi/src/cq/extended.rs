@@ -69,11 +69,13 @@ impl Context {
         init: &CqInit<'_>,
         timestamps: Timestamps,
     ) -> Result<ExtendedCompletionQueue> {
+        const CALL: &str = "ibv_create_cq_ex";
+        let context = self.for_call(CALL)?;
         let named = name(init);
         let mut attr = ibv_cq_init_attr_ex {
             cqe: init.cqe,
             cq_context: Named::as_ptr(&named),
-            channel: init.channel_ptr(self, "ibv_create_cq_ex")?,
+            channel: init.channel_ptr(self, CALL)?,
             comp_vector: init.comp_vector,
             wc_flags: STANDARD | timestamps.bits(),
             comp_mask: 0,
@@ -81,12 +83,12 @@ impl Context {
             parent_domain: ptr::null_mut(),
         };
         // SAFETY: the context is open, the channel is alive or null, and `raw` keeps `cq_context`.
-        let raw = unsafe { crate::sys::create_cq_ex(self.as_ptr(), &raw mut attr) };
+        let raw = unsafe { crate::sys::create_cq_ex(context, &raw mut attr) };
         // `struct ibv_cq` is the first part of `struct ibv_cq_ex`.
         let raw = raw.cast::<ibv_cq>();
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a new queue that nothing else owns.
-        let raw = unsafe { Owned::new(raw, "ibv_create_cq_ex", argument) }?;
+        let raw = unsafe { Owned::new(raw, CALL, argument) }?;
         Ok(ExtendedCompletionQueue { handle: CqHandle::new(raw, self, init, named), timestamps })
     }
 }
@@ -103,6 +105,7 @@ impl ExtendedCompletionQueue {
     ///
     /// The queue is broken; no completion was taken.
     pub fn poll_next(&mut self) -> std::result::Result<Option<ExtendedCompletion>, CqError> {
+        self.handle.check_process()?;
         let cq = self.handle.as_ptr().cast::<ibv_cq_ex>();
         let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
         // SAFETY: the queue is alive and was created as an extended one.

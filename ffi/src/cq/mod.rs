@@ -8,7 +8,7 @@ pub use extended::{ExtendedCompletion, ExtendedCompletionQueue, Timestamps};
 
 use crate::channel::CompletionChannel;
 use crate::context::Context;
-use crate::error::{Argument, Result, VerbsError};
+use crate::error::{Argument, FORKED, Result, VerbsError};
 use crate::named::Named;
 use crate::owned::{CloseError, Kept, Owned};
 use polyrail_core::hardware::{CqError, CqId};
@@ -131,10 +131,12 @@ impl CqHandle {
     ///
     /// Errors of the driver.
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        const CALL: &str = "ibv_req_notify_cq";
+        let cq = self.0.raw.for_call(CALL)?;
         // SAFETY: the queue is alive.
-        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), solicited_only.into()) };
+        let returned = unsafe { rdma_sys::ibv_req_notify_cq(cq, solicited_only.into()) };
         let argument = Argument::Number("solicited_only", solicited_only.into());
-        VerbsError::check(returned, "ibv_req_notify_cq", argument)
+        VerbsError::check(returned, CALL, argument)
     }
 
     /// Moderates events: the queue reports after `count` completions or `period_us` microseconds,
@@ -144,24 +146,28 @@ impl CqHandle {
     ///
     /// EOPNOTSUPP: the device does not support moderation.
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
+        const CALL: &str = "ibv_modify_cq";
+        let cq = self.0.raw.for_call(CALL)?;
         let mut attr = ibv_modify_cq_attr {
             attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
             moderate: ibv_moderate_cq { cq_count: count, cq_period: period_us },
         };
         // SAFETY: the queue is alive, and the attributes are only read.
-        let returned = unsafe { crate::sys::modify_cq(self.as_ptr(), &raw mut attr) };
-        VerbsError::check(returned, "ibv_modify_cq", Argument::Number("cq_count", count.into()))
+        let returned = unsafe { crate::sys::modify_cq(cq, &raw mut attr) };
+        VerbsError::check(returned, CALL, Argument::Number("cq_count", count.into()))
     }
 
     /// Resizes the queue to at least `cqe` completions; queued completions stay.
     fn resize(&self, cqe: u32) -> Result<()> {
+        const CALL: &str = "ibv_resize_cq";
+        let cq = self.0.raw.for_call(CALL)?;
         let entries = libc::c_int::try_from(cqe).unwrap_or(libc::c_int::MAX);
         // SAFETY: the queue is alive.
-        let returned = unsafe { rdma_sys::ibv_resize_cq(self.as_ptr(), entries) };
-        VerbsError::check(returned, "ibv_resize_cq", Argument::Number("cqe", cqe.into()))?;
+        let returned = unsafe { rdma_sys::ibv_resize_cq(cq, entries) };
+        VerbsError::check(returned, CALL, Argument::Number("cqe", cqe.into()))?;
         // SAFETY: the queue is alive, and its only owner calls this, so the field does not change
         // concurrently.
-        let capacity = u32::try_from(unsafe { (*self.as_ptr()).cqe }).unwrap_or(0);
+        let capacity = u32::try_from(unsafe { (*cq).cqe }).unwrap_or(0);
         self.0.capacity.store(capacity, Ordering::Relaxed);
         Ok(())
     }
@@ -174,6 +180,12 @@ impl CqHandle {
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
         self.0.raw.as_ptr()
+    }
+
+    /// Refuses a poll of a queue of the process that this one is a fork of.
+    #[inline]
+    fn check_process(&self) -> std::result::Result<(), CqError> {
+        if self.0.raw.is_ours() { Ok(()) } else { Err(self.error(FORKED)) }
     }
 
     fn device(&self) -> DeviceId {

@@ -175,6 +175,7 @@ impl ProtectionDomain {
     /// ENOMEM, ENOSPC: too many queue pairs, or the limit of locked memory is too low; EOPNOTSUPP:
     /// the device does not support the service, or [`PostMode::Extended`].
     pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
+        self.for_call("ibv_create_qp")?;
         init.check_device(self)?;
         let named = Arc::new(Named { id: ReceiveEnd::default(), user_context: init.user_context });
         let context = Named::as_ptr(&named);

@@ -23,6 +23,7 @@ use crate::error::VerbsError;
 use crate::named::Named;
 use crate::owned::Owned;
 use crate::qp_state::QpState;
+use polyrail_process::Process;
 use rdma_sys::ibv_qp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,7 @@ pub(super) struct LastWqe {
     /// The queue pair returned to RESET, so a recorded event may be older than that.
     was_reset: AtomicBool,
     destroying: Destroying,
+    process: Process,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,8 @@ fn joined(thread: JoinHandle<Result<(), VerbsError>>) -> Result<(), VerbsError> 
 
 impl LastWqe {
     pub(super) fn new(named: Arc<Named<ReceiveEnd>>) -> Self {
-        Self { named, was_reset: AtomicBool::new(false), destroying: Destroying::NotBegun }
+        let (was_reset, process) = (AtomicBool::new(false), Process::current());
+        Self { named, was_reset, destroying: Destroying::NotBegun, process }
     }
 
     pub(super) fn user_context(&self) -> usize {
@@ -67,12 +70,18 @@ impl LastWqe {
     }
 
     /// Waits until a destruction in progress ends.
-    pub(super) fn wait(self) -> Result<(), VerbsError> {
-        match self.destroying {
+    pub(super) fn wait(mut self) -> Result<(), VerbsError> {
+        VerbsError::check_process(self.process, "ibv_destroy_qp")?;
+        match std::mem::replace(&mut self.destroying, Destroying::NotBegun) {
             Destroying::NotBegun => Ok(()),
             Destroying::UnderWay(thread) => joined(thread),
             Destroying::Done(result) => result,
         }
+    }
+
+    /// Whether the queue pair belongs to the process that this one is a fork of.
+    pub(super) fn is_forked(&self) -> bool {
+        !self.process.is_current()
     }
 
     /// Whether the event was raised. Events that are read here are kept for `next_event`.
@@ -130,6 +139,15 @@ impl LastWqe {
     pub(super) fn moved_to(&self, state: QpState) {
         if state == QpState::Reset {
             self.was_reset.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for LastWqe {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // The thread is the parent's. To detach it here would free its stack a second time.
+            std::mem::forget(std::mem::replace(&mut self.destroying, Destroying::NotBegun));
         }
     }
 }

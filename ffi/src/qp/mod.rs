@@ -23,7 +23,7 @@ pub use transition::{
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;
-use crate::error::{Argument, VerbsError};
+use crate::error::{Argument, REFUSED_FORKED, VerbsError};
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::qp_state::QpState;
@@ -39,7 +39,8 @@ use std::ptr;
 use std::sync::Arc;
 
 /// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it; outstanding requests
-/// have no completions then.
+/// have no completions then. In a fork of the process, every call refuses it (EPERM), and dropping
+/// it does nothing.
 ///
 /// # Method families
 ///
@@ -140,9 +141,7 @@ impl<S: Service> QueuePair<S> {
     ///
     /// All objects that the request names are alive.
     pub(crate) unsafe fn post_one(&mut self, request: *mut ibv_send_wr) -> Result<(), CommitError> {
-        if !self.last_state().takes_sends() {
-            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
-        }
+        self.check_sends().map_err(|refusal| CommitError { accepted: 0, refusal })?;
         self.sender.abort();
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is alive; the caller guarantees the request, which is the only one
@@ -159,20 +158,36 @@ impl<S: Service> QueuePair<S> {
         self.raw.as_ref().map_or(ptr::null_mut(), Owned::as_ptr)
     }
 
-    /// Refuses a call if the queue pair is destroyed.
+    /// Whether the queue pair belongs to the process that this one is a fork of.
+    #[inline]
+    fn is_forked(&self) -> bool {
+        self.raw.as_ref().is_some_and(|raw| !raw.is_ours())
+    }
+
+    /// Returns why no send request can be posted now.
+    #[inline]
+    fn check_sends(&self) -> Result<(), Refusal> {
+        match () {
+            () if self.is_forked() => Err(REFUSED_FORKED),
+            () if self.last_state().takes_sends() => Ok(()),
+            () => Err(Refusal::Driver(libc::EINVAL)),
+        }
+    }
+
+    /// Refuses a call if the queue pair is destroyed, or belongs to another process.
     fn check_alive(&self, call: &'static str) -> Result<(), VerbsError> {
         let argument = Argument::Number("qp_num", self.qp_num.into());
         let destroyed = VerbsError::new(call, libc::EINVAL, argument);
-        self.raw.as_ref().map(|_| ()).ok_or(destroyed)
+        self.raw.as_ref().ok_or(destroyed)?.for_call(call).map(|_| ())
     }
 
     #[inline]
     fn start(&mut self) -> SendBatch<'_, S> {
         let qp = self.as_ptr();
-        let is_ready = self.last_state().takes_sends();
+        let ready = self.check_sends();
         // SAFETY: the queue pair lives as long as `self`, which is borrowed exclusively. A
         // destroyed queue pair is not ready, and has no batch in progress.
-        unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
+        unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, ready) }
     }
 }
 
@@ -198,9 +213,14 @@ impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
     #[inline]
     fn start_recv(&mut self) -> RecvBatch<'_> {
         let takes_receives = self.last_state() != QpState::Reset && self.srq.is_none();
+        let is_forked = self.is_forked();
         // SAFETY: the queue pair lives as long as `self`, which is borrowed exclusively. A
         // destroyed queue pair takes no receives.
         let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
-        if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
+        match () {
+            () if is_forked => batch.refusing(REFUSED_FORKED),
+            () if takes_receives => batch,
+            () => batch.refusing(Refusal::Driver(libc::EINVAL)),
+        }
     }
 }

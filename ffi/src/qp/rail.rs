@@ -4,6 +4,7 @@ use super::last_wqe::ends_by_destroying;
 use super::service::Rc;
 use super::transition::ToErr;
 use super::{QueuePair, SendBatch};
+use crate::error::FORKED;
 use crate::qp_state::QpState;
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
@@ -55,6 +56,9 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
 impl QueuePair<Rc> {
     /// Whether the queue pair took its last receive from its shared receive queue, or an errno.
     fn knows_its_last_wqe(&mut self) -> Result<bool, i32> {
+        if self.is_forked() || self.last_wqe.is_forked() {
+            return Err(FORKED);
+        }
         let has_begun = self.last_wqe.is_destroying();
         if self.srq.is_none() || !(has_begun || self.last_state() == QpState::Err) {
             return Err(libc::EINVAL);

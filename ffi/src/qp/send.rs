@@ -2,6 +2,7 @@
 
 use super::service::{Connected, Service, Ud, operation};
 use crate::chain::{Chain, filled, refusal};
+use crate::error::REFUSED_FORKED;
 use crate::path::AddressHandle;
 use polyrail_core::hardware::{self, CommitError, Refusal};
 use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, SendRequest, Sge};
@@ -143,28 +144,30 @@ pub struct SendBatch<'q, S: Service> {
 impl<'q, S: Service> SendBatch<'q, S> {
     /// # Safety
     ///
-    /// The queue pair stays alive while `sender` is borrowed, or it is not ready and has no batch
+    /// The queue pair stays alive while `sender` is borrowed, or it is not `ready` and has no batch
     /// in progress. No other batch posts to it meanwhile.
     #[inline]
     pub(super) unsafe fn new(
         qp: *mut ibv_qp,
         sender: &'q mut Sender,
         max_inline_data: u32,
-        is_ready: bool,
+        ready: Result<(), Refusal>,
     ) -> Self {
         let mut batch = Self { qp, sender, max_inline_data, refused: None, service: PhantomData };
-        batch.sender.abort();
+        if ready != Err(REFUSED_FORKED) {
+            batch.sender.abort();
+        }
         match &mut *batch.sender {
             Sender::Classic(chain) => chain.clear(),
-            Sender::Extended { qp, building, .. } if is_ready => {
+            Sender::Extended { qp, building, .. } if ready.is_ok() => {
                 // SAFETY: the queue pair is alive and was created for extended posting.
                 unsafe { rdma_sys::ibv_wr_start(*qp) };
                 *building.get_mut() = true;
             }
             Sender::Extended { .. } => {}
         }
-        if !is_ready {
-            batch.stop(Refusal::Driver(libc::EINVAL));
+        if let Err(refusal) = ready {
+            batch.stop(refusal);
         }
         batch
     }

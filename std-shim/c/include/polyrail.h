@@ -20,7 +20,10 @@
  * possible then.
  *
  * No call waits longer than drivers do, except polyrail_peers_wait, and polyrail_peers_close of
- * peers for messages. No call unwinds or exits. After fork() only the parent may use the library. */
+ * peers for messages. No call unwinds or exits.
+ *
+ * After fork() only the parent may use its objects: in the child, every call with one of them,
+ * also one that closes it, returns POLYRAIL_CODE_FORKED and does nothing. */
 
 #ifndef POLYRAIL_H
 #define POLYRAIL_H
@@ -199,6 +202,8 @@ enum polyrail_code
   POLYRAIL_CODE_PROTOCOL = -24,
   // A link could not be made, or broke.
   POLYRAIL_CODE_LINK = -25,
+  // The object belongs to the process that this one is a fork of. Nothing was released or sent.
+  POLYRAIL_CODE_FORKED = -26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -810,7 +815,7 @@ const char *polyrail_last_error(void);
 // lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 // initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 // POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-// another subscriber of `tracing`.
+// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has set one.
 polyrail_code polyrail_log(uint32_t level, polyrail_logger logger, void *context);
 
 // Opens devices. `options` may be NULL.

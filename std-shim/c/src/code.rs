@@ -62,4 +62,6 @@ pub enum Code {
     Protocol = -24,
     /// A link could not be made, or broke.
     Link = -25,
+    /// The object belongs to the process that this one is a fork of. Nothing was released or sent.
+    Forked = -26,
 }

@@ -5,9 +5,11 @@ use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use crate::types::{LogLevel, Logger};
+use polyrail_process::Process;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -34,6 +36,9 @@ static TOLD: RwLock<Option<Told>> = RwLock::new(None);
 /// subscriber or the logger changes.
 static SUBSCRIBED: Mutex<bool> = Mutex::new(false);
 
+/// The process that set the logger; 0 before that.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
     /// Whether this thread is in the logger.
     static IN_LOGGER: Cell<bool> = const { Cell::new(false) };
@@ -44,7 +49,7 @@ thread_local! {
 /// lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 /// initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 /// POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-/// another subscriber of `tracing`.
+/// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has set one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut c_void) -> Code {
     call(|| {
@@ -57,6 +62,12 @@ pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut 
                 "called by the logger itself, which the call would wait for",
             );
         }
+        // A thread of the parent may have been in the logger, and would never leave it here.
+        let owner = Process::from_bits(OWNER.load(Ordering::Relaxed));
+        if owner.id() != 0 {
+            owner.check().map_err(|forked| Failure::of(Code::Forked, &forked))?;
+        }
+        OWNER.store(Process::current().to_bits(), Ordering::Relaxed);
         let told = logger.map(|logger| Told { most: level, logger, context });
         let mut subscribed = SUBSCRIBED.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_some() && !*subscribed {

@@ -29,7 +29,7 @@ pub extern "C" fn polyrail_last_error() -> *const c_char {
 }
 
 fn words(code: i32) -> &'static CStr {
-    const ALL: [(Code, &CStr); 27] = [
+    const ALL: [(Code, &CStr); 28] = [
         (Code::Ok, c"done"),
         (Code::NotNow, c"not now: poll, and call again"),
         (Code::Null, c"a required pointer is NULL"),
@@ -57,6 +57,7 @@ fn words(code: i32) -> &'static CStr {
         (Code::Mismatch, c"the options of the two ends do not match"),
         (Code::Protocol, c"malformed bytes from a peer"),
         (Code::Link, c"a link could not be made, or broke"),
+        (Code::Forked, c"the object belongs to the process that this one is a fork of"),
     ];
     let known = ALL.iter().find(|(known, _)| *known as i32 == code);
     known.map_or(c"an unknown code", |(_, words)| words)
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn every_code_has_words_of_its_own() {
-        let all: Vec<_> = (Code::Link as i32..=1).map(words).collect();
+        let all: Vec<_> = (Code::Forked as i32..=1).map(words).collect();
         for (at, words) in all.iter().enumerate() {
             assert_ne!(*words, c"an unknown code", "{at}");
             assert!(!all[..at].contains(words), "{words:?}");

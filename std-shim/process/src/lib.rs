@@ -49,6 +49,16 @@ impl Process {
         Self { forks: FORKS.load(Ordering::Relaxed), id: process::id() }
     }
 
+    /// Returns the process as a number, for an atomic.
+    pub const fn to_bits(self) -> u64 {
+        (self.forks as u64) << 32 | self.id as u64
+    }
+
+    /// Returns the process that [`to_bits`](Self::to_bits) was called for.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { forks: (bits >> 32) as u32, id: bits as u32 }
+    }
+
     /// Returns the number of the process (`getpid(2)`).
     pub const fn id(self) -> u32 {
         self.id
@@ -124,6 +134,7 @@ mod tests {
         assert!(here.is_current());
         assert_eq!((here.id(), here.check()), (process::id(), Ok(())));
         assert_eq!(here, Process::current());
+        assert_eq!(here, Process::from_bits(here.to_bits()));
     }
 
     #[test]

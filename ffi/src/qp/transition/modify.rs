@@ -31,6 +31,7 @@ impl<S: Service> QueuePair<S> {
         let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
         let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
         raw.qp_state = T::TO.raw();
+        self.check_alive("ibv_modify_qp")?;
         let mut last = self.state.lock();
         // From another state, a change of attributes would also be a change of state, such as SQD
         // to RTS.
@@ -38,7 +39,6 @@ impl<S: Service> QueuePair<S> {
             let argument = Argument::State(T::TO);
             return Err(VerbsError::new("ibv_modify_qp", libc::EINVAL, argument).into());
         }
-        self.check_alive("ibv_modify_qp")?;
         // A forgotten batch holds the driver's lock. If it were aborted after a reset, it would
         // restore queue positions from before the reset.
         self.sender.abort();

@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
+use polyrail_process::Forked;
 
 /// What kind of object a slot has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub(super) enum Misuse {
     OtherKind,
     Busy,
     Poisoned,
+    Forked(Forked),
 }
 
 impl Misuse {
@@ -40,6 +42,10 @@ impl Misuse {
     pub(super) fn refusal<O: Object>(self, pointer: *mut O) -> Refusal {
         let name = O::NAME;
         let (code, what) = match self {
+            Self::Forked(forked) => {
+                return Failure::new(Code::Forked, format_args!("{name} {pointer:p}: {forked}"))
+                    .into();
+            }
             Self::Null => (Code::Null, "is NULL"),
             Self::Closed => (Code::Handle, "was closed, or never existed"),
             Self::OtherKind => (Code::Kind, "is a handle of another kind"),

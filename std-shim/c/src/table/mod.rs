@@ -47,6 +47,7 @@ pub(crate) fn insert<O: Object>(value: O::Value, words: &Words) -> Result<*mut O
 #[inline]
 pub(crate) fn exclusive<O: Object>(pointer: *mut O) -> Result<Exclusive<O::Value>, Refusal> {
     let entered = find(pointer).and_then(|(handle, slot)| {
+        slot.check_process(handle.generation)?;
         let held = slot.enter(handle.generation, O::KIND)?;
         // SAFETY: an object of this kind has this type, and only this call uses it until it leaves.
         Ok(unsafe { Exclusive::new(slot, held, slot.value().cast()) })
@@ -63,9 +64,10 @@ pub(crate) fn words<O: Object>(pointer: *mut O) -> Result<Words, Refusal> {
 }
 
 /// Takes the object out of the table, which invalidates its handle. Poisoned objects can be
-/// removed, too.
+/// removed, too, but not in a fork of the process that made them.
 pub(crate) fn remove<O: Object>(pointer: *mut O) -> Result<Box<O::Value>, Refusal> {
     let removed = find(pointer).and_then(|(handle, slot)| {
+        slot.check_process(handle.generation)?;
         let value = slot.take(handle.generation, O::KIND)?;
         slots::give_back(handle.index);
         // SAFETY: `insert` made it of a box of this type, and the slot does not have it any more.

@@ -14,9 +14,10 @@
 use super::handle::GENERATION_BITS;
 use super::kind::{Kind, Misuse};
 use super::words::{WORDS, Words};
+use polyrail_process::Process;
 use std::array;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 const IN_USE: u64 = 1;
 const POISONED: u64 = 2;
@@ -31,6 +32,10 @@ pub(super) struct Slot {
     state: AtomicU64,
     value: AtomicPtr<()>,
     words: [AtomicU64; WORDS],
+    /// The process that put the object in.
+    process: AtomicU64,
+    /// While the slot is free: the next free one.
+    pub(super) next: AtomicU32,
 }
 
 /// Returns the state of an object that is not in use.
@@ -44,6 +49,8 @@ impl Slot {
             state: AtomicU64::new(0),
             value: AtomicPtr::new(ptr::null_mut()),
             words: array::from_fn(|_| AtomicU64::new(0)),
+            process: AtomicU64::new(0),
+            next: AtomicU32::new(0),
         }
     }
 
@@ -56,6 +63,7 @@ impl Slot {
             place.store(*word, Ordering::Relaxed);
         }
         self.value.store(value, Ordering::Relaxed);
+        self.process.store(Process::current().to_bits(), Ordering::Relaxed);
         self.state.store(idle(generation, kind), Ordering::Release);
         generation
     }
@@ -73,6 +81,22 @@ impl Slot {
         } else {
             Misuse::Poisoned
         }
+    }
+
+    /// Refuses an object that the parent of this process put in. A call that the parent was in
+    /// during the fork never leaves the object here.
+    #[inline]
+    pub(super) fn check_process(&self, generation: u64) -> Result<(), Misuse> {
+        let process = Process::from_bits(self.process.load(Ordering::Relaxed));
+        if process.is_current() { Ok(()) } else { self.foreign(generation, process) }
+    }
+
+    #[cold]
+    fn foreign(&self, generation: u64, process: Process) -> Result<(), Misuse> {
+        let state = self.state.load(Ordering::Acquire);
+        let is_there = state >> GENERATION_SHIFT == generation && state & KIND_MASK != 0;
+        // A handle of an object that is gone is refused by the caller.
+        if is_there { process.check().map_err(Misuse::Forked) } else { Ok(()) }
     }
 
     /// Makes the object the caller's, until [`leave`](Self::leave) with what is returned.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::call::call;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -69,6 +71,31 @@ fn a_second_call_is_refused_and_a_panic_poisons() {
     assert_eq!(code(remove(one)), Code::Handle);
 }
 
+/// A Rust program may call in a destructor, and have the standard library in common with this one.
+#[test]
+fn a_call_while_the_thread_panics_poisons_nothing() {
+    struct Calls<'a>(*mut One, &'a Cell<Option<Code>>);
+    impl Drop for Calls<'_> {
+        fn drop(&mut self) {
+            assert!(thread::panicking());
+            let pushed = call(|| {
+                exclusive(self.0)?.push(1);
+                Ok(())
+            });
+            self.1.set(Some(pushed));
+        }
+    }
+    let one: *mut One = insert(vec![], &NO_WORDS).unwrap();
+    let called = Cell::new(None);
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _calls = Calls(one, &called);
+        panic!("of the program");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!((called.get(), code(exclusive(one))), (Some(Code::Ok), Code::Ok));
+    assert_eq!(*remove(one).unwrap(), [1]);
+}
+
 /// Readers never see words of two objects, whatever slots are used for meanwhile.
 #[test]
 fn words_are_those_of_one_object() {
@@ -105,6 +132,36 @@ fn words_are_those_of_one_object() {
 
 #[derive(Default)]
 struct AtomicPtrOf(std::sync::atomic::AtomicPtr<One>);
+
+/// Threads that take slots at the same time, over several chunks, never get the same one.
+#[test]
+fn no_slot_is_taken_twice() {
+    let (threads, each) = (4, if cfg!(miri) { 50 } else { 2000 });
+    let taken: Vec<usize> = thread::scope(|scope| {
+        let take = || {
+            let mut kept = Vec::new();
+            for round in 0..each {
+                let one: *mut One = insert(vec![round], &NO_WORDS).unwrap();
+                if round % 3 == 0 {
+                    assert_eq!(*remove(one).unwrap(), [round]);
+                } else {
+                    kept.push(one.addr());
+                }
+            }
+            kept
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let mut slots: Vec<u32> =
+        taken.iter().map(|address| Handle::of(*address).unwrap().index).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), taken.len());
+    for address in taken {
+        remove::<One>(ptr::without_provenance_mut(address)).unwrap();
+    }
+}
 
 #[test]
 fn of_many_threads_one_at_a_time_has_the_object() {
