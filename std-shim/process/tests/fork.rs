@@ -1,5 +1,7 @@
 //! Forks for real.
 
+#![cfg(not(miri))]
+
 mod in_fork;
 
 use in_fork::in_fork;

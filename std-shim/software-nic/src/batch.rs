@@ -6,9 +6,9 @@
 
 use crate::dma::Span;
 use crate::ending;
-use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
+use crate::error::errno::{EINVAL, EOPNOTSUPP};
 use crate::lists::{Listed, NamesBuffer};
-use crate::shared::{QpShared, SendQueue, SrqShared};
+use crate::shared::{DeviceShared, QpShared, SendQueue, SrqShared};
 use crate::state::QpState;
 use crate::sync::lock;
 use crate::transmit;
@@ -110,7 +110,11 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
     }
 }
 
-const GONE: CommitError = CommitError { accepted: 0, refusal: Refusal::Driver(ENODEV) };
+/// Refuses a whole batch if its device cannot be used.
+fn check(device: &DeviceShared) -> Result<(), CommitError> {
+    let refused = |errno| CommitError { accepted: 0, refusal: Refusal::Driver(errno) };
+    device.refusal().map_err(refused)
+}
 
 /// A batch of send requests for a queue pair.
 #[derive(Debug)]
@@ -138,9 +142,7 @@ impl hardware::SendBatch for SendBatch<'_> {
 
     fn commit(self) -> Result<(), CommitError> {
         let qp = self.qp;
-        if qp.device.is_gone() {
-            return Err(GONE);
-        }
+        check(&qp.device)?;
         let mut send = lock(&qp.send);
         let (accepted, result) =
             self.staged.commit(|request, list| accept(qp, &mut send, request, list));
@@ -237,9 +239,7 @@ impl hardware::RecvBatch for RecvBatch<'_> {
             Queue::Own(qp) => &qp.device,
             Queue::Shared(srq) => &srq.device,
         };
-        if device.is_gone() {
-            return Err(GONE);
-        }
+        check(device)?;
         let (was_missed, result) = match self.queue {
             Queue::Own(qp) => post_own(qp, &self.staged),
             Queue::Shared(srq) => post_shared(srq, &self.staged),

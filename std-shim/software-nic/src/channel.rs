@@ -1,6 +1,7 @@
 //! Completion channels: waiting for completions instead of polling for them.
 
 use crate::error::NicError;
+use polyrail_process::Process;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +17,11 @@ use std::sync::Arc;
 /// The software NIC has no thread of its own. Polling the sender's completion queue executes its
 /// requests, so an armed queue also notifies as long as its queue pairs have requests to execute.
 #[derive(Clone, Debug)]
-pub struct CompletionChannel(Arc<OwnedFd>);
+pub struct CompletionChannel {
+    fd: Arc<OwnedFd>,
+    /// A fork shares the descriptor, and must not take notifications from its parent.
+    process: Process,
+}
 
 impl CompletionChannel {
     pub(crate) fn new() -> Result<Self, NicError> {
@@ -27,7 +32,8 @@ impl CompletionChannel {
             return Err(NicError::NoChannel { errno });
         }
         // SAFETY: the descriptor was just created, and has no other owner.
-        Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
+        let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(Self { fd, process: Process::current() })
     }
 
     /// Makes the file descriptor readable.
@@ -35,14 +41,17 @@ impl CompletionChannel {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer has the stated eight bytes. An overflow after 2^64 rings is not an
         // error, because the descriptor is readable then.
-        _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        _ = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
     /// Clears earlier notifications.
     pub fn clear(&self) {
+        if !self.process.is_current() {
+            return;
+        }
         let mut told = [0_u8; 8];
         // SAFETY: the buffer has room for eight bytes. An empty counter is not an error.
-        _ = unsafe { libc::read(self.0.as_raw_fd(), told.as_mut_ptr().cast(), told.len()) };
+        _ = unsafe { libc::read(self.fd.as_raw_fd(), told.as_mut_ptr().cast(), told.len()) };
     }
 }
 
@@ -50,6 +59,6 @@ impl AsFd for CompletionChannel {
     /// Returns the descriptor, which is readable after a notification that was not
     /// [cleared](Self::clear).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }

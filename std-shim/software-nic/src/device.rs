@@ -1,7 +1,7 @@
 //! Devices: identity, limits, ports and faults.
 
 use crate::address::{Gid, Mtu};
-use crate::error::NicError;
+use crate::error::{NicError, errno};
 use crate::event::AsyncEvent;
 use crate::event_log::{EventCursor, EventLog};
 use crate::fault::{Fault, FaultPlan, Faults, When};
@@ -76,7 +76,24 @@ impl DeviceShared {
         self.gone.load(Ordering::Acquire)
     }
 
+    /// Whether the device belongs to the process that this one is a fork of.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.fabric.process.is_current()
+    }
+
+    /// Returns the errno with which a driver refuses posts and polls, if it does.
+    #[inline]
+    pub(crate) fn refusal(&self) -> Result<(), i32> {
+        match () {
+            () if self.is_forked() => Err(errno::EPERM),
+            () if self.is_gone() => Err(errno::ENODEV),
+            () => Ok(()),
+        }
+    }
+
     pub(crate) fn check_alive(&self) -> Result<(), NicError> {
+        self.fabric.process.check()?;
         if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
     }
 
@@ -160,7 +177,8 @@ impl DeviceShared {
     }
 }
 
-/// A device. A cheap handle: clones refer to the same device.
+/// A device. A cheap handle: clones refer to the same device. A fork of the process that made its
+/// fabric cannot use it: calls return [`NicError::Forked`], or do nothing.
 #[derive(Clone, Debug)]
 pub struct Device(pub(crate) Arc<DeviceShared>);
 
@@ -219,6 +237,9 @@ impl Device {
     /// Returns the oldest event that this method has not returned yet. The newest 256 events are
     /// kept.
     pub fn next_event(&self) -> Option<AsyncEvent> {
+        if self.0.is_forked() {
+            return None;
+        }
         self.next_event_of(&mut lock(&self.0.events_read))
     }
 
@@ -230,7 +251,7 @@ impl Device {
 
     /// Returns the oldest event that this reader has not seen. The newest 256 events are kept.
     pub fn next_event_of(&self, reader: &mut EventCursor) -> Option<AsyncEvent> {
-        self.0.events.next(reader)
+        if self.0.is_forked() { None } else { self.0.events.next(reader) }
     }
 
     /// Returns the payload bytes carried so far, for its own requests and its peers'.
@@ -245,6 +266,9 @@ impl Device {
 
     /// Injects a fault, which happens now or later.
     pub fn inject(&self, when: When, fault: Fault) {
+        if self.0.is_forked() {
+            return;
+        }
         match when {
             When::Now => self.0.suffer(fault),
             When::AfterBytes(0) => self.0.suffer(fault),

@@ -162,6 +162,9 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
+        if self.device.is_forked() {
+            return;
+        }
         // The region is dropped, and possibly its pages freed, after the table is unlocked.
         let region = write(&self.device.fabric.memory).remove(self.keys.lkey);
         drop(region);

@@ -92,7 +92,7 @@ fn end(qp: &QpShared, recv: &mut Responder) {
 /// Returns whether the last receive was taken from the shared receive queue and its completion is
 /// visible; or an errno.
 pub(crate) fn last_wqe_reached(qp: &QpShared) -> Result<bool, i32> {
-    qp.device.check_alive().map_err(|_| errno::ENODEV)?;
+    qp.device.refusal()?;
     let has_failed = qp.state.get() == QpState::Err && !lock(&qp.send).has_work();
     if qp.srq.is_none() || !has_failed {
         return Err(errno::EINVAL);

@@ -1,9 +1,12 @@
 //! Errors outside of completions, and the meaning of `vendor_err` in failed completions.
 
 use polyrail_core::verbs::AccessFlags;
+use polyrail_process::Forked;
 
 /// `errno` values that drivers return; Linux numbers.
 pub mod errno {
+    /// The object belongs to the process that this one is a fork of.
+    pub const EPERM: i32 = 1;
     /// An I/O error: a completion queue that overran.
     pub const EIO: i32 = 5;
     /// No memory left.
@@ -69,6 +72,9 @@ pub enum NicError {
         /// The object that does not belong here.
         what: &'static str,
     },
+    /// This process is a fork of the process that made the fabric.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl NicError {
@@ -76,6 +82,7 @@ impl NicError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
+            Self::Forked(_) => errno::EPERM,
             Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
             Self::NoChannel { errno } => *errno,
             _ => errno::EINVAL,

@@ -21,6 +21,12 @@ use std::time::{Duration, Instant};
 /// chosen by a seeded generator: it executes one request, or makes one completion visible. Time is
 /// virtual: a step takes a microsecond, and waiting is also a step. The same calls with the same
 /// seed give the same history. Step from one thread only.
+///
+/// # Forks
+///
+/// A fork of the process has a copy of the fabric, in which no other thread ever continues. It
+/// cannot use the copy: calls return [`NicError::Forked`](crate::NicError::Forked) or `EPERM`, or
+/// do nothing.
 #[derive(Clone, Debug)]
 pub struct Fabric(Arc<FabricShared>);
 
@@ -38,6 +44,10 @@ impl Fabric {
 
     /// Creates a device.
     pub fn create_device(&self, config: DeviceConfig) -> Device {
+        if !self.0.process.is_current() {
+            // All that is asked of the device is refused.
+            return Device(Arc::new(DeviceShared::new(&self.0, 0, config)));
+        }
         let mut registry = lock(&self.0.registry);
         let device = Arc::new(DeviceShared::new(&self.0, registry.devices_made, config));
         registry.devices_made += 1;
@@ -60,7 +70,7 @@ impl Fabric {
 
     /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
-        lock(&self.0.scheduler).steps()
+        if self.0.process.is_current() { lock(&self.0.scheduler).steps() } else { 0 }
     }
 
     /// Returns the time since the fabric's creation, real or virtual.

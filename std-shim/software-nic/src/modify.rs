@@ -22,7 +22,10 @@ impl QueuePair {
     /// device is gone. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
-        qp.device.check_alive().map_err(|_| ModifyError::DeviceGone)?;
+        qp.device.fabric.process.check()?;
+        if qp.device.is_gone() {
+            return Err(ModifyError::DeviceGone);
+        }
         {
             let mut send = lock(&qp.send);
             let mut recv = lock(&qp.recv);

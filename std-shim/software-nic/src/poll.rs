@@ -96,6 +96,9 @@ impl CompletionQueue {
     /// completion, or of the next solicited or failed one. A request for any completion takes
     /// precedence over one for solicited completions.
     pub fn req_notify(&mut self, solicited_only: bool) {
+        if self.shared.device.is_forked() {
+            return;
+        }
         let mut inner = lock(&self.shared.inner);
         if !solicited_only {
             inner.armed = Some(Notify::Any);
@@ -134,12 +137,12 @@ impl CompletionQueue {
     /// Returns whether the requested notification has occurred, once (`ibv_get_cq_event`, without
     /// waiting).
     pub fn take_event(&mut self) -> bool {
-        std::mem::take(&mut lock(&self.shared.inner).notified)
+        !self.shared.device.is_forked() && std::mem::take(&mut lock(&self.shared.inner).notified)
     }
 
     /// Returns the number of completions so far that were solicited or failed.
     pub fn solicited_completions(&self) -> u64 {
-        lock(&self.shared.inner).solicited
+        if self.shared.device.is_forked() { 0 } else { lock(&self.shared.inner).solicited }
     }
 
     fn error(&self, errno: i32) -> CqError {
@@ -167,9 +170,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         out: &'o mut [MaybeUninit<Completion>],
     ) -> Result<&'o [Completion], CqError> {
         let device = &self.shared.device;
-        if device.is_gone() {
-            return Err(self.error(errno::ENODEV));
-        }
+        device.refusal().map_err(|errno| self.error(errno))?;
         if device.fabric.threaded {
             self.shared.run_work();
         }

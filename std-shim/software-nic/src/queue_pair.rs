@@ -208,6 +208,9 @@ impl QueuePair {
     /// Returns the number of send requests that occupy a slot: posted requests of which neither
     /// they nor a later signaled one were polled.
     pub fn outstanding_sends(&self) -> u32 {
+        if self.shared.device.is_forked() {
+            return 0;
+        }
         (lock(&self.shared.send).posted - self.shared.released.sends()) as u32
     }
 
@@ -220,6 +223,9 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let qp = &self.shared;
+        if qp.device.is_forked() {
+            return;
+        }
         let fabric = &qp.device.fabric;
         fabric.remove_qp(&qp.device, qp.number);
         {

@@ -40,7 +40,8 @@ impl SrqShared {
         limit: u32,
     ) -> Arc<Self> {
         let inner = SrqInner { ring: RecvRing::new(max_wr, MAX_SGE), limit, limit_reached: false };
-        Arc::new(Self { device: Arc::clone(device), domain, inner: Mutex::new(inner) })
+        let capacity = inner.ring.capacity();
+        Arc::new(Self { device: Arc::clone(device), domain, capacity, inner: Mutex::new(inner) })
     }
 
     /// Adds a receive if there is room. A slot is free as soon as its receive is taken.
@@ -61,10 +62,6 @@ impl SrqShared {
         }
         Some(request)
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.inner).ring.len() == 0
-    }
 }
 
 /// A shared receive queue. Its receives serve all queue pairs created with it, in the order in
@@ -79,28 +76,31 @@ pub struct SharedReceiveQueue {
 
 impl SharedReceiveQueue {
     pub(crate) fn new(shared: Arc<SrqShared>) -> Self {
-        let capacity = lock(&shared.inner).ring.capacity();
-        Self { shared, staged: Memory::new(capacity, MAX_SGE) }
+        let staged = Memory::new(shared.capacity, MAX_SGE);
+        Self { shared, staged }
     }
 
     /// Returns its capacity: the requested one, rounded up.
     pub fn capacity(&self) -> u32 {
-        lock(&self.shared.inner).ring.capacity()
+        self.shared.capacity
     }
 
-    /// Returns the number of receives in it.
+    /// Returns the number of receives in it, or 0 in a fork of the process.
     pub fn len(&self) -> u32 {
-        lock(&self.shared.inner).ring.len()
+        if self.shared.device.is_forked() { 0 } else { lock(&self.shared.inner).ring.len() }
     }
 
     /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.shared.is_empty()
+        self.len() == 0
     }
 
     /// Arms the limit event (`ibv_modify_srq`): it is raised once, when fewer than `limit` receives
     /// are left after one was taken. 0 disarms.
     pub fn set_limit(&mut self, limit: u32) {
+        if self.shared.device.is_forked() {
+            return;
+        }
         let mut inner = lock(&self.shared.inner);
         inner.limit = limit;
         inner.limit_reached = false;
@@ -108,7 +108,7 @@ impl SharedReceiveQueue {
 
     /// Returns whether the limit event was raised since the limit was last armed.
     pub fn limit_reached(&self) -> bool {
-        lock(&self.shared.inner).limit_reached
+        !self.shared.device.is_forked() && lock(&self.shared.inner).limit_reached
     }
 }
 

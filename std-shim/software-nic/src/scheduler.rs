@@ -18,7 +18,7 @@ enum Choice {
 
 impl FabricShared {
     pub(crate) fn step(&self) -> Option<Step> {
-        if self.threaded {
+        if self.threaded || !self.process.is_current() {
             return None;
         }
         let mut scheduler = lock(&self.scheduler);

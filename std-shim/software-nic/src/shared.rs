@@ -33,6 +33,7 @@ use crate::state::StateCell;
 use crate::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
+use polyrail_process::Process;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -43,6 +44,9 @@ pub(crate) type SendQueue = send_queue::SendQueue<QpShared>;
 /// Everything that the devices of one fabric share.
 #[derive(Debug)]
 pub(crate) struct FabricShared {
+    /// The process that made the fabric. A fork of it has a copy, whose locks may be held by threads
+    /// that the fork does not have, so it takes none of them.
+    pub(crate) process: Process,
     pub(crate) threaded: bool,
     pub(crate) clock: Clock,
     pub(crate) seed: u64,
@@ -69,6 +73,7 @@ pub(crate) struct Registry {
 impl FabricShared {
     pub(crate) fn new(threaded: bool, clock: Clock, seed: u64) -> Self {
         Self {
+            process: Process::current(),
             threaded,
             clock,
             seed,
@@ -197,6 +202,7 @@ pub(crate) struct CqShared {
 pub(crate) struct SrqShared {
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) domain: DomainId,
+    pub(crate) capacity: u32,
     pub(crate) inner: Mutex<SrqInner>,
 }
 

@@ -11,6 +11,7 @@
 use crate::address::{Gid, Mtu};
 use crate::error::errno;
 use polyrail_core::verbs::AccessFlags;
+use polyrail_process::Forked;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -214,6 +215,9 @@ pub enum ModifyError {
     /// The device is gone.
     #[error("the device is gone")]
     DeviceGone,
+    /// This process is a fork of the process that made the queue pair.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl ModifyError {
@@ -221,6 +225,7 @@ impl ModifyError {
     pub(crate) const fn errno(self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
+            Self::Forked(_) => errno::EPERM,
             Self::Transition { .. }
             | Self::Missing { .. }
             | Self::NotAllowed { .. }
