@@ -2,9 +2,11 @@
 
 use crate::abi::Status;
 use crate::log;
+use polyrail_process::Process;
 use std::fmt::Display;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Codes of NCCL's public header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +57,27 @@ impl Deref for Refusal {
 
 const SUCCESS: Status = 0;
 
+/// The process that uses the plugin; 0 before its first call.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+
+/// Refuses forks of the process that uses the plugin. They have neither its thread nor its devices,
+/// and share its sockets and its epoll instance.
+fn check_process() -> Result<(), Refusal> {
+    let owner = match OWNER.load(Ordering::Relaxed) {
+        0 => {
+            let current = Process::current();
+            // Another thread of this process may have been faster.
+            _ = OWNER.compare_exchange(0, current.to_bits(), Ordering::Relaxed, Ordering::Relaxed);
+            current
+        }
+        owner => Process::from_bits(owner),
+    };
+    owner.check().map_err(|forked| Refusal::new(Code::Usage, forked))
+}
+
 /// Runs the body of a function of the table. Returns its code, and logs the reason if it failed.
 pub(crate) fn guard(function: &'static str, call: impl FnOnce() -> Result<(), Refusal>) -> Status {
+    let call = || check_process().and_then(|()| call());
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(refusal)) => refuse(function, &refusal),

@@ -6,6 +6,10 @@ template <class F> nixl_status_t Engine::guarded(const char *what, F &&call) con
         if (initErr) {
             throw Failure(NIXL_ERR_BACKEND, "this backend could not be created");
         }
+        if (is_forked()) {
+            throw Failure(NIXL_ERR_NOT_ALLOWED, "process " + std::to_string(getpid()) + " is a fork of process " +
+                                                    std::to_string(process) + ", which made this backend");
+        }
         return call();
     } catch (const Failure &failure) {
         log_line(LogLevel::Warn, localAgent, std::string(what) + ": " + failure.what());
@@ -25,6 +29,13 @@ Engine::Engine(const nixlBackendInitParams *init) : nixlBackendEngine(init) {
         return NIXL_SUCCESS;
     });
     initErr = status != NIXL_SUCCESS;
+}
+
+Engine::~Engine() {
+    if (is_forked()) {
+        // The hub's thread, sockets and queue pairs are the parent's, and its mutex may be locked.
+        static_cast<void>(hub.release());
+    }
 }
 
 nixl_mem_list_t Engine::getSupportedMems() const {
@@ -71,6 +82,7 @@ nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &input, const nixl_mem_t &
 }
 
 nixl_status_t Engine::unloadMD(nixlBackendMD *input) {
+    // The library refuses to close what belongs to the parent of this process.
     delete input;
     return NIXL_SUCCESS;
 }

@@ -4,10 +4,14 @@
 
 #include "hub.h"
 
+#include <unistd.h>
+
 class Engine final : public nixlBackendEngine {
 public:
     // `getInitErr` returns whether it failed.
     explicit Engine(const nixlBackendInitParams *init);
+    // In a fork of the process that made the engine, releases nothing and sends nothing.
+    ~Engine() override;
 
     bool supportsRemote() const override { return true; }
     bool supportsLocal() const override { return true; }
@@ -42,9 +46,12 @@ public:
                                    const nixlAgentOptionalArgs *args) const override;
 
 private:
-    // Runs `call`. Exceptions become a status and a line in the log.
+    bool is_forked() const { return getpid() != process; }
+    // Runs `call`, unless this process is a fork. Exceptions become a status and a line in the log.
     template <class F> nixl_status_t guarded(const char *what, F &&call) const;
 
+    // The process that made the engine.
+    const pid_t process = getpid();
     std::unique_ptr<Hub> hub;
     bool has_vram = false;
 };

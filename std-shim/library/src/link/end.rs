@@ -10,6 +10,7 @@ use super::stream::Stream;
 use super::tcp::TcpNetwork;
 use super::timeouts::{MESSAGE_TIMEOUT, Timeouts};
 use super::token::Token;
+use polyrail_process::Process;
 use rustix::event::PollFlags;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,6 +33,9 @@ const THEIRS: usize = 1;
 /// [`try_recv`](Self::try_recv), which never waits, and in the methods that wait. Call one of them
 /// again and again.
 ///
+/// A fork of the process cannot use the link, which would mix its messages with the parent's: every
+/// method that sends or receives returns [`LinkError::Forked`], and dropping the link sends nothing.
+///
 /// | methods | they |
 /// |---|---|
 /// | [`begin`](Self::begin), [`offer`](Self::offer), [`go_on_sending`](Self::go_on_sending), [`try_recv`](Self::try_recv) | never wait |
@@ -45,6 +49,8 @@ pub struct Link<P: Purpose = NoPurpose> {
     sessions: [Option<Session>; 2],
     /// Once both name the same.
     pub(super) resumption: Option<Resumption<P>>,
+    /// The process that made the link.
+    process: Process,
 }
 
 impl<P: Purpose> Link<P> {
@@ -79,7 +85,8 @@ impl<P: Purpose> Link<P> {
     }
 
     fn over(channel: Channel<P>) -> Self {
-        Self { channel, origin: None, sessions: [None; 2], resumption: None }
+        let process = Process::current();
+        Self { channel, origin: None, sessions: [None; 2], resumption: None, process }
     }
 
     /// The end of a stream that was accepted by the listener with these sessions.
@@ -185,6 +192,7 @@ impl<P: Purpose> Link<P> {
     /// The stream failed; or the peer has not proved that it has this side's token: then only the
     /// reason of a refusal is sent.
     pub fn offer(&mut self, message: &Message<P>) -> Result<(), LinkError> {
+        self.process.check()?;
         if self.channel.wants_proof() && !matches!(message, Message::Failed { .. }) {
             return Err(LinkError::TokenWanted);
         }
@@ -207,6 +215,7 @@ impl<P: Purpose> Link<P> {
     ///
     /// The stream failed.
     pub fn go_on_sending(&mut self) -> Result<bool, LinkError> {
+        self.process.check()?;
         if self.is_broken() {
             return Ok(true);
         }
@@ -227,6 +236,7 @@ impl<P: Purpose> Link<P> {
     }
 
     pub(super) fn receive(&mut self, now: Instant) -> Result<Option<Message<P>>, LinkError> {
+        self.process.check()?;
         if let Some(resumption) = &mut self.resumption {
             if let Some(stream) = resumption.step(now)? {
                 let opening = resumption.opening();

@@ -5,6 +5,7 @@ use crate::card::CardError;
 use crate::endpoint::HealingMessageError;
 use crate::p2p::P2pAddressError;
 use crate::printable;
+use polyrail_process::Forked;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -189,6 +190,9 @@ pub enum LinkError {
         /// Bytes of a message that was not finished.
         pending: usize,
     },
+    /// This process is a fork of the process that made the link. Nothing was sent.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The link broke, and was not resumed.
     #[error("the link broke and was not resumed within {waited:?}")]
     NotResumed {

@@ -10,13 +10,13 @@ use super::stream::wait;
 use super::tcp::Tcp;
 use super::timeouts::Timeouts;
 use super::token::Token;
+use polyrail_process::Process;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process;
 use std::time::{Duration, Instant};
 
 /// Accepts links, and new streams for links that it accepted earlier ([`Link::join`]): a link that
@@ -27,7 +27,7 @@ pub struct Listener {
     sessions: Sessions,
     token: Option<Token>,
     /// The process that made the listener.
-    process: u32,
+    process: Process,
 }
 
 impl Listener {
@@ -40,7 +40,7 @@ impl Listener {
         let failed = |source| LinkError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let process = process::id();
+        let process = Process::current();
         Ok(Self { listener, sessions: Sessions::default(), token: None, process })
     }
 
@@ -127,7 +127,7 @@ impl AsFd for Listener {
 /// end it.
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.process == process::id() {
+        if self.process.is_current() {
             // A socket that does not listen any more has nothing to end.
             _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         }

@@ -27,6 +27,7 @@ use super::purpose::{NoPurpose, Purpose};
 use super::stream::is_reset;
 use super::timeouts::Timeouts;
 use crate::trace;
+use polyrail_process::Process;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -165,6 +166,8 @@ pub(super) struct Resumption<P: Purpose> {
     state: State,
     /// Messages that the peer must receive, and may not have received.
     sent: Vec<Message<P>>,
+    /// A fork must not wait for the lock of the sessions, which another thread may have held.
+    process: Process,
 }
 
 impl<P: Purpose> Resumption<P> {
@@ -175,7 +178,8 @@ impl<P: Purpose> Resumption<P> {
             Origin::Connected(_) => true,
             Origin::Accepted { sessions, .. } => sessions.add(session, &mailbox),
         };
-        is_new.then(|| Self { session, origin, mailbox, state: State::Whole, sent: Vec::new() })
+        let (state, sent, process) = (State::Whole, Vec::new(), Process::current());
+        is_new.then(|| Self { session, origin, mailbox, state, sent, process })
     }
 
     /// Returns whether there is no stream to send or receive over.
@@ -276,7 +280,9 @@ impl<P: Purpose> Resumption<P> {
 
     /// Has the peer's attempts refused, because this side no longer takes a stream.
     fn forget(&self) {
-        if let Origin::Accepted { sessions, .. } = &self.origin {
+        if let Origin::Accepted { sessions, .. } = &self.origin
+            && self.process.is_current()
+        {
             sessions.remove(self.session, &self.mailbox);
         }
     }

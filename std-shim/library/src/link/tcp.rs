@@ -1,6 +1,7 @@
 //! Streams over TCP.
 
 use super::stream::{Network, Stream};
+use polyrail_process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, socket_error};
@@ -8,7 +9,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, connect_unspe
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process;
 use std::time::Duration;
 
 /// Keepalive probes without an answer that end a silent stream, where the system has no limit in
@@ -20,7 +20,7 @@ const PROBES: u32 = 2;
 pub(super) struct Tcp {
     socket: TcpStream,
     /// The process that made the stream.
-    process: u32,
+    process: Process,
 }
 
 impl Tcp {
@@ -30,7 +30,7 @@ impl Tcp {
         // Messages are short, and each is waited for.
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
-        Ok(Self { socket, process: process::id() })
+        Ok(Self { socket, process: Process::current() })
     }
 }
 
@@ -111,7 +111,7 @@ impl AsFd for Tcp {
 /// end it.
 impl Drop for Tcp {
     fn drop(&mut self) {
-        if self.process == process::id() {
+        if self.process.is_current() {
             // A socket that is not connected has no end to send.
             _ = self.socket.shutdown(Shutdown::Both);
         }

@@ -3,6 +3,7 @@
 
 use crate::backend::{DeviceEvent, EventCursor, EventLog};
 use polyrail_ffi::{AsyncEvent, Context};
+use polyrail_process::Process;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// Number of events kept for slow readers. If many queue pairs fail together, each may raise an
@@ -20,11 +21,13 @@ pub(super) struct Events {
     /// Held from taking an event until it is in the log, so that the log has the order of the
     /// queue.
     order: Mutex<()>,
+    /// A fork takes no lock, which another thread may have held, and sees no events.
+    process: Process,
 }
 
 impl Events {
     pub(super) fn new() -> Self {
-        Self { log: EventLog::new(KEPT), order: Mutex::default() }
+        Self { log: EventLog::new(KEPT), order: Mutex::default(), process: Process::current() }
     }
 
     /// Returns a cursor after all queued events, since these happened earlier.
@@ -43,6 +46,9 @@ impl Events {
         reader: &mut EventCursor,
         queue: impl FnOnce() -> Option<Event>,
     ) -> Option<Event> {
+        if !self.process.is_current() {
+            return None;
+        }
         self.log.next(reader).or_else(|| {
             self.take(queue);
             self.log.next(reader)

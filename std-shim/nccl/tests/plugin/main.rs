@@ -9,6 +9,8 @@
 mod elf;
 mod faults;
 mod flushes;
+#[path = "../../../process/tests/in_fork/mod.rs"]
+mod in_fork;
 mod leaks;
 mod misuse;
 mod nccl;

@@ -1,8 +1,9 @@
 //! The plugin's own thread, and processes that are forked, which have every descriptor too.
 
+use crate::in_fork::in_fork;
 use crate::ranks::{LOGGER, Pair, at_once, until};
 use crate::sockets::sockets;
-use crate::table::REMOTE;
+use crate::table::{INVALID_USAGE, REMOTE};
 use crate::works::merged;
 use crate::{Plugin, cases};
 use std::ffi::c_int;
@@ -13,6 +14,7 @@ cases! {
     a_connection_that_panicked_costs_no_time,
     a_closed_connection_that_a_child_has_costs_no_time,
     a_peer_whose_link_a_child_has_ends_all_the_same,
+    a_child_is_refused_and_its_parent_goes_on,
 }
 
 /// A process that was forked and does nothing, as workers that load data.
@@ -114,4 +116,23 @@ fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
     drop(child);
+}
+
+/// The child calls everything, and ends as a program does.
+fn a_child_is_refused_and_its_parent_goes_on(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let [mut from, mut to] = pair.memories(1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    in_fork(|| {
+        let table = &pair.table;
+        assert_eq!(table.test(receive).map(drop), Err(INVALID_USAGE));
+        assert_eq!(table.init(LOGGER, -1).map(drop), Err(INVALID_USAGE));
+        assert_eq!(table.close_send(pair.send), INVALID_USAGE);
+        assert_eq!(table.close_recv(pair.recv), INVALID_USAGE);
+    });
+    assert_eq!(pair.test(receive), None);
+    assert_eq!(pair.table.close_send(pair.send), 0);
+    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    assert_eq!(pair.table.close_recv(pair.recv), 0);
+    drop((&mut from, &mut to));
 }

@@ -1,0 +1,77 @@
+//! A fork of a process with links and a progress thread: it sends nothing, joins no thread, and its
+//! parent goes on.
+
+mod fixture;
+#[path = "../../process/tests/in_fork/mod.rs"]
+mod in_fork;
+
+use fixture::{ALL_ACCESS, ended, submit};
+use in_fork::in_fork;
+use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
+use polyrail::link::{Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric};
+use polyrail::progress::{ProgressThread, RequestError, ShutdownError, SubmitError};
+use polyrail::verbs::{RecvWr, SendWr, WcStatus};
+use polyrail_process::Forked;
+use std::time::Duration;
+
+const BYTES: usize = 4096;
+
+#[test]
+fn a_child_sends_nothing_and_joins_no_thread() {
+    let fabric = Fabric::threaded();
+    let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
+    let mut set = EndpointSet::build([(EndpointBuilder::new(), [&domain]); 2]).unwrap();
+    let Some([near, far]) = set.get_disjoint_mut([0, 1]) else { panic!("two") };
+    connect_endpoints(near, far).unwrap();
+    let lone = EndpointBuilder::new().build(&[&domain]).unwrap();
+    let buffer = RegisteredBuffer::new(BYTES, ALL_ACCESS, &[&domain]).unwrap();
+    let keys = buffer.toward(&buffer.remote()).unwrap();
+    let thread = ProgressThread::spawn(set).unwrap();
+    let mut handles = [0, 1].map(|qp| thread.handle(qp).unwrap());
+    let received = submit(|| handles[0].post_recv(&RecvWr::notification(1)));
+
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let timeouts = Timeouts::default();
+    let here = Link::<NoPurpose>::connect(&address, &timeouts).unwrap();
+    let (there, _) = listener.accept::<NoPurpose>(&timeouts).unwrap();
+
+    let owner = std::process::id();
+    let links = (here, there, listener);
+    let mut all = Some((thread, handles, received, links, lone, buffer));
+    in_fork(|| {
+        let forked = Forked { owner, current: std::process::id() };
+        let (thread, mut handles, mut received, links, mut lone, buffer) = all.take().unwrap();
+        let (mut here, there, listener) = links;
+        let refused = handles[0].post_recv(&RecvWr::notification(2)).map(drop);
+        assert_eq!(refused, Err(SubmitError::Forked(forked)));
+        assert_eq!(received.try_take(), Some(Err(RequestError::Forked(forked))));
+        assert_eq!((thread.take_rail_event(), thread.handle(0).is_some()), (None, true));
+        assert_eq!(thread.shutdown().map(drop), Err(ShutdownError::Forked(forked)));
+        let sent = here.offer(&Message::Done(NoOutcome {}));
+        assert!(matches!(sent, Err(LinkError::Forked(_))), "{sent:?}");
+        assert!(matches!(here.try_recv(), Err(LinkError::Forked(_))));
+        assert!(lone.post_recv(&RecvWr::notification(3)).is_err());
+        assert!(EndpointBuilder::new().build(&[&domain]).is_err());
+        _ = lone.poll(16);
+        drop((handles, received, here, there, listener, lone, buffer));
+    });
+    let (thread, mut handles, received, links, lone, buffer) = all.unwrap();
+    let (mut here, mut there, _listener) = links;
+    here.send(&Message::Failed { reason: Reason::new("of the parent") }).unwrap();
+    // Nothing else was sent, and the stream was not shut down.
+    let heard = there.expect(Duration::from_secs(60));
+    assert!(
+        matches!(&heard, Err(LinkError::GaveUp { reason }) if reason.to_string() == "of the parent"),
+        "{heard:?}"
+    );
+    let local = buffer.local(0, BYTES as u32).unwrap();
+    let wr = SendWr::write_with_imm(7, local, buffer.addr(), 1, &keys);
+    let sent = submit(|| handles[1].post_send(&wr));
+    assert_eq!(ended(sent).unwrap().status, WcStatus::SUCCESS);
+    assert_eq!(ended(received).unwrap().wr_id, 1);
+    thread.shutdown().unwrap();
+    drop(lone);
+}
