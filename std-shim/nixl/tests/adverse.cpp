@@ -14,7 +14,9 @@
 #include <mutex>
 #include <polyrail.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -272,6 +274,44 @@ void lose_all_rails() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
+// A child destroys its engines and ends by exit: it releases nothing, sends nothing and does not hang, and its parent
+// goes on.
+void fork_a_child() {
+    Agent a("a", PARAMETERS, true), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    for (int turn = 0; turn < 20; ++turn) {
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            alarm(60);
+            REQUIRE(a.engine->genNotif("b", "from the child") == NIXL_ERR_NOT_ALLOWED);
+            REQUIRE(a.engine->connect("b") == NIXL_ERR_NOT_ALLOWED);
+            REQUIRE(a.engine->deregisterMem(a.local) == NIXL_ERR_NOT_ALLOWED);
+            nixl_plugin_init()->destroy_engine(a.engine);
+            nixl_plugin_init()->destroy_engine(b.engine);
+            std::exit(0);
+        }
+        int status = -1;
+        REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    a.memory.assign(LENGTH, 9);
+    {
+        Write write(a, b, remote, LENGTH);
+        REQUIRE(write.await(write.post(), seconds(20)) == NIXL_SUCCESS);
+    }
+    REQUIRE(a.memory == b.memory);
+    REQUIRE(a.engine->genNotif("b", "of the parent") == NIXL_SUCCESS);
+    notif_list_t came;
+    for (const auto begin = Clock::now(); came.empty();) {
+        REQUIRE(Clock::now() - begin < seconds(20));
+        REQUIRE(b.engine->getNotifs(came) == NIXL_SUCCESS);
+    }
+    REQUIRE(came.size() == 1 && came.front().second == "of the parent");
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
 } // namespace
 
 int main(int count, char **arguments) {
@@ -282,6 +322,7 @@ int main(int count, char **arguments) {
         {"crowd", crowd},
         {"leave", leave},
         {"rails", lose_all_rails},
+        {"fork", fork_a_child},
     };
     for (const auto &[name, test] : tests) {
         if (only.empty() || only == name) {
