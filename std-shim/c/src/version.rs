@@ -84,7 +84,7 @@ mod tests {
             assert!(!all[..at].contains(words), "{words:?}");
         }
         assert_eq!(
-            (words(2), words(Code::Link as i32 - 1)),
+            (words(2), words(Code::Forked as i32 - 1)),
             (c"an unknown code", c"an unknown code")
         );
     }
