@@ -155,7 +155,7 @@ fn a_thread_of_messages_that_a_waker_drops_ends_and_abandons_no_request() {
     let (mut near, mut far) = (world.near.handle(), world.far.handle());
     let first = submit(|| world.near.offer(&mut near, &[(0, 8, 1)]));
     let other = submit(|| world.near.offer(&mut near, &[(8, 8, 2)]));
-    let threads::Side { host, keys, thread } = world.near;
+    let threads::Side { host, keys, thread, .. } = world.near;
     let (find, by_waker) = channel();
     let first = when_ended(first, move || {
         drop(thread);

@@ -1,6 +1,7 @@
 //! The channel of repair messages between two endpoints.
 
 use super::message::{HealingMessage, RailName};
+use polyrail_process::Process;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,12 +164,15 @@ struct Directions<R: RailName> {
     from_peer: Arc<Mailbox<R>>,
     /// The owner has reported that messages were lost.
     broke: AtomicBool,
+    /// A fork must not wait for locks, which another thread may have held.
+    process: Process,
 }
 
 impl<R: RailName> HealingLink<R> {
     pub(crate) fn new() -> Self {
         let [to_peer, from_peer] = [(); 2].map(|()| Mailbox::new());
-        Self(Arc::new(Directions { to_peer, from_peer, broke: AtomicBool::new(false) }))
+        let (broke, process) = (AtomicBool::new(false), Process::current());
+        Self(Arc::new(Directions { to_peer, from_peer, broke, process }))
     }
 
     /// Returns two links, each of which receives what is sent on the other.
@@ -179,30 +183,35 @@ impl<R: RailName> HealingLink<R> {
             to_peer: Arc::clone(from_peer),
             from_peer: Arc::clone(to_peer),
             broke: AtomicBool::new(false),
+            process: one.0.process,
         };
         (one, Self(Arc::new(other)))
     }
 
-    /// Returns the next message for the peer, if there is one.
+    /// Returns the next message for the peer, if there is one; `None` in a fork of the process.
     pub fn next_message(&self) -> Option<HealingMessage<R>> {
-        self.0.to_peer.pop()
+        self.0.process.is_current().then(|| self.0.to_peer.pop())?
     }
 
     /// Takes a message of the peer, which one of the next polls handles.
     ///
     /// # Errors
     ///
-    /// Too many messages are not handled yet. This one was not taken: try again after a poll.
+    /// Too many messages are not handled yet. This one was not taken: try again after a poll. A fork
+    /// of the process gets this error, too.
     pub fn handle(&self, message: HealingMessage<R>) -> Result<(), NotHandled<R>> {
-        let taken = self.0.from_peer.push(message, MOST_UNHANDLED);
+        let taken = self.0.process.is_current() && self.0.from_peer.push(message, MOST_UNHANDLED);
         taken.then_some(()).ok_or(NotHandled(message))
     }
 
     /// Call this when the channel of the messages was replaced: all state that may have been lost
     /// is sent again. The owners of **both** ends call it, each before it carries anything over the
-    /// new channel.
+    /// new channel. Does nothing in a fork of the process.
     pub fn restored(&self) {
-        let Directions { to_peer, from_peer, broke } = &*self.0;
+        let Directions { to_peer, from_peer, broke, process } = &*self.0;
+        if !process.is_current() {
+            return;
+        }
         from_peer.clear();
         // With the lock held: what the endpoint sent before is removed here, and what it sends
         // until it has noticed is dropped.
