@@ -121,7 +121,7 @@ fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
 /// The child calls everything, and ends as a program does.
 fn a_child_is_refused_and_its_parent_goes_on(plugin: &Plugin) {
     let pair = merged(plugin);
-    let [mut from, mut to] = pair.memories(1000);
+    let [_from, mut to] = pair.memories(1000);
     let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
     in_fork(|| {
         let table = &pair.table;
@@ -134,5 +134,4 @@ fn a_child_is_refused_and_its_parent_goes_on(plugin: &Plugin) {
     assert_eq!(pair.table.close_send(pair.send), 0);
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
-    drop((&mut from, &mut to));
 }
