@@ -256,8 +256,10 @@ pub unsafe trait QueuePair: ReceiveQueue {
     /// flushed unless they completed earlier, and the queue pair no longer responds to its peer.
     /// Does nothing if it is in the error state already.
     ///
-    /// Called only with [`RailFailure::Reroute`](crate::virtual_qp::RailFailure), after a rail has
-    /// failed.
+    /// A virtual queue pair calls it after a rail has failed, and only with
+    /// [`RailFailure::Reroute`](crate::virtual_qp::RailFailure). A message endpoint calls it whenever a
+    /// queue pair or the connection fails, because a buffer is returned only when no message can
+    /// still arrive in it.
     ///
     /// # Errors
     ///

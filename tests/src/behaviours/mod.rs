@@ -163,6 +163,7 @@ pub fn physical<F: Fixture>() -> Vec<Behaviour<F>> {
             sends_land_in_receives_in_order
             read_brings_the_bytes_here
             atomics_change_the_word_and_bring_the_old_one
+            atomics_of_two_queue_pairs_lose_no_update
             inline_data_is_taken_while_posting
             two_rails_carry_at_the_same_time
             a_shared_receive_queue_serves_two_queue_pairs;

@@ -102,6 +102,30 @@ pub(super) fn atomics_change_the_word_and_bring_the_old_one<F: Fixture>(fixture:
     assert_eq!(word(&pair.far.memory, 64), 7);
 }
 
+pub(super) fn atomics_of_two_queue_pairs_lose_no_update<F: Fixture>(fixture: &F) {
+    const EACH: u64 = 12;
+    let mut pairs = [Pair::new(fixture), Pair::new(fixture)];
+    pairs[0].far.memory.write(64, &0_u64.to_ne_bytes());
+    let add = pairs[0].request(0, Opcode::FetchAdd, 64, 8);
+    for turn in 0..EACH {
+        for pair in &mut pairs {
+            let sge = pair.near.sge(8 * turn as usize, 8);
+            pair.near.post(&[SendRequest { wr_id: turn, sge, compare_add: 1, ..add }]).unwrap();
+        }
+    }
+    let mut seen = Vec::new();
+    for pair in &mut pairs {
+        assert!(pair.near.ends(EACH as usize).iter().all(|(_, status)| status.is_success()));
+        let old = |turn| pair.near.memory.read(8 * turn as usize, 8);
+        seen.extend((0..EACH).map(old).map(|old| u64::from_ne_bytes(old.try_into().unwrap())));
+    }
+    // Each update met another value of the word, so none was lost.
+    seen.sort_unstable();
+    assert_eq!(seen, (0..2 * EACH).collect::<Vec<_>>());
+    let word = pairs[0].far.memory.read(64, 8);
+    assert_eq!(word, (2 * EACH).to_ne_bytes());
+}
+
 pub(super) fn inline_data_is_taken_while_posting<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
     pair.near.memory.write(0, b"now");
