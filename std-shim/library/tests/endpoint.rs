@@ -347,6 +347,17 @@ fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
 }
 
 #[test]
+fn two_fabrics_do_not_connect() {
+    let host = |name| Host::new(&Fabric::threaded(), name, 2, &EndpointBuilder::new());
+    let (mut a, mut b) = (host("a"), host("b"));
+    let error = connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap_err();
+    assert!(matches!(error, ConnectError::Modify { rail: RailId::Data(0), .. }), "{error:?}");
+    let gid = b.devices[0].gid(1).unwrap();
+    let words = Chain(&error).to_string();
+    assert!(words.contains(&format!("{gid} is not an address of this fabric")), "{words}");
+}
+
+#[test]
 fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);

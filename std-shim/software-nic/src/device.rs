@@ -32,6 +32,9 @@ const FIRST_QP_NUM: u32 = 17;
 /// Number of events that a device keeps for its readers.
 const EVENTS: usize = 256;
 
+/// The bits of a GUID below its fabric's number: 24 for the device, and 8 for the port.
+const FABRIC_SHIFT: u32 = 32;
+
 impl DeviceShared {
     pub(crate) fn new(fabric: &Arc<FabricShared>, index: u32, config: DeviceConfig) -> Self {
         let ports = config.ports.max(1);
@@ -39,8 +42,8 @@ impl DeviceShared {
             id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             index,
             name: config.name,
-            // A locally administered EUI-64; the low byte counts ports.
-            guid: 0x0200_00ff_fe00_0000 | (u64::from(index) << 8),
+            // A locally administered EUI-64: the fabric, the device, and a byte that counts ports.
+            guid: 2 << 56 | u64::from(fabric.number) << FABRIC_SHIFT | u64::from(index) << 8,
             limits: config.limits,
             mtu: config.mtu,
             fabric: Arc::clone(fabric),
@@ -61,6 +64,12 @@ impl DeviceShared {
 
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
         (1..=self.ports_up.len() as u8).any(|port| self.gid(port) == Some(gid))
+    }
+
+    /// Whether a port of a device of this fabric can have this address.
+    pub(crate) fn reaches(&self, gid: Gid) -> bool {
+        let apart = u128::from_be_bytes(gid.0) ^ u128::from_be_bytes(Gid::link_local(self.guid).0);
+        apart >> FABRIC_SHIFT == 0
     }
 
     fn port(&self, port: u8) -> Option<&AtomicBool> {

@@ -19,7 +19,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The transition does not exist; attributes are missing, not allowed or out of range; the
-    /// device is gone. Nothing changed.
+    /// peer's address is not on this fabric; the device is gone. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
         qp.device.fabric.process.check()?;
@@ -49,6 +49,9 @@ fn check_device(device: &DeviceShared, attributes: &QpAttributes) -> Result<(), 
     let value = |attribute, value: u8| ModifyError::Value { attribute, value: value.into() };
     if let Some(port) = attributes.port_num.filter(|&port| device.gid(port).is_none()) {
         return Err(value(Attribute::Port, port));
+    }
+    if let Some(gid) = attributes.gid.filter(|&gid| !device.reaches(gid)) {
+        return Err(ModifyError::Unreachable { gid });
     }
     let max = device.limits.max_qp_rd_atom;
     if let Some(depth) = attributes.max_rd_atomic.filter(|&depth| depth > max) {

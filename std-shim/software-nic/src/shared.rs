@@ -34,6 +34,7 @@ use crate::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
 use polyrail_process::Process;
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -47,6 +48,9 @@ pub(crate) struct FabricShared {
     /// The process that made the fabric. A fork of it has a copy, whose locks may be held by threads
     /// that the fork does not have, so it takes none of them.
     pub(crate) process: Process,
+    /// In all its addresses, so that no device takes one of another process for its own. Random,
+    /// 24 bits.
+    pub(crate) number: u32,
     pub(crate) threaded: bool,
     pub(crate) clock: Clock,
     pub(crate) seed: u64,
@@ -56,6 +60,17 @@ pub(crate) struct FabricShared {
     /// Counts changes that may unblock a request.
     pub(crate) changes: Apart<AtomicU64>,
     pub(crate) next_domain: AtomicU32,
+}
+
+fn random_number() -> u32 {
+    let mut bytes = [0; 4];
+    let number = match getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(4) => u32::from_ne_bytes(bytes),
+        // Kernels before 3.17 and some sandboxes refuse getrandom(2). The process's number differs
+        // from that of every other process of the machine.
+        _ => std::process::id(),
+    };
+    number & 0x00ff_ffff
 }
 
 /// All existing objects. Weak references, because handles own the objects.
@@ -74,6 +89,7 @@ impl FabricShared {
     pub(crate) fn new(threaded: bool, clock: Clock, seed: u64) -> Self {
         Self {
             process: Process::current(),
+            number: random_number(),
             threaded,
             clock,
             seed,

@@ -212,6 +212,15 @@ pub enum ModifyError {
         /// Its value.
         value: u64,
     },
+    /// The peer's address belongs to another fabric, or to a real device.
+    #[error(
+        "{gid} is not an address of this fabric: software NICs reach only devices of their own fabric, and none of \
+         another process"
+    )]
+    Unreachable {
+        /// The address.
+        gid: Gid,
+    },
     /// The device is gone.
     #[error("the device is gone")]
     DeviceGone,
@@ -226,6 +235,7 @@ impl ModifyError {
         match self {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
+            Self::Unreachable { .. } => errno::EHOSTUNREACH,
             Self::Transition { .. }
             | Self::Missing { .. }
             | Self::NotAllowed { .. }

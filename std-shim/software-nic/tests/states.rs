@@ -229,3 +229,16 @@ fn errors_name_the_transition_and_the_attribute() {
     let error = ModifyError::Transition { from: Reset, to: Rts };
     assert_eq!(error.to_string(), "a queue pair cannot go from RESET to RTS");
 }
+
+#[test]
+fn devices_of_another_fabric_are_not_reached() {
+    let near = pair_in(Init);
+    let far = pair_in(Init);
+    assert_ne!(near.a.device.guid(), far.a.device.guid());
+    let gid = far.b.qp.gid();
+    let refused = ModifyError::Unreachable { gid };
+    let to_rtr = options().to_rtr(&far.b.qp.as_remote(5));
+    assert_eq!(near.a.qp.modify(Rtr, &to_rtr), Result::Err(refused));
+    assert_eq!(near.a.qp.state(), Init);
+    assert!(refused.to_string().starts_with(&format!("{gid} is not an address of this fabric")));
+}
