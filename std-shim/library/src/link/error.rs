@@ -6,6 +6,7 @@ use crate::endpoint::HealingMessageError;
 use crate::p2p::P2pAddressError;
 use crate::printable;
 use polyrail_process::Forked;
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -245,6 +246,28 @@ pub enum LinkError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+impl LinkError {
+    /// Whether this side's system has no file descriptor, buffer or memory left for the link. That
+    /// is temporary, and says nothing about the peer.
+    ///
+    /// ```
+    /// use polyrail::link::LinkError;
+    ///
+    /// let source = std::io::Error::from_raw_os_error(libc::EMFILE);
+    /// let error = LinkError::Connect { address: "10.0.0.2:7471".into(), source };
+    /// assert!(error.lacks_resources() && !LinkError::WrongToken.lacks_resources());
+    /// ```
+    pub fn lacks_resources(&self) -> bool {
+        let (Self::Connect { source, .. } | Self::Listen { source, .. } | Self::Io { source, .. }) =
+            self
+        else {
+            return false;
+        };
+        let errno = Errno::from_io_error(source);
+        matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+    }
 }
 
 /// Why a side gave up, for people. No longer than [`MAX_REASON_BYTES`], and safe to print.

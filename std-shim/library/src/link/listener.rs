@@ -151,13 +151,6 @@ fn ended_early(error: &io::Error) -> bool {
     network || matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
-/// Returns whether the system lacks resources for a connection, which is temporary.
-fn lacks_resources(error: &LinkError) -> bool {
-    let LinkError::Io { doing: ACCEPTING, source } = error else { return false };
-    let errno = Errno::from_io_error(source);
-    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
-}
-
 /// Sends the reason, if the peer is still there.
 fn refuse<P: Purpose>(link: &mut Link<P>, error: &LinkError) {
     _ = link.offer(&Message::Failed { reason: Reason::new(error) });
@@ -249,7 +242,7 @@ impl<P: Purpose> Arrivals<P> {
                     self.guests.push_back(Guest { link, address, since: Instant::now() });
                 }
                 Ok(None) => return Ok(()),
-                Err(error) if lacks_resources(&error) => {
+                Err(error) if error.lacks_resources() => {
                     self.lacks_resources = !self.evict(listener, refused);
                     return Ok(());
                 }
@@ -361,10 +354,11 @@ mod tests {
     fn lack_of_resources_is_temporary_and_other_errors_are_not() {
         let accepting = |errno: Errno| LinkError::Io { doing: ACCEPTING, source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(lacks_resources(&accepting(errno)), "{errno}");
+            assert!(accepting(errno).lacks_resources(), "{errno}");
         }
-        assert!(!lacks_resources(&accepting(Errno::INVAL)));
+        assert!(!accepting(Errno::INVAL).lacks_resources());
         let other = LinkError::Io { doing: ACCEPTING, source: ErrorKind::Other.into() };
-        assert!(!lacks_resources(&other) && !lacks_resources(&LinkError::HungUp { pending: 0 }));
+        let hung_up = LinkError::HungUp { pending: 0 };
+        assert!(!other.lacks_resources() && !hung_up.lacks_resources());
     }
 }
