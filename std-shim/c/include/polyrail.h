@@ -810,6 +810,20 @@ const char *polyrail_strerror(int32_t code);
 // thread returns an error.
 const char *polyrail_last_error(void);
 
+// Returns what the status of a completion (a polyrail_status, or another number of a driver) means,
+// in a few words. Never NULL, and never freed.
+const char *polyrail_status_str(uint32_t status);
+
+// Stores text from elsewhere, such as the name that a peer gave or the bytes of an event, so that
+// it is safe to print: control characters and those that hide or reorder others become escapes
+// like `\n` and `\u{202e}`, and bytes that are not UTF-8 become U+FFFD. The stored text ends with
+// a 0 byte, which `length` does not count. It has at most 6 times as many bytes as `text`.
+polyrail_code polyrail_printable(const void *text,
+                                 size_t text_length,
+                                 char *printable,
+                                 size_t capacity,
+                                 size_t *length);
+
 // Sets the function that receives log lines about the connections of this process: when they are
 // made, when rails fail and return, when links break, and why connections end. `logger` receives
 // lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
@@ -888,6 +902,10 @@ polyrail_code polyrail_link_hello(polyrail_link *link, void *bytes, size_t capac
 
 // Closes a link that was not passed to polyrail_peers_meet.
 polyrail_code polyrail_link_close(polyrail_link *link);
+
+// Closes an accepted link that the program does not use, and sends the other side the reason: its
+// event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
+polyrail_code polyrail_link_refuse(polyrail_link *link, const char *reason);
 
 // Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
 // `options` may be NULL. While accepted links are in use, keep the listener open and call

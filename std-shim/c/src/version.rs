@@ -1,8 +1,13 @@
 //! The library itself: its version, and words.
 
+use crate::arguments::{Answer, bytes};
+use crate::call::call;
 use crate::code::Code;
 use crate::error::last;
-use std::ffi::{CStr, c_char};
+use polyrail::printable;
+use polyrail::verbs::WcStatus;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::LazyLock;
 
 /// The version of this header: major << 16 | minor << 8 | patch.
 pub const POLYRAIL_VERSION: u32 = 1 << 8;
@@ -26,6 +31,43 @@ pub extern "C" fn polyrail_strerror(code: i32) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_last_error() -> *const c_char {
     last()
+}
+
+/// Returns what the status of a completion (a polyrail_status, or another number of a driver) means,
+/// in a few words. Never NULL, and never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_status_str(status: u32) -> *const c_char {
+    status_words(status).as_ptr()
+}
+
+/// Stores text from elsewhere, such as the name that a peer gave or the bytes of an event, so that
+/// it is safe to print: control characters and those that hide or reorder others become escapes
+/// like `\n` and `\u{202e}`, and bytes that are not UTF-8 become U+FFFD. The stored text ends with
+/// a 0 byte, which `length` does not count. It has at most 6 times as many bytes as `text`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_printable(
+    text: *const c_void,
+    text_length: usize,
+    printable: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: guaranteed by the caller.
+        let text = unsafe { bytes(text, text_length, "text") }?;
+        // SAFETY: guaranteed by the caller.
+        let answer = unsafe { Answer::new(printable.cast(), capacity, length) }?;
+        let printable = printable::escaped(&String::from_utf8_lossy(text));
+        answer.give_with(printable.as_bytes(), &[0])
+    })
+}
+
+fn status_words(status: u32) -> &'static CStr {
+    static ALL: LazyLock<Vec<CString>> = LazyLock::new(|| {
+        let words = (0..).map_while(|status| WcStatus(status).description());
+        words.map(|words| CString::new(words).unwrap_or_default()).collect()
+    });
+    ALL.get(status as usize).map_or(c"unknown status", |words| words)
 }
 
 fn words(code: i32) -> &'static CStr {
@@ -66,6 +108,7 @@ fn words(code: i32) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Status;
 
     #[test]
     fn the_number_is_the_crates() {
@@ -74,6 +117,45 @@ mod tests {
         let minor = part(env!("CARGO_PKG_VERSION_MINOR"));
         let patch = part(env!("CARGO_PKG_VERSION_PATCH"));
         assert_eq!(POLYRAIL_VERSION, major << 16 | minor << 8 | patch);
+    }
+
+    #[test]
+    fn every_status_of_the_header_has_words() {
+        let unknown = status_words(u32::MAX);
+        for status in 0..=Status::General as u32 {
+            let words = status_words(status);
+            assert_ne!(words, unknown, "{status}");
+            assert_eq!(words.to_str().ok(), WcStatus(status).description());
+        }
+        assert_eq!(status_words(Status::General as u32 + 1), unknown);
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let printable = |text: &[u8]| {
+            let mut room = [0x55_u8; 64];
+            let mut length = 0;
+            // SAFETY: both pointers are valid for the lengths beside them.
+            let code = unsafe {
+                polyrail_printable(
+                    text.as_ptr().cast(),
+                    text.len(),
+                    room.as_mut_ptr().cast(),
+                    room.len(),
+                    &raw mut length,
+                )
+            };
+            assert_eq!((code, room[length]), (Code::Ok, 0));
+            String::from_utf8(room[..length].to_vec()).unwrap()
+        };
+        assert_eq!(printable(b""), "");
+        assert_eq!(printable("pläin".as_bytes()), "pläin");
+        assert_eq!(printable(b"a\n\x1b[2J\0b"), "a\\n\\u{1b}[2J\\u{0}b");
+        assert_eq!(printable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        // The longest escape of the fewest bytes.
+        for text in ["\u{1f}", "\u{ad}", "\u{202e}", "\u{e007f}"] {
+            assert!(printable(text.as_bytes()).len() <= 6 * text.len());
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Handles of links that do not belong to a peer yet.
 
-use super::meeting::{Meeting, OurHello as Hello, OurLink};
+use super::meeting::{Meeting, OurHello as Hello, OurLink, OurMessage as Message};
 use crate::arguments::{Answer, needed_text, out, text};
 use crate::call::call;
 use crate::code::Code;
@@ -8,7 +8,7 @@ use crate::error::{Failure, Refusal, refuse};
 use crate::sized::read;
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions};
-use polyrail::link::{LinkError, Timeouts, Token};
+use polyrail::link::{LinkError, Reason, Timeouts, Token};
 use std::ffi::{c_char, c_void};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -161,6 +161,24 @@ pub(super) fn said(hello: &Hello) -> &[u8] {
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_link_close(link: *mut Link) -> Code {
     call(|| table::remove(link).map(drop))
+}
+
+/// Closes an accepted link that the program does not use, and sends the other side the reason: its
+/// event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_link_refuse(link: *mut Link, reason: *const c_char) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let reason = unsafe { needed_text(reason, "reason") }?;
+        if let Unused::Connecting(_) = &*table::exclusive(link)? {
+            return refuse(Code::State, "only an accepted link can be refused");
+        }
+        let Unused::Accepted(accepted) = *table::remove(link)? else { return Ok(()) };
+        let (mut control, _) = *accepted;
+        // If it cannot be sent, the other side notices that the link is closed.
+        _ = control.offer(&Message::Failed { reason: Reason::new(reason) });
+        Ok(())
+    })
 }
 
 /// Takes the link out of its handle, to pass it to a peer.

@@ -2,6 +2,7 @@
 
 use super::handle::{Chosen, Unused, chosen};
 use super::meeting::{Meeting, OurHello, OurLink};
+use super::peer::link_failure;
 use crate::arguments::{Answer, needed_text, out};
 use crate::call::call;
 use crate::code::Code;
@@ -30,7 +31,7 @@ impl Listening {
     fn accept(&mut self) -> Result<(OurLink, OurHello), Refusal> {
         if self.ready.is_empty() {
             let arrived = self.arrivals.step(&self.listener, &self.timeouts, |_, _| {});
-            let arrived = arrived.map_err(|error| Failure::of(Code::Link, &error))?;
+            let arrived = arrived.map_err(|error| link_failure(&error))?;
             self.ready.extend(arrived.into_iter().map(|Arrival { link, hello, .. }| (link, hello)));
         }
         self.ready.pop_front().ok_or(Refusal::NotNow)
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn polyrail_listener_open(
         // SAFETY: the caller's promise.
         let Chosen { timeouts, token } = unsafe { chosen(options) }?;
         let bound = link::Listener::bind(address);
-        let listener = bound.map_err(|error| Failure::of(Code::Link, &error))?;
+        let listener = bound.map_err(|error| link_failure(&error))?;
         let listener = match token {
             Some(token) => listener.with_token(token),
             None => listener,

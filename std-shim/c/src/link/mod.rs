@@ -13,7 +13,9 @@ mod peer;
 
 pub(crate) use drive::drive;
 pub(crate) use handle::take;
-pub use handle::{polyrail_link_close, polyrail_link_hello, polyrail_link_open};
+pub use handle::{
+    polyrail_link_close, polyrail_link_hello, polyrail_link_open, polyrail_link_refuse,
+};
 pub use listener::{
     polyrail_listener_accept, polyrail_listener_address, polyrail_listener_close,
     polyrail_listener_open,

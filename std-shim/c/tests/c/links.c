@@ -191,6 +191,16 @@ int main(int count, char **arguments) {
   expect(near, POLYRAIL_EVENT_KIND_LINK_LOST, third);
   OK(polyrail_peers_remove(near, third));
 
+  /* A link that is refused: both sides know why. */
+  OK(polyrail_peers_add(near, NULL, &second));
+  OK(polyrail_link_open(address, &link_options, &link));
+  OK(polyrail_peers_meet(near, second, link, NULL, 0));
+  OK(polyrail_link_refuse(accept_link(listener), "nobody of this name lives here"));
+  event = expect(near, POLYRAIL_EVENT_KIND_NOT_CONNECTED, second);
+  words[event.length] = 0;
+  CHECK(event.code == POLYRAIL_CODE_LINK && strstr(words, "nobody of this name lives here") != NULL);
+  OK(polyrail_peers_remove(near, second));
+
   /* Without the token there is no answer; a missing listener is an event, too. */
   OK(polyrail_peers_add(near, NULL, &second));
   OK(polyrail_link_open(address, NULL, &link));

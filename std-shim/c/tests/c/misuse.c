@@ -40,10 +40,22 @@ static int not_a_handle;
   } while (0)
 
 static void misuse_the_library(void) {
+  char text[16];
+  size_t length = 0;
   CHECK(strcmp(polyrail_strerror(12345), polyrail_strerror(-12345)) == 0);
   CHECK(strcmp(polyrail_strerror(POLYRAIL_CODE_OK), polyrail_strerror(POLYRAIL_CODE_NULL)) != 0);
   CHECK(polyrail_last_error() != NULL);
   CHECK(polyrail_version() == POLYRAIL_VERSION);
+  CHECK(strcmp(polyrail_status_str(12345), polyrail_status_str(UINT32_MAX)) == 0);
+  CHECK(strcmp(polyrail_status_str(POLYRAIL_STATUS_FLUSHED), polyrail_status_str(POLYRAIL_STATUS_FATAL)) != 0);
+  IS(POLYRAIL_CODE_NULL, polyrail_printable(NULL, 1, text, sizeof text, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_printable("a", 1, NULL, sizeof text, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_printable("a", 1, text, sizeof text, NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_printable("a", SIZE_MAX, text, sizeof text, &length));
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_printable("\n", 1, text, 2, &length));
+  CHECK(length == 3);
+  OK(polyrail_printable("\n", 1, text, sizeof text, &length));
+  CHECK(length == 2 && strcmp(text, "\\n") == 0);
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG + 1, NULL, NULL));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_log(UINT32_MAX, NULL, NULL));
   OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, NULL, NULL));
@@ -198,9 +210,13 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(address, NULL, NULL));
   HANDLES(polyrail_link, peers, polyrail_link_hello(h, words, sizeof words, &length));
   HANDLES(polyrail_link, peers, polyrail_link_close(h));
+  HANDLES(polyrail_link, peers, polyrail_link_refuse(h, "no"));
   HANDLES(polyrail_listener, peers, polyrail_listener_close(h));
   OK(polyrail_link_open(address, NULL, &link));
   IS(POLYRAIL_CODE_STATE, polyrail_link_hello(link, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_STATE, polyrail_link_refuse(link, "no"));
+  IS(POLYRAIL_CODE_NULL, polyrail_link_refuse(link, NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_refuse(link, "\xff"));
   HANDLES(polyrail_peers, domain, polyrail_peers_meet(h, peer, link, NULL, 0));
   HANDLES(polyrail_link, peers, polyrail_peers_meet(peers, other, h, NULL, 0));
   PEERS(peer + 1, polyrail_peers_meet(peers, p, link, NULL, 0));
