@@ -14,6 +14,8 @@ namespace {
 
 constexpr char PREFIX[] = "POLYRAIL_";
 constexpr size_t PREFIX_BYTES = sizeof(PREFIX) - 1;
+// The setting that is never shown.
+constexpr char SECRET[] = "TOKEN";
 
 // How long requests may wait while no rail is in service.
 constexpr uint64_t RAILS_AWAY_MS = 20'000;
@@ -57,6 +59,14 @@ struct Value {
     std::string some_text() const {
         if (text.empty() || text.find('\0') != std::string::npos) {
             malformed("a name");
+        }
+        return text;
+    }
+
+    // Returns a secret, which no message contains.
+    std::string secret() const {
+        if (text.empty() || text.find('\0') != std::string::npos) {
+            throw SettingError(name + ": expected a text without 0 bytes");
         }
         return text;
     }
@@ -118,7 +128,7 @@ const Setting SETTINGS[] = {
      [](Settings &s, const Value &v) {
          s.link.connect_ms = s.link.message_ms = narrow(v.number(1, UINT32_MAX));
      }},
-    {"TOKEN", "", [](Settings &s, const Value &v) { s.token = v.some_text(); }},
+    {SECRET, "", [](Settings &s, const Value &v) { s.token = v.secret(); }},
     {"INTERFACE", "", [](Settings &s, const Value &v) { s.interface = v.some_text(); }},
     {"PORT", "0", [](Settings &s, const Value &v) { s.port = static_cast<uint16_t>(v.number(0, 65535)); }},
     {"SOFTWARE_BYTES_PER_SECOND", "0",
@@ -195,7 +205,8 @@ nixl_b_params_t Settings::defaults() {
         // Empty if a variable is set: callers pass the defaults back, and these must not override
         // the variable.
         const char *variable = std::getenv((PREFIX + std::string(setting.name)).c_str());
-        parameters.emplace(lower(setting.name), variable == nullptr ? setting.fallback : variable);
+        const bool is_shown = variable != nullptr && setting.name != SECRET;
+        parameters.emplace(lower(setting.name), is_shown ? variable : setting.fallback);
     }
     return parameters;
 }
