@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr char ADDRESS_MARK[] = "polyrail-nixl-1";
+constexpr char ADDRESS_MARK[] = "polyrail-nixl-2";
 constexpr size_t ID_DIGITS = 32;
 // Limits how long a peer's list keeps this agent busy. More addresses than machines usually have.
 constexpr size_t MAX_ENDPOINTS = 16;

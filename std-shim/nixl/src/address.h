@@ -14,6 +14,7 @@ struct Address {
     // To be tried in turn, such as "10.0.0.2:7471".
     std::vector<std::string> endpoints;
 
+    bool operator==(const Address &other) const { return id == other.id && endpoints == other.endpoints; }
     std::string encode() const;
     // Throws a Failure.
     static Address decode(const std::string &text);

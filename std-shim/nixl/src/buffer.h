@@ -10,8 +10,6 @@ constexpr uint32_t SLOT_BYTES = 4096;
 constexpr uint32_t HEAD_BYTES = 4;
 constexpr uint32_t IS_LAST = 1;
 constexpr uint32_t GOES_ON = 0;
-// Maximum length of a notification, which limits the memory that a peer can make this agent use.
-constexpr size_t MAX_NOTIFICATION_BYTES = 64 << 20;
 
 class Slots {
 public:

@@ -160,7 +160,7 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const {
 
 nixl_status_t Engine::getNotifs(notif_list_t &notifs) {
     return guarded("taking notifications", [&] {
-        hub->take_notifications(notifs);
+        notifs = hub->take_notifications();
         return NIXL_SUCCESS;
     });
 }

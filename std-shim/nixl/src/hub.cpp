@@ -1,6 +1,5 @@
 #include "hub.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
@@ -11,15 +10,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Maximum number of completions per poll, and of polls before other threads get the mutex.
-constexpr size_t BATCH = 64;
+// Maximum number of polls before other threads get the mutex.
 constexpr int BATCHES = 16;
 // How often links are driven, and new ones accepted.
 constexpr auto LINKS_PERIOD = 1ms;
 // Maximum time that the thread sleeps: while something is expected, and otherwise.
 constexpr int SHORT_REST_MS = 1;
 constexpr int LONG_REST_MS = 10;
-// Timeout for requests of a released transfer or an ended connection, and for notifications when the engine ends.
+// Timeout for requests of a released transfer, and for notifications when the engine ends.
 constexpr auto END_TIMEOUT = 1s;
 // Interval at which a waiting thread checks.
 constexpr auto PAUSE = 50us;
@@ -111,9 +109,9 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
     size_t length = 0;
     check(polyrail_listener_address(listener.get(), bound, sizeof bound, &length), "listening");
     mbps = megabits_of(devices.get());
-    self = Address{random_id(), reachable_addresses(bound, settings.interface)};
+    self = Address{id, reachable_addresses(bound, settings.interface)};
     home = Home{devices.get(), peers.get(), &link_options, agent};
-    if (Hello{self.id, agent}.encode().size() > POLYRAIL_HELLO_BYTES) {
+    if (Hello{id, agent}.encode().size() > POLYRAIL_HELLO_BYTES) {
         throw Failure(NIXL_ERR_INVALID_PARAM, "the agent's name is too long");
     }
     load(agent, self.encode());
@@ -125,7 +123,7 @@ Hub::~Hub() {
     for (bool is_sending = true; is_sending && Clock::now() < deadline; std::this_thread::sleep_for(PAUSE)) {
         const Entry entry(*this);
         progress();
-        is_sending = is_busy();
+        is_sending = connections.is_busy();
     }
     stopping = true;
     wake();
@@ -139,41 +137,36 @@ std::string Hub::address() const {
 void Hub::load(const std::string &agent, const std::string &text) {
     Address address = Address::decode(text);
     const Entry entry(*this);
-    outgoing[agent] = std::make_unique<Outgoing>(home, agent, std::move(address));
-}
-
-Outgoing &Hub::outgoing_to(const std::string &agent) {
-    const auto found = outgoing.find(agent);
-    if (found == outgoing.end()) {
-        throw Failure(NIXL_ERR_NOT_FOUND, "no connection information of agent \"" + agent + "\" was loaded");
-    }
-    return *found->second;
+    connections.load(agent, std::move(address));
 }
 
 void Hub::begin(const std::string &agent) {
     const Entry entry(*this);
-    outgoing_to(agent).begin();
-    pump();
+    connections.usable(agent).begin();
+    connections.pump();
 }
 
 void Hub::connect(const std::string &agent) {
-    for (;; std::this_thread::sleep_for(PAUSE)) {
-        const Entry entry(*this);
-        Outgoing &there = outgoing_to(agent);
-        there.begin();
-        progress();
-        if (there.state() == Outgoing::State::Ready) {
-            return;
+    for (bool is_first = true;; is_first = false) {
+        {
+            const Entry entry(*this);
+            Outgoing &there = is_first ? connections.usable(agent) : connections.current(agent);
+            there.begin();
+            progress();
+            if (there.state() == Outgoing::State::Ready) {
+                return;
+            }
+            if (there.is_over()) {
+                throw there.failure();
+            }
         }
-        if (there.state() == Outgoing::State::Failed) {
-            throw Failure(NIXL_ERR_REMOTE_DISCONNECT, "agent " + agent + ": " + there.words());
-        }
+        std::this_thread::sleep_for(PAUSE);
     }
 }
 
 void Hub::disconnect(const std::string &agent) {
     const Entry entry(*this);
-    outgoing.erase(agent);
+    connections.disconnect(agent);
 }
 
 void Hub::start(Transfer &transfer, std::optional<std::string> notification) {
@@ -182,7 +175,7 @@ void Hub::start(Transfer &transfer, std::optional<std::string> notification) {
     }
     {
         const Entry entry(*this);
-        Outgoing &there = outgoing_to(transfer.agent());
+        Outgoing &there = connections.usable(transfer.agent());
         transfer.start(std::move(notification));
         try {
             there.add(transfer);
@@ -225,17 +218,17 @@ void Hub::release(Transfer &transfer) {
             if (transfer.status() == NIXL_IN_PROG) {
                 progress();
             }
-            const auto found = outgoing.find(transfer.agent());
-            if (transfer.status() == NIXL_IN_PROG && Clock::now() > deadline && found != outgoing.end()) {
+            Outgoing *const there = connections.holder(transfer);
+            if (transfer.status() == NIXL_IN_PROG && Clock::now() > deadline && there != nullptr) {
                 // An error would not help, because NIXL drops a transfer that it released in any case.
-                const std::string words = "a released transfer was still in progress after a second";
-                log(LogLevel::Warn, "the connection to agent " + transfer.agent() + " is ended: " + words);
-                found->second->fail(words);
+                const Failure failure(NIXL_ERR_REMOTE_DISCONNECT,
+                                      "a released transfer was still in progress after a second");
+                log(LogLevel::Warn,
+                    "the connection to agent " + transfer.agent() + " is ended: " + failure.what());
+                there->fail(failure);
             }
             if (transfer.status() != NIXL_IN_PROG) {
-                if (found != outgoing.end()) {
-                    found->second->forget(transfer);
-                }
+                connections.forget(transfer);
                 return;
             }
         }
@@ -246,18 +239,16 @@ void Hub::release(Transfer &transfer) {
 void Hub::notify(const std::string &agent, const std::string &message) {
     check_length(message);
     const Entry entry(*this);
-    outgoing_to(agent).notify(message);
+    connections.usable(agent).notify(message);
     progress();
 }
 
-void Hub::take_notifications(notif_list_t &list) {
+notif_list_t Hub::take_notifications() {
     if (mutex.try_lock()) {
         const std::lock_guard<std::mutex> guard(mutex, std::adopt_lock);
         progress();
     }
-    const std::lock_guard<std::mutex> guard(notifications_mutex);
-    list = std::move(notifications);
-    notifications.clear();
+    return notifications.take();
 }
 
 bool Hub::progress() {
@@ -273,163 +264,18 @@ bool Hub::progress() {
     bool is_more = true;
     // At least one, so that threads that always wait for the mutex do not prevent polling.
     for (int batch = 0; is_more && batch < BATCHES && (batch == 0 || waiting.load() == 0); ++batch) {
-        is_more = poll();
+        is_more = connections.poll();
         is_any |= is_more;
     }
-    const auto is_removed = [this](const Doomed &ended) { return remove(ended); };
-    doomed.erase(std::remove_if(doomed.begin(), doomed.end(), is_removed), doomed.end());
-    take_events();
-    pump();
+    connections.step();
     return is_any;
-}
-
-// Returns whether there was anything to do.
-bool Hub::poll() {
-    polyrail_completion completions[BATCH];
-    size_t count = 0;
-    const polyrail_code code = polyrail_peers_poll(peers.get(), completions, BATCH, &count);
-    for (size_t index = 0; index < count; ++index) {
-        Reported::of(completions[index].id).reported(completions[index]);
-    }
-    if (code < 0) {
-        log(LogLevel::Warn, std::string("polling: ") + polyrail_last_error());
-    }
-    if (count > 0) {
-        pump();
-    }
-    return count > 0;
-}
-
-void Hub::pump() {
-    is_meeting = false;
-    for (const auto &[agent, there] : outgoing) {
-        there->pump();
-        is_meeting |= there->state() == Outgoing::State::Meeting;
-    }
-    for (const auto &[number, here] : incoming) {
-        try {
-            here->messages().pump();
-        } catch (const Failure &failure) {
-            doom(number, failure.what());
-        }
-        if (!here->messages().fault().empty()) {
-            doom(number, here->messages().fault());
-        }
-    }
-}
-
-void Hub::doom(uint64_t number, const std::string &words) {
-    const auto is_known = [number](const Doomed &known) { return known.number == number; };
-    if (std::any_of(doomed.begin(), doomed.end(), is_known)) {
-        return;
-    }
-    doomed.push_back(Doomed{number, words, Clock::now() + END_TIMEOUT});
-    if (Outgoing *const there = outgoing_with(number)) {
-        there->end(words);
-    }
-    const auto found = incoming.find(number);
-    if (found != incoming.end()) {
-        found->second->end();
-    }
-}
-
-Outgoing *Hub::outgoing_with(uint64_t number) {
-    for (const auto &[agent, there] : outgoing) {
-        if (there->has(number)) {
-            return there.get();
-        }
-    }
-    return nullptr;
 }
 
 void Hub::accept() {
     polyrail_link *accepted = nullptr;
-    if (polyrail_listener_accept(listener.get(), &accepted) != POLYRAIL_CODE_OK) {
-        return;
+    if (polyrail_listener_accept(listener.get(), &accepted) == POLYRAIL_CODE_OK) {
+        connections.accept(Link(accepted));
     }
-    Link link(accepted);
-    try {
-        std::string text(POLYRAIL_HELLO_BYTES, '\0');
-        size_t length = 0;
-        check(polyrail_link_hello(link.get(), text.data(), text.size(), &length), "reading a hello");
-        text.resize(length);
-        const Hello hello = Hello::decode(text);
-        if (hello.id != self.id) {
-            throw Failure(NIXL_ERR_MISMATCH, "agent \"" + hello.agent + "\" looks for another engine");
-        }
-        const auto sink = [this, agent = hello.agent](std::string message) {
-            const std::lock_guard<std::mutex> guard(notifications_mutex);
-            notifications.emplace_back(agent, std::move(message));
-        };
-        auto here = std::make_unique<Incoming>(home, self.id, std::move(link), hello.agent, sink);
-        incoming.emplace(here->number(), std::move(here));
-        log(LogLevel::Info, "agent " + hello.agent + " connects");
-    } catch (const Failure &failure) {
-        log(LogLevel::Warn, std::string("refused an incoming connection: ") + failure.what());
-    }
-}
-
-void Hub::take_events() {
-    polyrail_event event{};
-    event.size = sizeof event;
-    while (polyrail_peers_next_event(peers.get(), &event, told.data(), told.size()) == POLYRAIL_CODE_OK) {
-        take_event(event, told.substr(0, event.length));
-    }
-}
-
-void Hub::take_event(const polyrail_event &event, const std::string &bytes) {
-    Outgoing *const there = outgoing_with(event.peer);
-    switch (event.kind) {
-    case POLYRAIL_EVENT_KIND_CONNECTED:
-        if (there != nullptr) {
-            there->connected(bytes);
-        }
-        break;
-    case POLYRAIL_EVENT_KIND_NOT_CONNECTED:
-        if (there != nullptr) {
-            there->not_connected(bytes);
-        } else {
-            doom(event.peer, bytes);
-        }
-        break;
-    case POLYRAIL_EVENT_KIND_LINK_LOST:
-    case POLYRAIL_EVENT_KIND_FAILED:
-        // What arrived before still has to be polled.
-        doom(event.peer, bytes);
-        break;
-    default:
-        log(LogLevel::Info, bytes);
-    }
-}
-
-// Unless completions of it remain. An empty poll does not prove that none remain, because it may have removed
-// completions that finish no request.
-bool Hub::remove(const Doomed &ended) {
-    Outgoing *const there = outgoing_with(ended.number);
-    const auto found = incoming.find(ended.number);
-    const bool is_here = found != incoming.end();
-    const bool is_quiet = (there == nullptr || there->is_quiet()) && (!is_here || found->second->is_quiet());
-    if (!is_quiet && Clock::now() < ended.deadline) {
-        return false;
-    }
-    if (there != nullptr) {
-        log(LogLevel::Info, "the connection to agent " + there->agent() + " ended: " + ended.words);
-        there->fail(ended.words);
-    }
-    if (is_here) {
-        log(LogLevel::Info, "the connection of agent " + found->second->agent() + " ended: " + ended.words);
-        incoming.erase(found);
-    }
-    return true;
-}
-
-bool Hub::is_busy() const {
-    for (const auto &[agent, there] : outgoing) {
-        if (there->is_busy()) {
-            return true;
-        }
-    }
-    return false;
 }
 
 void Hub::wake() {
@@ -465,14 +311,14 @@ void Hub::rest() {
     int timeout_ms = LONG_REST_MS;
     {
         const std::lock_guard<std::mutex> guard(mutex);
-        const bool is_expecting = is_meeting || !doomed.empty() || (drives_transfers && is_busy());
+        const bool is_expecting = connections.is_expecting() || (drives_transfers && connections.is_busy());
         timeout_ms = is_expecting ? SHORT_REST_MS : LONG_REST_MS;
         if (drives_transfers) {
             polyrail_completion completion;
             size_t count = 0;
             polyrail_peers_poll_armed(peers.get(), &completion, 1, &count);
             if (count > 0) {
-                Reported::of(completion.id).reported(completion);
+                connections.report(completion);
                 return;
             }
             polyrail_peers_fd(peers.get(), &fds[1].fd);

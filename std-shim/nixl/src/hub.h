@@ -1,12 +1,10 @@
 // The state of an engine: devices, connections, a listener, and a thread that drives them.
 #pragma once
 
-#include "incoming.h"
-#include "outgoing.h"
+#include "connections.h"
 #include "settings.h"
 
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <thread>
 
@@ -41,33 +39,16 @@ public:
     void release(Transfer &transfer);
     // Throws a Failure.
     void notify(const std::string &agent, const std::string &message);
-    void take_notifications(notif_list_t &list);
+    notif_list_t take_notifications();
     // Returns the rate of all devices in Mbit/s; 0: unknown.
     uint64_t megabits() const { return mbps; }
 
 private:
     using Clock = std::chrono::steady_clock;
 
-    // A connection that has ended, but may still have completions.
-    struct Doomed {
-        uint64_t number;
-        std::string words;
-        // When it is removed even if completions remain.
-        Clock::time_point deadline;
-    };
-
-    Outgoing &outgoing_to(const std::string &agent);
     // Does everything that is due, and returns whether there was anything. Requires the mutex.
     bool progress();
     void accept();
-    bool poll();
-    void take_events();
-    Outgoing *outgoing_with(uint64_t number);
-    void doom(uint64_t number, const std::string &words);
-    void take_event(const polyrail_event &event, const std::string &bytes);
-    bool remove(const Doomed &ended);
-    void pump();
-    bool is_busy() const;
     void work();
     void rest();
     void log(LogLevel level, const std::string &words) const { log_line(level, home.agent, words); }
@@ -80,20 +61,14 @@ private:
     Peers peers;
     Listener listener;
     Home home;
+    const std::string id = random_id();
     Address self;
 
     std::mutex mutex;
+    Notifications notifications;
     // Destroyed before `peers`.
-    std::map<std::string, std::unique_ptr<Outgoing>> outgoing;
-    std::map<uint64_t, std::unique_ptr<Incoming>> incoming;
-    std::vector<Doomed> doomed;
-    // Buffer for the bytes of events, reused because every check reads events.
-    std::string told = std::string(POLYRAIL_MESSAGE_BYTES, '\0');
+    Connections connections{home, id, notifications};
     Clock::time_point next_links{};
-    bool is_meeting = false;
-
-    std::mutex notifications_mutex;
-    notif_list_t notifications;
 
     // Threads that wait for the mutex, to which the hub's own thread gives way.
     std::atomic<int> waiting{0};

@@ -1,4 +1,5 @@
 #include "inbox.h"
+#include "notifications.h"
 
 #include <cstring>
 
@@ -55,7 +56,10 @@ void Inbox::take(size_t slot, uint32_t length) {
     if (message.size() > MAX_NOTIFICATION_BYTES) {
         wrong = "received a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes";
     } else if (head == IS_LAST) {
-        sink(std::move(message));
+        cost += cost_of(message.size());
+        if (!sink(std::move(message))) {
+            wrong = "received more notifications than are taken: over " + std::to_string(MAX_UNTAKEN_COST) + " bytes";
+        }
         message.clear();
     }
 }

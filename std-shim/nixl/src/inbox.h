@@ -10,7 +10,8 @@
 
 class Inbox {
 public:
-    using Sink = std::function<void(std::string)>;
+    // Returns false for a notification that the peer must not send yet.
+    using Sink = std::function<bool(std::string)>;
 
     // Posts all receives, before the two ends are connected, so that no SEND arrives too early. `sink` receives the
     // notifications in order. Throws a Failure.
@@ -24,6 +25,8 @@ public:
     void end() { is_ending = true; }
     // Returns whether no receive is posted.
     bool is_empty() const { return unposted.size() == slots.size(); }
+    // Returns the cost of all notifications that arrived: see notifications.h.
+    uint64_t received() const { return cost; }
     // Returns how the peer broke the protocol; empty if it did not.
     const std::string &fault() const { return wrong; }
 
@@ -42,6 +45,7 @@ private:
     std::vector<Slot> slots;
     std::vector<size_t> unposted;
     bool is_ending = false;
+    uint64_t cost = 0;
     std::string message;
     std::string wrong;
 };

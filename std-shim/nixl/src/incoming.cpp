@@ -1,5 +1,6 @@
 #include "incoming.h"
 #include "address.h"
+#include "notes.h"
 
 Incoming::Peer::Peer(polyrail_peers *peers) : peers(peers) {
     check(polyrail_peers_add(peers, nullptr, &number), "making a connection");
@@ -12,11 +13,27 @@ void Incoming::Peer::remove() {
     }
 }
 
-Incoming::Incoming(const Home &home, const std::string &id, Link link, const std::string &agent, Inbox::Sink sink)
-    : whom(agent), peer(home.peers), inbox(home.domain, home.peers, peer.number, std::move(sink)) {
+Incoming::Incoming(const Home &home, const std::string &id, Link &link, const std::string &agent,
+                   Notifications &notifications)
+    : whom(agent), notifications(notifications), peer(home.peers),
+      inbox(home.domain, home.peers, peer.number, [&notifications, agent, number = peer.number](std::string message) {
+          return notifications.add(number, agent, std::move(message));
+      }) {
     const std::string hello = Hello{id, home.agent}.encode();
     check(polyrail_peers_meet(home.peers, peer.number, link.get(), hello.data(), hello.size()), "answering an agent");
     static_cast<void>(link.release());
+}
+
+bool Incoming::report_taken() {
+    const uint64_t taken = inbox.received() - notifications.untaken(peer.number);
+    if (taken - reported < WINDOW_STEP) {
+        return true;
+    }
+    if (!Note::taken(taken).send(peer.peers, peer.number)) {
+        return false;
+    }
+    reported = taken;
+    return true;
 }
 
 void Incoming::end() {

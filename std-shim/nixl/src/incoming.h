@@ -4,11 +4,12 @@
 
 #include "home.h"
 #include "inbox.h"
+#include "notifications.h"
 
 class Incoming {
 public:
-    // Answers a link that was accepted. Throws a Failure.
-    Incoming(const Home &home, const std::string &id, Link link, const std::string &agent, Inbox::Sink sink);
+    // Answers a link that was accepted. Throws a Failure, and takes the link only if it has sent the reason itself.
+    Incoming(const Home &home, const std::string &id, Link &link, const std::string &agent, Notifications &notifications);
     ~Incoming();
     Incoming(const Incoming &) = delete;
     void operator=(const Incoming &) = delete;
@@ -16,6 +17,10 @@ public:
     uint64_t number() const { return peer.number; }
     const std::string &agent() const { return whom; }
     Inbox &messages() { return inbox; }
+    // Reports to the peer what the program has taken, if that is due. Returns false if there was no room: call it again.
+    bool report_taken();
+    // Reports it again, because a report may be lost.
+    void report_again() { reported = 0; }
     // Ends the connection. Completions that have arrived still have to be polled.
     void end();
     // Returns whether all of them were polled.
@@ -32,6 +37,8 @@ private:
     };
 
     const std::string whom;
+    const Notifications &notifications;
+    uint64_t reported = 0;
     Peer peer;
     Inbox inbox;
 };

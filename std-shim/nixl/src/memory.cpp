@@ -21,7 +21,7 @@ uint64_t offset_within(uintptr_t start, size_t length, const nixlBasicDesc &desc
     // In this order nothing overflows for any values of the caller.
     const bool is_within =
         desc.addr >= start && desc.addr - start <= length && desc.len <= length - (desc.addr - start);
-    if (desc.len == 0 || !is_within) {
+    if (!is_within) {
         throw Failure(NIXL_ERR_INVALID_PARAM,
                       range(desc.addr, desc.len) + " are not within the region of " + range(start, length));
     }

@@ -12,7 +12,7 @@ public:
     polyrail_region *region() const { return handle.get(); }
     // Returns what others need to access it.
     std::string exported() const;
-    // Returns the offset of `desc` in the region. Throws a Failure if it is not within the region.
+    // Returns the offset of `desc`, which may be empty, in the region. Throws a Failure if it is not within the region.
     uint64_t offset_of(const nixlBasicDesc &desc) const;
     // Deregisters the memory. Throws a Failure if a device may still access it.
     void close();

@@ -9,7 +9,7 @@ constexpr size_t PART_BYTES = SLOT_BYTES - HEAD_BYTES;
 } // namespace
 
 void Outbox::add(std::string message, Notifier *notifier) {
-    waiting += message.size();
+    waiting += cost_of(message.size());
     queue.push_back(std::make_unique<Message>(Message{std::move(message), 0, notifier}));
 }
 
@@ -29,9 +29,27 @@ void Outbox::pump(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer)
     }
 }
 
+// Returns whether the peer's program has taken enough for the next part of this message.
+bool Outbox::fits(const Message &message) const {
+    const uint64_t untaken = sent - taken;
+    return message.posted > 0 || untaken <= WINDOW_STEP || untaken + cost_of(message.bytes.size()) <= WINDOW_COST;
+}
+
+void Outbox::take(uint64_t total) {
+    if (total < taken || total > sent) {
+        throw Failure(NIXL_ERR_MISMATCH, "the peer claims to have taken notifications of " + std::to_string(total) +
+                                             " bytes, but " + std::to_string(sent) + " were sent, and " +
+                                             std::to_string(taken) + " taken before");
+    }
+    taken = total;
+}
+
 // Posts the next part of the first message. Returns whether there was room.
 bool Outbox::post(polyrail_peers *peers, uint64_t peer, size_t slot) {
     Message &message = *queue.front();
+    if (!fits(message)) {
+        return false;
+    }
     const size_t part = std::min(message.bytes.size() - message.posted, PART_BYTES);
     const bool is_last = message.posted + part == message.bytes.size();
     const uint32_t head = is_last ? IS_LAST : GOES_ON;
@@ -49,8 +67,11 @@ bool Outbox::post(polyrail_peers *peers, uint64_t peer, size_t slot) {
     }
     free.pop_back();
     unacknowledged += 1;
+    if (message.posted == 0) {
+        sent += cost_of(message.bytes.size());
+        waiting -= cost_of(message.bytes.size());
+    }
     message.posted += part;
-    waiting -= part;
     if (is_last) {
         slots[slot].message = std::move(queue.front());
         queue.pop_front();
@@ -59,28 +80,29 @@ bool Outbox::post(polyrail_peers *peers, uint64_t peer, size_t slot) {
 }
 
 void Outbox::Slot::reported(const polyrail_completion &completion) {
-    outbox->free.push_back(static_cast<size_t>(this - outbox->slots.data()));
     outbox->unacknowledged -= 1;
+    if (completion.status != POLYRAIL_STATUS_SUCCESS) {
+        // The connection ends, and drops it then.
+        return;
+    }
+    outbox->free.push_back(static_cast<size_t>(this - outbox->slots.data()));
     const std::unique_ptr<Message> done = std::move(message);
     if (done != nullptr && done->notifier != nullptr) {
-        const bool is_ok = completion.status == POLYRAIL_STATUS_SUCCESS;
-        done->notifier->notified(is_ok ? NIXL_SUCCESS : NIXL_ERR_REMOTE_DISCONNECT);
+        done->notifier->notified();
     }
 }
 
-void Outbox::clear(nixl_status_t status) {
-    const auto tell = [status](const std::unique_ptr<Message> &message) {
-        if (message != nullptr && message->notifier != nullptr) {
-            message->notifier->notified(status);
-        }
+size_t Outbox::clear() {
+    const auto is_lost = [](const std::unique_ptr<Message> &message) {
+        return message != nullptr && message->notifier == nullptr;
     };
-    for (Slot &slot : slots) {
-        tell(slot.message);
-    }
-    std::for_each(queue.begin(), queue.end(), tell);
+    const auto slot_is_lost = [&](const Slot &slot) { return is_lost(slot.message); };
+    const auto lost = std::count_if(slots.begin(), slots.end(), slot_is_lost) +
+                      std::count_if(queue.begin(), queue.end(), is_lost);
     queue.clear();
     slots.clear();
     free.clear();
     memory.reset();
     waiting = unacknowledged = 0;
+    return static_cast<size_t>(lost);
 }

@@ -1,16 +1,18 @@
 #include "outgoing.h"
+#include "log.h"
+#include "notes.h"
 
 #include <algorithm>
 
 // Limit for queued notifications to a slow peer. Applies to notifications without a transfer, which
 // have no completion that a sender could wait for.
-static constexpr size_t MAX_WAITING_BYTES = 256 << 20;
+static constexpr uint64_t MAX_WAITING_COST = 256 << 20;
 
 Outgoing::Outgoing(const Home &home, std::string agent, Address address)
     : home(home), whom(std::move(agent)), address(std::move(address)) {}
 
 Outgoing::~Outgoing() {
-    fail("the agent disconnected");
+    fail(Failure(NIXL_ERR_REMOTE_DISCONNECT, "the agent disconnected"));
 }
 
 void Outgoing::begin() {
@@ -29,7 +31,7 @@ void Outgoing::begin() {
         // The peer owns it now.
         static_cast<void>(link.release());
     } catch (const Failure &failure) {
-        fail(failure.what());
+        fail(failure);
     }
 }
 
@@ -41,18 +43,18 @@ void Outgoing::connected(const std::string &text) {
         }
         now = State::Ready;
     } catch (const Failure &failure) {
-        fail(failure.what());
+        fail(failure);
     }
 }
 
-void Outgoing::not_connected(const std::string &words) {
+void Outgoing::not_connected(const Failure &failure) {
     remove_peer();
     tried += 1;
     if (tried < address.endpoints.size()) {
         now = State::Idle;
         begin();
     } else {
-        fail(words);
+        fail(failure);
     }
 }
 
@@ -63,10 +65,13 @@ void Outgoing::remove_peer() {
     }
 }
 
-void Outgoing::end(const std::string &words) {
+void Outgoing::end(const Failure &failure) {
     if (now == State::Ready) {
         now = State::Ending;
-        why = words;
+        why = failure;
+        if (has_link) {
+            Note::ended(failure.what()).send(home.peers, peer);
+        }
         polyrail_peers_fail(home.peers, peer);
     }
 }
@@ -76,34 +81,44 @@ bool Outgoing::is_quiet() const {
     return outbox.is_quiet() && std::all_of(active.begin(), active.end(), is_done);
 }
 
-void Outgoing::fail(const std::string &words) {
+bool Outgoing::is_in_doubt() const {
+    const auto is_refused = [](const Transfer *transfer) { return transfer->is_refused(); };
+    return has_link && !is_peer_there && std::any_of(active.begin(), active.end(), is_refused);
+}
+
+void Outgoing::fail(const Failure &failure) {
     if (now == State::Failed) {
         return;
     }
     now = State::Failed;
-    why = words;
+    why = failure;
     remove_peer();
     unposted.clear();
-    // Fails the transfers of these notifications, which are among the active ones.
-    outbox.clear(NIXL_ERR_REMOTE_DISCONNECT);
+    // Before the transfers that some of these notifications belong to.
+    const size_t lost = outbox.clear();
+    if (lost > 0) {
+        log_line(LogLevel::Warn, home.agent,
+                 "lost notifications for agent " + whom + " (" + std::to_string(lost) + "): " + failure.what());
+    }
     for (Transfer *transfer : active) {
-        transfer->lost();
+        transfer->lost(failure, !has_link && !is_peer_there);
     }
     active.clear();
 }
 
-void Outgoing::check_alive() const {
-    if (now == State::Ending || now == State::Failed) {
-        throw Failure(NIXL_ERR_REMOTE_DISCONNECT, "agent " + whom + ": " + why);
-    }
-}
-
 void Outgoing::add(Transfer &transfer) {
-    begin();
     check_alive();
     transfer.notify_by(&outbox);
     active.push_back(&transfer);
     unposted.push_back(&transfer);
+}
+
+// Begins to connect. Throws if that is impossible.
+void Outgoing::check_alive() {
+    begin();
+    if (is_over()) {
+        throw failure();
+    }
 }
 
 void Outgoing::forget(Transfer &transfer) {
@@ -111,12 +126,15 @@ void Outgoing::forget(Transfer &transfer) {
     unposted.erase(std::remove(unposted.begin(), unposted.end(), &transfer), unposted.end());
 }
 
+bool Outgoing::holds(const Transfer &transfer) const {
+    return std::find(active.begin(), active.end(), &transfer) != active.end();
+}
+
 void Outgoing::notify(const std::string &message) {
-    if (outbox.waiting_bytes() + message.size() > MAX_WAITING_BYTES) {
+    if (outbox.waiting_cost() + cost_of(message.size()) > MAX_WAITING_COST) {
         throw Failure(NIXL_ERR_NOT_ALLOWED, "agent " + whom + " does not take notifications, and " +
-                                                std::to_string(outbox.waiting_bytes()) + " bytes wait for it");
+                                                std::to_string(outbox.waiting_cost()) + " bytes wait for it");
     }
-    begin();
     check_alive();
     outbox.add(message, nullptr);
 }
@@ -125,14 +143,10 @@ void Outgoing::pump() {
     if (now != State::Ready) {
         return;
     }
-    try {
-        while (!unposted.empty() && unposted.front()->post(home.peers, peer)) {
-            unposted.pop_front();
-        }
-        outbox.pump(home.domain, home.peers, peer);
-    } catch (const Failure &failure) {
-        fail(failure.what());
+    while (!unposted.empty() && unposted.front()->post(home.peers, peer)) {
+        unposted.pop_front();
     }
+    outbox.pump(home.domain, home.peers, peer);
     const auto is_done = [](const Transfer *transfer) { return transfer->status() != NIXL_IN_PROG; };
     active.erase(std::remove_if(active.begin(), active.end(), is_done), active.end());
 }

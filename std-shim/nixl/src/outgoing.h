@@ -21,32 +21,46 @@ public:
     void begin();
     // Handlers of the peer's events.
     void connected(const std::string &hello);
-    void not_connected(const std::string &words);
+    void not_connected(const Failure &failure);
+    // The peer's program has taken notifications of this cost in total. Throws a Failure.
+    void taken(uint64_t total) { outbox.take(total); }
+    // The peer reports that its side of the connection failed: it has not left.
+    void peer_ended() { is_peer_there = true; }
+    // The link ended. Unless the peer has reported a failure before, it has left.
+    void link_lost() { has_link = false; }
     // Stops posting. Posted requests end normally; then call `fail`.
-    void end(const std::string &words);
+    void end(const Failure &failure);
     // Returns whether all posted requests have ended.
     bool is_quiet() const;
+    // Returns whether the peer's device refused a request, and it is not known yet whether the peer leaves.
+    bool is_in_doubt() const;
     // Fails transfers in progress. No device accesses their memory any more.
-    void fail(const std::string &words);
+    void fail(const Failure &failure);
 
     // Adds a started transfer. Throws a Failure if the connection has failed.
     void add(Transfer &transfer);
     // Removes a transfer that is not in progress, or was cancelled.
     void forget(Transfer &transfer);
     void notify(const std::string &message);
-    // Posts as much as there is room for.
+    // Posts as much as there is room for. Throws a Failure if the connection has failed.
     void pump();
 
     State state() const { return now; }
-    // Returns why the connection failed or is failing.
-    const std::string &words() const { return why; }
+    // Returns whether the connection has failed or is failing, so that requests need a new one.
+    bool is_over() const { return now == State::Ending || now == State::Failed; }
+    // Returns why.
+    Failure failure() const { return Failure(why.status, "agent " + whom + ": " + why.what()); }
+    const Address &where() const { return address; }
     // Returns whether this connection has this peer number.
     bool has(uint64_t number) const { return has_peer && peer == number; }
+    uint64_t number() const { return peer; }
+    // Returns whether this transfer is in progress here.
+    bool holds(const Transfer &transfer) const;
     const std::string &agent() const { return whom; }
     bool is_busy() const { return !active.empty() || !outbox.is_empty(); }
 
 private:
-    void check_alive() const;
+    void check_alive();
     void remove_peer();
 
     const Home &home;
@@ -54,9 +68,11 @@ private:
     const Address address;
     size_t tried = 0;
     State now = State::Idle;
-    std::string why;
+    Failure why{NIXL_SUCCESS, ""};
     uint64_t peer = 0;
     bool has_peer = false;
+    bool has_link = true;
+    bool is_peer_there = false;
     Outbox outbox;
     // Transfers that were started and are not done.
     std::vector<Transfer *> active;

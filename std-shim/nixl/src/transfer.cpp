@@ -7,6 +7,19 @@ namespace {
 // The length of a request has 32 bits, so longer descriptors become several requests.
 constexpr uint64_t MAX_REQUEST_BYTES = 1 << 30;
 
+// Whether the peer's device refused. The peer may have been about to leave, and have deregistered its memory first.
+bool is_refusal(uint32_t status) {
+    switch (status) {
+    case POLYRAIL_STATUS_BAD_RESPONSE:
+    case POLYRAIL_STATUS_REMOTE_INVALID:
+    case POLYRAIL_STATUS_REMOTE_ACCESS:
+    case POLYRAIL_STATUS_REMOTE_OPERATION:
+        return true;
+    default:
+        return false;
+    }
+}
+
 nixl_status_t meaning(uint32_t status) {
     switch (status) {
     case POLYRAIL_STATUS_FLUSHED:
@@ -17,6 +30,10 @@ nixl_status_t meaning(uint32_t status) {
     default:
         return NIXL_ERR_BACKEND;
     }
+}
+
+std::string words_of(uint32_t status) {
+    return std::string("a request ended: ") + polyrail_status_str(status) + " (status " + std::to_string(status) + ')';
 }
 
 } // namespace
@@ -86,6 +103,7 @@ void Transfer::add(const LocalMemory &local, uint64_t offset, const RemoteMemory
 void Transfer::start(std::optional<std::string> message) {
     next = 0;
     failure = NIXL_SUCCESS;
+    awaits_end = was_refused = false;
     why.clear();
     notification = std::move(message);
     end(NIXL_IN_PROG);
@@ -93,6 +111,8 @@ void Transfer::start(std::optional<std::string> message) {
 
 bool Transfer::post(polyrail_peers *peers, uint64_t peer) {
     if (next == requests.size()) {
+        // Without a request, nothing else would end it.
+        settle();
         return true;
     }
     size_t posted = 0;
@@ -119,15 +139,20 @@ void Transfer::cancel() {
     next = requests.size();
     notification.reset();
     failure = NIXL_ERR_CANCELED;
+    awaits_end = false;
     settle();
 }
 
-void Transfer::lost() {
+void Transfer::lost(const Failure &end, bool has_peer_left) {
     next = requests.size();
     unreported = 0;
-    is_notifying = false;
-    if (failure == NIXL_SUCCESS) {
-        failure = NIXL_ERR_REMOTE_DISCONNECT;
+    is_notifying = awaits_end = false;
+    const bool is_known = failure != NIXL_SUCCESS && failure != NIXL_ERR_REMOTE_DISCONNECT;
+    if (!is_known || (was_refused && has_peer_left)) {
+        failure = end.status;
+        why = end.what();
+    } else if (failure != NIXL_ERR_CANCELED) {
+        why += std::string("; ") + end.what();
     }
     settle();
 }
@@ -136,22 +161,21 @@ void Transfer::reported(const polyrail_completion &completion) {
     unreported -= 1;
     if (completion.status != POLYRAIL_STATUS_SUCCESS && failure == NIXL_SUCCESS) {
         failure = meaning(completion.status);
-        why = "a request ended with status " + std::to_string(completion.status);
+        was_refused = is_refusal(completion.status);
+        awaits_end = true;
+        why = words_of(completion.status);
         next = requests.size();
     }
     settle();
 }
 
-void Transfer::notified(nixl_status_t status) {
+void Transfer::notified() {
     is_notifying = false;
-    if (failure == NIXL_SUCCESS) {
-        failure = status;
-    }
     settle();
 }
 
 void Transfer::settle() {
-    if (status() != NIXL_IN_PROG || next < requests.size() || unreported > 0 || is_notifying) {
+    if (status() != NIXL_IN_PROG || next < requests.size() || unreported > 0 || is_notifying || awaits_end) {
         return;
     }
     if (failure == NIXL_SUCCESS && notification.has_value()) {

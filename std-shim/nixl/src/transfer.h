@@ -14,15 +14,16 @@ public:
     Transfer(nixl_xfer_op_t operation, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
              const std::string &agent);
 
-    // Starts the transfer from the beginning. Not while it is in progress.
+    // Starts the transfer from the beginning. A list without bytes ends with the first `post`. Not while it is in progress.
     void start(std::optional<std::string> notification);
     // Posts requests. Returns whether all are posted. Throws a Failure if the connection has
     // failed.
     bool post(polyrail_peers *peers, uint64_t peer);
     // Cancels the requests that are not posted. Posted ones end normally.
     void cancel();
-    // Fails the transfer after its connection has ended.
-    void lost();
+    // Fails the transfer after its connection has ended for this reason. A refusal of the peer's device is named only if
+    // the peer has not left.
+    void lost(const Failure &end, bool has_peer_left);
 
     // Sets the outbox that sends the notification when all data has arrived.
     void notify_by(Outbox *box) { outbox = box; }
@@ -30,13 +31,15 @@ public:
     nixl_status_t status() const { return state.load(std::memory_order_acquire); }
     // Returns whether no request is posted.
     bool is_quiet() const { return unreported == 0; }
-    // Returns why the transfer failed; empty if it did not, or if its connection failed.
+    // Returns whether the peer's device refused a request.
+    bool is_refused() const { return was_refused; }
+    // Returns why the transfer failed; empty if it did not.
     const std::string &words() const { return why; }
     const std::string &agent() const { return whom; }
     uint64_t bytes() const { return total; }
 
     void reported(const polyrail_completion &completion) override;
-    void notified(nixl_status_t status) override;
+    void notified() override;
 
 private:
     void add(const LocalMemory &local, uint64_t offset, const RemoteMemory &remote, uint64_t remote_offset,
@@ -54,6 +57,9 @@ private:
     std::optional<std::string> notification;
     // The first failure.
     nixl_status_t failure = NIXL_SUCCESS;
+    // A request failed. Its connection ends, and the reason for that decides what the failure is called.
+    bool awaits_end = false;
+    bool was_refused = false;
     std::string why;
     Outbox *outbox = nullptr;
     std::atomic<nixl_status_t> state{NIXL_ERR_NOT_POSTED};

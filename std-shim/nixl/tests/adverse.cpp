@@ -3,6 +3,8 @@
 // acknowledged. Linked with the plugin's sources; the linker wraps functions of the library
 // (--wrap).
 
+#include "../src/notes.h"
+#include "../src/outbox.h"
 #include "agent.h"
 
 #include <algorithm>
@@ -177,19 +179,57 @@ void connect_without_threads() {
     threads_left = 0;
     const nixl_status_t notified = a.engine->genNotif("b", "swallowed");
     threads_left = 1 << 30;
-    REQUIRE(notified == NIXL_ERR_REMOTE_DISCONNECT);
+    // It is this agent that lacks something.
+    REQUIRE(notified == NIXL_ERR_BACKEND);
 
-    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
     nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
     {
-        Write write(a, b, remote, 100);
-        REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
         threads_left = 0;
+        Write write(a, b, remote, 100);
         const nixl_status_t posted = write.post();
         threads_left = 1 << 30;
-        REQUIRE(posted == NIXL_ERR_REMOTE_DISCONNECT);
+        REQUIRE(posted == NIXL_ERR_BACKEND);
+        // The next request connects.
+        REQUIRE(write.await(write.post(), seconds(20)) == NIXL_SUCCESS);
     }
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+// A peer that ignores the limit for notifications is noticed, and so is a peer that reports nonsense.
+void exceed_limits() {
+    Notifications notifications;
+    const std::string longest(MAX_NOTIFICATION_BYTES, 'x');
+    uint64_t untaken = 0;
+    for (; untaken + cost_of(0) <= WINDOW_STEP; untaken += cost_of(0)) {
+        REQUIRE(notifications.add(1, "a", ""));
+    }
+    REQUIRE(notifications.add(1, "a", longest) && !notifications.add(1, "a", longest));
+    untaken += cost_of(MAX_NOTIFICATION_BYTES);
+    REQUIRE(notifications.untaken(1) == untaken && untaken <= MAX_UNTAKEN_COST);
+    // Each connection has its own limit.
+    REQUIRE(notifications.add(2, "b", longest));
+    REQUIRE(notifications.orphaned([](uint64_t number) { return number == 1; }) == cost_of(MAX_NOTIFICATION_BYTES));
+    REQUIRE(notifications.takes() == 0 && notifications.take().back().first == "b" && notifications.takes() == 1);
+    REQUIRE(notifications.untaken(1) == 0 && notifications.add(1, "a", longest));
+
+    for (const std::string text : {"", "taken ", "taken -1", "taken 1x", "taken 99999999999999999999", "gone 1"}) {
+        try {
+            Note::decode(text);
+            REQUIRE(false && "not a note");
+        } catch (const Failure &failure) {
+            REQUIRE(failure.status == NIXL_ERR_MISMATCH);
+        }
+    }
+    REQUIRE(Note::decode(Note::taken(77).encode()).total == 77 && Note::decode(Note::ended("x").encode()).words == "x");
+    REQUIRE(Note::ended(longest).encode().size() == POLYRAIL_MESSAGE_BYTES);
+    Outbox outbox;
+    outbox.take(0);
+    try {
+        outbox.take(1);
+        REQUIRE(false && "the peer cannot have taken what was not sent");
+    } catch (const Failure &failure) {
+        REQUIRE(failure.status == NIXL_ERR_MISMATCH);
+    }
 }
 
 // Transfers progress while other threads prepare and release transfers all the time.
@@ -319,6 +359,7 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"set-ups", set_up_without_threads},
         {"connections", connect_without_threads},
+        {"limits", exceed_limits},
         {"crowd", crowd},
         {"leave", leave},
         {"rails", lose_all_rails},

@@ -159,7 +159,7 @@ class Refusals(Counted, Pair):
     def test_metadata(self):
         metadata = self.b.get_agent_metadata()
         self.a.remove_remote_agent("b")
-        for place in (metadata.index(b"polyrail-nixl-1"), metadata.index(b"PLK") + 5):
+        for place in (metadata.index(b"polyrail-nixl-2"), metadata.index(b"PLK") + 5):
             spoilt = bytearray(metadata)
             spoilt[place] ^= 0x20
             self.refused(self.a.add_remote_agent, bytes(spoilt))

@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 from nixl_cu12 import _bindings as nixl
 
-from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, notes, prepare, words
+from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, move, notes, prepare, words
 
 
 class Notifications(Pair):
@@ -69,6 +69,24 @@ class Notifications(Pair):
         self.assertEqual(finish(self.a, handle), "DONE")
         np.testing.assert_array_equal(self.there[:500], self.here[:500])
         self.a.release_xfer_handle(handle)
+
+    @unittest.skipUnless(IS_OURS, "a limit of ours")
+    def test_are_held_back_while_none_is_taken(self):
+        """A receiver keeps at most 68 MiB, and a sender 256 MiB; then the sender is refused."""
+        sent = 0
+        with words() as said, self.assertRaises(nixl.nixlNotAllowedError):
+            while sent < 400:
+                self.a.send_notif("b", b"%d" % sent + bytes(1 << 20))
+                sent += 1
+        self.assertIn("agent b does not take notifications", said[0])
+        self.assertLess(sent, 256 + 68)
+        # Transfers with data still end.
+        places = descriptors(self.here, [(0, 500)]), descriptors(self.there, [(0, 500)])
+        self.assertEqual(move(self.a, "WRITE", *places, "b"), "DONE")
+        got = notes(self.b, "a", sent)
+        self.assertEqual([int(note.rstrip(b"\0")) for note in got], list(range(sent)))
+        self.a.send_notif("b", b"go on")
+        self.assertEqual(notes(self.b, "a", 1), [b"go on"])
 
     def test_both_ways_from_both_sides(self):
         for turn in range(100):

@@ -54,8 +54,7 @@ def wrong_descriptors(mine, theirs):
     # A length that wraps around the end of the address space.
     huge = (1 << 64) - 16
     return (
-        ([(here, 0, 0)], [(there, 0, 0)]),
-        (good_here + [(here, 0, 0)], good_there + [(there, 0, 0)]),
+        ([(here + length + 1, 0, 0)], [(there + length + 1, 0, 0)]),
         ([(here - 1, 100, 0)], good_there),
         (good_here, [(there - 1, 100, 0)]),
         ([(here + length - 99, 100, 0)], good_there),
@@ -102,14 +101,14 @@ class Descriptors(Pair):
         self.b.deregister_memory(region)
         handle = prepare(self.a, "WRITE", descriptors(self.here, [(0, 64)]), descriptors(extra, [(0, 64)]), "b")
         before = extra.copy()
-        with self.assertRaises(ERRORS):
+        # The peer is still there, so this is no disconnect.
+        with words() as said, self.assertRaises(nixl.nixlBackendError):
             self.a.transfer(handle)
             finish(self.a, handle)
+        self.assertIn("remote access error (status 10)", said[0])
         np.testing.assert_array_equal(extra, before)
         self.a.release_xfer_handle(handle)
         # The connection failed, too; a new one is made.
-        self.a.remove_remote_agent("b")
-        self.a.add_remote_agent(self.b.get_agent_metadata())
         good = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
         self.assertEqual(move(self.a, "WRITE", *good, "b"), "DONE")
 
@@ -124,7 +123,7 @@ class Metadata(unittest.TestCase):
         metadata, before = b.get_agent_metadata(), target.copy()
         # The address of the agent, and the keys of its region, which are last; NIXL checks its own
         # metadata.
-        address = metadata.index(b"polyrail-nixl-1")
+        address = metadata.index(b"polyrail-nixl-2")
         keys = metadata.index(b"PLK")
         for place in (*range(address, address + 48), *range(keys, len(metadata) - 1)):
             with self.subTest(place=place, byte=metadata[place]), words(), self.assertRaises(ERRORS):
@@ -199,6 +198,25 @@ class Settings(unittest.TestCase):
 
     def test_what_is_offered_is_taken(self):
         agent("a", parameters=agent("b").get_plugin_params("POLYRAIL"))
+
+    def test_a_token_is_never_shown(self):
+        secret = "correct horse battery staple"
+        os.environ["POLYRAIL_TOKEN"] = secret
+        try:
+            a, b = agent("a"), agent("b")
+            offered = b.get_plugin_params("POLYRAIL")
+            self.assertEqual(offered["token"], "")
+            # The variable still counts for agents that are made with what is offered.
+            c = agent("c", parameters=offered)
+        finally:
+            del os.environ["POLYRAIL_TOKEN"]
+        acquaint(a, c)
+        a.make_connection("c")
+        for wrong in (secret + "\0 and more", "quite short"):
+            with self.subTest(token=wrong), words() as said, self.assertRaises(ERRORS):
+                agent("a", parameters={"token": wrong})
+            self.assertIn("token", said[0])
+            self.assertNotIn(wrong[:9], said[0])
 
     def test_agents_that_differ_do_not_meet(self):
         a, b = agent("a", parameters={"rails": "2"}), agent("b", parameters={"rails": "3"})
@@ -276,7 +294,10 @@ class LongTransfers(Pair):
         time.sleep(1)
         self.assertTrue((self.here == 200).all())
         np.testing.assert_array_equal(self.there, before)
-        self.a.remove_remote_agent("b")
+        # Everything connects again.
+        self.a.send_notif("b", b"still here")
+        self.assertEqual(notes(self.b, "a", 1), [b"still here"])
+        self.a.make_connection("b")
         self.a.add_remote_agent(self.b.get_agent_metadata())
         self.assertEqual(move(self.a, "WRITE", *some, "b"), "DONE")
 

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host adverse transfers notifications refusals cycles compare"
+TESTS="host adverse transfers notifications refusals ends cycles compare"
 NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
 venv="$out/venv"

@@ -38,6 +38,17 @@ class Lists(Pair):
             with self.subTest(operation=operation, count=count, length=length):
                 self.check(operation, count, length)
 
+    def test_empty_entries_are_left_out(self):
+        length, before = self.LENGTH, self.there.copy()
+        for empty in (0, 100, length):
+            for entries in ([(empty, 0)], [(empty, 0), (8, 64)], [(8, 64), (empty, 0)], [(empty, 0)] * 3):
+                with self.subTest(entries=entries):
+                    lists = descriptors(self.here, entries), descriptors(self.there, entries)
+                    self.assertEqual(move(self.a, "WRITE", *lists, "b", b"done"), "DONE")
+                    self.assertEqual(notes(self.b, "a", 1), [b"done"])
+        before[8:72] = self.here[8:72]
+        np.testing.assert_array_equal(self.there, before)
+
     def test_both_ways_at_once(self):
         half = self.LENGTH // 2
         ours, theirs = self.here.copy(), self.there.copy()
