@@ -1,7 +1,10 @@
 """Connections that end, and the ones that are made after them."""
 
 import contextlib
+import pathlib
 import resource
+import subprocess
+import sys
 import time
 import unittest
 
@@ -23,7 +26,29 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+OTHER_PROCESS = """
+import sys
+from agents import agent
+other = agent("other")
+print("metadata", other.get_agent_metadata().hex(), flush=True)
+sys.stdin.read()
+"""
+
+
 class Connects(Pair):
+    def test_software_nics_of_two_processes_do_not_connect(self):
+        folder = pathlib.Path(__file__).parent
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], cwd=folder, **pipes) as other:
+            lines = (line.split() for line in other.stdout)
+            metadata = next(bytes.fromhex(line[1].decode()) for line in lines if line[:1] == [b"metadata"])
+            self.a.add_remote_agent(metadata)
+            with words() as said, self.assertRaises(nixl.nixlBackendError):
+                self.a.make_connection("other")
+            _, their_words = other.communicate()
+        for log in (said[0], their_words.decode()):
+            self.assertIn("software NICs reach only devices of their own fabric, and none of another process", log)
+
     def test_a_lack_of_descriptors_is_no_disconnect_and_passes(self):
         with words() as said:
             with no_descriptors(), self.assertRaises(nixl.nixlBackendError):
