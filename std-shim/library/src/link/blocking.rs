@@ -1,6 +1,7 @@
 //! Methods of a link that wait, for programs that have nothing else to do.
 
 use super::channel::Target;
+use super::dial::resolve;
 use super::end::Link;
 use super::error::LinkError;
 use super::hello::Hello;
@@ -11,7 +12,6 @@ use super::tcp::TcpNetwork;
 use super::timeouts::Timeouts;
 use super::token::Token;
 use rustix::event::PollFlags;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 const LOOK_FOR_STREAM: Duration = Duration::from_millis(20);
 
 impl<P: Purpose> Link<P> {
-    /// Connects to a side that [listens](super::Listener) at `address`, such as `10.0.0.2:7471`.
+    /// Connects to a side that [listens](super::Listener) at `address`, such as `10.0.0.2:7471`. A
+    /// name may have several addresses; see [`begin`](Self::begin) for the order of the attempts.
     ///
     /// # Errors
     ///
@@ -45,7 +46,7 @@ impl<P: Purpose> Link<P> {
         let target = Target {
             network: Arc::new(TcpNetwork),
             name: address.to_owned(),
-            addresses: address.to_socket_addrs().map_err(failed)?.collect(),
+            addresses: resolve(address).map_err(failed)?,
             timeouts: *timeouts,
             token: token.cloned(),
         };

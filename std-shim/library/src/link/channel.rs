@@ -1,6 +1,7 @@
 //! Messages over one stream: it connects, both sides prove that they have the token, and messages
 //! go to and fro. Nothing here waits, and the time is an argument.
 
+use super::dial::Dial;
 use super::error::{HandshakeError, LinkError};
 use super::gate::Gate;
 use super::incoming::Incoming;
@@ -55,50 +56,14 @@ pub(super) struct Target {
     pub(super) token: Option<Token>,
 }
 
-/// A channel that is being connected.
-#[derive(Debug)]
-struct Dial {
-    target: Target,
-    /// Index of the address that is being tried.
-    place: usize,
-    /// When the next address is tried.
-    next_at: Instant,
-    /// When the last attempt fails.
-    until: Instant,
-}
-
-impl Dial {
-    /// Begins to connect to the first address that the system takes, from `place` on.
-    fn begin(
-        target: Target,
-        mut place: usize,
-        (until, now): (Instant, Instant),
-        mut last: io::Error,
-    ) -> Result<(Self, Box<dyn Stream>), LinkError> {
-        while let Some(address) = target.addresses.get(place) {
-            match target.network.connect(address) {
-                Ok(stream) => {
-                    // An address that does not answer leaves time for the others.
-                    let left = until.saturating_duration_since(now);
-                    let next_at = now + left / (target.addresses.len() - place) as u32;
-                    return Ok((Self { target, place, next_at, until }, stream));
-                }
-                Err(error) => last = error,
-            }
-            place += 1;
-        }
-        Err(LinkError::Connect { address: target.name, source: last })
-    }
-}
-
 /// Messages over one stream.
 #[derive(Debug)]
 pub(super) struct Channel<P: Purpose> {
     stream: Box<dyn Stream>,
-    /// While this side connects.
+    /// While this side connects. `stream` is then the one of the attempt that began last.
     dial: Option<Dial>,
-    /// Index of the address that answered.
-    answered: usize,
+    /// The address that answered, on the side that connected.
+    answered: Option<SocketAddr>,
     gate: Gate,
     /// When the peer was last asked for its part of the proofs.
     asked: Option<Instant>,
@@ -128,7 +93,7 @@ impl<P: Purpose> Channel<P> {
         Self {
             stream,
             dial: None,
-            answered: 0,
+            answered: None,
             gate,
             asked: None,
             incoming: Incoming::new(),
@@ -142,10 +107,10 @@ impl<P: Purpose> Channel<P> {
 
     /// Begins to connect.
     pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
-        let Timeouts { connect, message, .. } = target.timeouts;
-        let gate = Gate::connects(target.token.as_ref());
-        let until = now.checked_add(connect).unwrap_or(now + Duration::from_hours(24));
-        let (dial, stream) = Dial::begin(target, 0, (until, now), ErrorKind::NotFound.into())?;
+        let Target { network, name, addresses, timeouts, token } = target;
+        let Timeouts { connect, message, .. } = timeouts;
+        let gate = Gate::connects(token.as_ref());
+        let (dial, stream) = Dial::begin(network, name, &addresses, (connect, now))?;
         Ok(Self { dial: Some(dial), ..Self::new(stream, message, gate) })
     }
 
@@ -177,34 +142,23 @@ impl<P: Purpose> Channel<P> {
     }
 
     fn connect(&mut self, now: Instant) -> Result<bool, Fault> {
-        while let Some(&Dial { next_at, until, place, .. }) = self.dial.as_ref() {
-            let error = match self.stream.is_connected() {
-                Ok(true) => {
-                    // Not before: the limit would end a connect, too (tcp(7), TCP_USER_TIMEOUT).
-                    self.stream.watch(SILENCE);
-                    self.dial = None;
-                    self.answered = place;
-                    match self.gate.knock()? {
-                        Some::<Message<P>>(knock) => self.unsent.extend(knock.encode()),
-                        None => self.unsent.append(&mut self.held),
-                    }
-                    return Ok(true);
-                }
-                Ok(false) if now < next_at => return Ok(false),
-                Ok(false) => ErrorKind::TimedOut.into(),
-                Err(error) => error,
-            };
-            let Some(Dial { target, .. }) = self.dial.take() else { break };
-            let (dial, stream) = Dial::begin(target, place + 1, (until, now), error)?;
-            self.stream = stream;
-            self.dial = Some(dial);
+        let Some(dial) = &mut self.dial else { return Ok(true) };
+        let Some(address) = dial.step(&mut self.stream, now)? else { return Ok(false) };
+        self.dial = None;
+        self.answered = Some(address);
+        // Not before: the limit would end a connect, too (tcp(7), TCP_USER_TIMEOUT).
+        self.stream.watch(SILENCE);
+        match self.gate.knock()? {
+            Some::<Message<P>>(knock) => self.unsent.extend(knock.encode()),
+            None => self.unsent.append(&mut self.held),
         }
         Ok(true)
     }
 
-    /// Keeps only the address that answered.
-    pub(super) fn keep_address(&self, target: &mut Target) {
-        target.addresses = target.addresses.get(self.answered).copied().into_iter().collect();
+    /// Returns the address that answered, once this side is connected; `None` on the side that
+    /// accepted.
+    pub(super) const fn answered(&self) -> Option<SocketAddr> {
+        self.answered
     }
 
     /// Returns whether this side is connected, and both sides have proved that they have the token.

@@ -58,6 +58,10 @@ impl<P: Purpose> Link<P> {
     /// with a token, to prove that both sides have it. Messages that are [offered](Self::offer)
     /// before that is done are held back.
     ///
+    /// The attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails.
+    /// They go on side by side until the first address answers, for up to [`Timeouts::connect`]
+    /// together. The two versions of IP alternate; within a version, the order is kept.
+    ///
     /// # Errors
     ///
     /// There are no addresses, or the system cannot connect to any of them.
@@ -133,6 +137,11 @@ impl<P: Purpose> Link<P> {
         self.channel.is_open()
     }
 
+    /// Returns the peer's address, once this side has connected; `None` on the side that accepted.
+    pub const fn peer_addr(&self) -> Option<SocketAddr> {
+        self.channel.answered()
+    }
+
     /// Returns whether the stream broke, and the link waits to be resumed. What is sent now is
     /// lost, except [`Message::Ready`], [`Message::Done`] and [`Message::Failed`].
     pub fn is_broken(&self) -> bool {
@@ -176,7 +185,7 @@ impl<P: Purpose> Link<P> {
         {
             self.channel.watch(origin.timeouts().silence);
             if let Origin::Connected(target) = &mut origin {
-                self.channel.keep_address(target);
+                target.addresses = self.channel.answered().into_iter().collect();
             }
             self.resumption = Resumption::new(ours, origin);
         }

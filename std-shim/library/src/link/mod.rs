@@ -108,7 +108,7 @@
 //! | [`MAX_NOTE_BYTES`] a note | as hexadecimal digits it fits into a message |
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on without end, byte by byte |
-//! | [`Timeouts`] to connect and to accept | nothing waits without end unless asked to |
+//! | [`Timeouts`] to connect, for all addresses together, and to accept | nothing waits without end unless asked to |
 //! | 64 links without a hello ([`Arrivals`]) | the peer that has been silent longest makes room |
 //! | 20 s without an answer from the peer's host, 9 s where the link is resumed | a host without power does not close its streams |
 //!
@@ -121,14 +121,15 @@
 //! `message` has the messages and their bytes, with `hello` and `purpose` in it, framed as in
 //! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn
 //! it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`;
-//! a `channel` carries messages over one stream, from the first attempt to connect; `end` is a
-//! [`Link`], which outlives its streams by what is in `resume`. Nothing up to here waits.
-//! `blocking` has the methods that do, `listener` accepts links, and `bring_up` connects an
-//! endpoint.
+//! `dial` connects to the first of several addresses that answers; a `channel` carries messages
+//! over one stream, from the first attempt to connect; `end` is a [`Link`], which outlives its
+//! streams by what is in `resume`. Nothing up to here waits. `blocking` has the methods that do,
+//! `listener` accepts links, and `bring_up` connects an endpoint.
 
 mod blocking;
 mod bring_up;
 mod channel;
+mod dial;
 mod end;
 mod error;
 mod field;
@@ -148,6 +149,7 @@ mod token;
 mod wire;
 
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
+pub use dial::resolve;
 pub use end::Link;
 pub use error::{HandshakeError, LinkError, Reason};
 pub use field::{Hex, HexBytes, Object, Place};

@@ -1,0 +1,185 @@
+use super::*;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+
+const MS: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What an address does with an attempt.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Connects,
+    Silent,
+    Refuses,
+    /// The system has no route.
+    Unreachable,
+}
+
+/// A network in which every address without an answer is silent.
+#[derive(Debug)]
+struct Net {
+    answers: HashMap<SocketAddr, Answer>,
+    tried: Mutex<Vec<SocketAddr>>,
+}
+
+#[derive(Debug)]
+struct Fake(Answer, UnixStream);
+
+impl Network for Net {
+    fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
+        self.tried.lock().unwrap().push(*address);
+        match self.answers.get(address).copied().unwrap_or(Answer::Silent) {
+            Answer::Unreachable => Err(ErrorKind::NetworkUnreachable.into()),
+            answer => Ok(Box::new(Fake(answer, UnixStream::pair()?.0))),
+        }
+    }
+}
+
+impl Stream for Fake {
+    fn is_connected(&self) -> io::Result<bool> {
+        match self.0 {
+            Answer::Connects => Ok(true),
+            Answer::Refuses => Err(ErrorKind::ConnectionRefused.into()),
+            Answer::Silent | Answer::Unreachable => Ok(false),
+        }
+    }
+
+    fn watch(&self, _: Duration) {}
+
+    fn reset(&self) {}
+}
+
+impl Read for Fake {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.1.read(bytes)
+    }
+}
+
+impl Write for Fake {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Fake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+}
+
+fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+/// What became of an attempt to reach addresses, after how long, and which were tried.
+struct Outcome {
+    result: Result<SocketAddr, ErrorKind>,
+    waited: Duration,
+    tried: Vec<SocketAddr>,
+}
+
+/// Connects in steps of a millisecond.
+fn dial(addresses: &[SocketAddr], answers: &[(SocketAddr, Answer)]) -> Outcome {
+    let answers = answers.iter().copied().collect();
+    let net = Arc::new(Net { answers, tried: Mutex::default() });
+    let begin = Instant::now();
+    let mut waited = Duration::ZERO;
+    let made = Dial::begin(net.clone(), "far".into(), addresses, (TIMEOUT, begin));
+    let result = made.and_then(|(mut dial, mut stream)| {
+        loop {
+            if let Some(address) = dial.step(&mut stream, begin + waited)? {
+                assert!(stream.is_connected().unwrap());
+                return Ok(address);
+            }
+            waited += MS;
+            assert!(waited < 2 * TIMEOUT);
+        }
+    });
+    let kind = |error| match error {
+        LinkError::Connect { source, .. } => source.kind(),
+        other => panic!("{other}"),
+    };
+    let tried = net.tried.lock().unwrap().clone();
+    Outcome { result: result.map_err(kind), waited, tried }
+}
+
+#[test]
+fn a_dead_address_delays_the_next_one_by_a_quarter_of_a_second() {
+    let (dead, alive) = (at("[2001:db8::1]:1"), at("10.0.0.1:1"));
+    let outcome = dial(&[dead, alive], &[(alive, Answer::Connects)]);
+    assert_eq!(outcome.result, Ok(alive));
+    assert!((STAGGER..STAGGER + 5 * MS).contains(&outcome.waited), "{:?}", outcome.waited);
+}
+
+#[test]
+fn an_address_that_refuses_delays_nothing() {
+    let (refuses, unreachable, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
+    let answers =
+        [(refuses, Answer::Refuses), (unreachable, Answer::Unreachable), (alive, Answer::Connects)];
+    let outcome = dial(&[unreachable, refuses, alive], &answers);
+    assert_eq!(outcome.result, Ok(alive));
+    assert!(outcome.waited < 5 * MS, "{:?}", outcome.waited);
+}
+
+#[test]
+fn the_last_of_many_addresses_has_half_of_the_time() {
+    let mut addresses: Vec<_> = (0..200).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
+    let last = at("[2001:db8::1]:1");
+    addresses.push(last);
+    let outcome = dial(&addresses, &[(last, Answer::Connects)]);
+    assert_eq!(outcome.result, Ok(last));
+    assert!(outcome.waited < 100 * MS, "the versions alternate: {:?}", outcome.waited);
+    let last = addresses[199];
+    let outcome = dial(&addresses, &[(last, Answer::Connects)]);
+    assert_eq!(outcome.result, Ok(last));
+    assert!(outcome.waited <= TIMEOUT / 2 + 5 * MS, "{:?}", outcome.waited);
+}
+
+#[test]
+fn all_addresses_have_one_timeout() {
+    let addresses = [at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1")];
+    let outcome = dial(&addresses, &[(addresses[1], Answer::Refuses)]);
+    assert_eq!(outcome.result, Err(ErrorKind::TimedOut));
+    assert_eq!((outcome.waited, outcome.tried), (TIMEOUT, addresses.to_vec()));
+    let refused = addresses.map(|address| (address, Answer::Refuses));
+    let outcome = dial(&addresses, &refused);
+    assert_eq!(outcome.result, Err(ErrorKind::ConnectionRefused));
+    assert!(outcome.waited < 5 * MS);
+    let unreachable = addresses.map(|address| (address, Answer::Unreachable));
+    assert_eq!(dial(&addresses, &unreachable).result, Err(ErrorKind::NetworkUnreachable));
+    assert_eq!(dial(&[], &[]).result, Err(ErrorKind::NotFound));
+}
+
+#[test]
+fn an_attempt_that_fails_late_leaves_the_earlier_ones() {
+    let (dead, refuses) = (at("10.0.0.1:1"), at("10.0.0.2:1"));
+    let outcome = dial(&[dead, refuses], &[(refuses, Answer::Refuses)]);
+    assert_eq!((outcome.result, outcome.waited), (Err(ErrorKind::TimedOut), TIMEOUT));
+}
+
+#[test]
+fn the_two_versions_of_ip_alternate() {
+    let [a, b, c, d] = ["10.0.0.1:1", "10.0.0.2:1", "[::2]:1", "[::3]:1"].map(at);
+    assert_eq!(alternate(&[a, b, c, d]), [a, c, b, d]);
+    assert_eq!(alternate(&[c, a, b]), [c, a, b]);
+    assert_eq!(alternate(&[a, b]), [a, b]);
+    assert!(alternate(&[]).is_empty());
+}
+
+#[test]
+fn addresses_in_brackets_may_have_a_scope() {
+    assert_eq!(resolve("10.0.0.1:7471").unwrap(), [at("10.0.0.1:7471")]);
+    assert_eq!(resolve("[::1]:7471").unwrap(), [at("[::1]:7471")]);
+    let scoped = resolve("[fe80::1%lo]:7471").unwrap();
+    assert_eq!(scoped, resolve("[fe80::1%1]:7471").unwrap(), "the first interface is lo");
+    for bad in ["::1", "[::1]", "[::1]:x", "10.0.0.1", "", "[]:1"] {
+        assert!(resolve(bad).is_err(), "{bad}");
+    }
+}
