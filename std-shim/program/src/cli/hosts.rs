@@ -5,6 +5,7 @@ use super::exit::Failure;
 use super::output;
 use polyrail_program::serve::DEFAULT_PORT;
 use polyrail_program::session::ServerAddress;
+use std::net::Ipv6Addr;
 
 /// The protection domain of a device of this host.
 #[cfg(feature = "verbs")]
@@ -45,9 +46,14 @@ pub(super) fn server(address: &str, token: &TokenArguments) -> Result<ServerAddr
     Ok(ServerAddress { address: with_port(address), token: token.read()? })
 }
 
-/// Returns `HOST:PORT`: adds [`DEFAULT_PORT`] if `address` has no port. An IPv6 address is in
-/// brackets.
+/// Returns `HOST:PORT`: adds [`DEFAULT_PORT`] if `address` has no port. An IPv6 address that has a
+/// port is in brackets; without a port, the brackets may be missing.
 pub(super) fn with_port(address: &str) -> String {
+    // A scope such as `%eth0` is part of the address.
+    let without_scope = address.split('%').next().unwrap_or_default();
+    if without_scope.parse::<Ipv6Addr>().is_ok() {
+        return format!("[{address}]:{DEFAULT_PORT}");
+    }
     let after_brackets = address.rsplit_once(']').map_or(address, |(_, rest)| rest);
     if after_brackets.contains(':') {
         address.to_owned()
@@ -67,6 +73,13 @@ mod tests {
             ("storage:9000", "storage:9000"),
             ("[fe80::1]", "[fe80::1]:7471"),
             ("[fe80::1]:9000", "[fe80::1]:9000"),
+            ("*", "*:7471"),
+            ("::1", "[::1]:7471"),
+            ("::", "[::]:7471"),
+            ("2001:db8::7471", "[2001:db8::7471]:7471"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:7471"),
+            ("[fe80::1%eth0]:9000", "[fe80::1%eth0]:9000"),
+            ("::ffff:10.0.0.2", "[::ffff:10.0.0.2]:7471"),
         ] {
             assert_eq!(with_port(given), meant);
         }
