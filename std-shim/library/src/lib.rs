@@ -66,6 +66,7 @@
 //! 5. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
 //!    threads; [`idle`] decides how a polling thread rests;
 //! 6. [`link`]: the TCP protocol with which two processes connect their endpoints and repair rails;
+//!    [`interfaces`] lists the addresses at which other hosts reach a listener;
 //! 7. [`trace`] lists the spans and events of connections;
 //! 8. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
 //!    sources.
@@ -83,6 +84,7 @@ pub mod embedding {}
 pub mod endpoint;
 pub mod heal;
 pub mod idle;
+pub mod interfaces;
 mod json;
 pub mod link;
 pub mod memory;

@@ -460,6 +460,25 @@ fn a_peer_of_an_earlier_version_is_refused_with_words() {
     assert!(String::from_utf8_lossy(&answer).contains(words));
 }
 
+/// On a host whose IPv6 is off, IPv4 is all there is.
+#[test]
+fn a_listener_on_all_addresses_has_both_versions_of_ip() {
+    let listener = Listener::bind("*:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut hosts = vec!["127.0.0.1"];
+    hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
+    for host in hosts {
+        let _near = <Link>::connect(&format!("{host}:{port}"), &Timeouts::default()).unwrap();
+        let (_, peer) = listener.accept::<NoPurpose>(&Timeouts::default()).unwrap();
+        assert!(peer.ip().is_loopback(), "IPv4 in its own form: {peer}");
+        assert_eq!(peer.is_ipv6(), host != "127.0.0.1");
+    }
+    for bad in ["*", "*:x", "*:65536"] {
+        let error = Listener::bind(bad).unwrap_err();
+        assert!(matches!(error, LinkError::Listen { .. }), "{error}");
+    }
+}
+
 /// Nothing waits, and messages that are offered too early are held back.
 #[test]
 fn a_link_begins_at_the_first_address_that_answers() {

@@ -2,6 +2,7 @@
 
 use crate::log::Level;
 use polyrail::backend::DeviceName;
+use polyrail::interfaces::InterfaceFilter;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,6 +10,9 @@ use std::time::Duration;
 
 /// The prefix of all variables.
 const PREFIX: &str = "POLYRAIL_";
+
+/// NCCL's variable for the network devices of its own TCP connections.
+const NCCL_INTERFACES: &str = "NCCL_SOCKET_IFNAME";
 
 /// The kind of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +53,9 @@ pub(crate) struct Settings {
     pub(crate) rail_timeout: Duration,
     /// How long the TCP link between two ends may be broken.
     pub(crate) link_timeout: Duration,
-    /// The network device for the TCP connection between two ends.
-    pub(crate) interface: Option<String>,
+    /// The network devices for the TCP connection between two ends: `POLYRAIL_INTERFACE`, or
+    /// `NCCL_SOCKET_IFNAME`.
+    pub(crate) interfaces: InterfaceFilter,
     pub(crate) log_level: Level,
     /// Whether NCCL is asked to flush all receives, including those in host memory.
     pub(crate) always_flush: bool,
@@ -75,7 +80,7 @@ impl Default for Settings {
             stall_timeout: Duration::from_secs(10),
             rail_timeout: Duration::from_secs(60),
             link_timeout: Duration::from_secs(300),
-            interface: None,
+            interfaces: InterfaceFilter::all(),
             log_level: Level::default(),
             always_flush: false,
         }
@@ -100,17 +105,26 @@ impl Settings {
         Self::read(std::env::vars_os())
     }
 
-    /// Reads the settings from these variables; only those with the plugin's prefix are used.
+    /// Reads the settings from these variables; only those with the plugin's prefix, and
+    /// `NCCL_SOCKET_IFNAME`, are used.
     pub(crate) fn read(
         variables: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, SettingError> {
         let mut settings = Self::default();
+        let mut of_nccl = None;
         for (name, value) in variables {
             let has_prefix = |name: &OsStr| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
             if has_prefix(&name) {
                 let name = name.to_string_lossy();
                 settings.set(&name, name.trim_start_matches(PREFIX), &value)?;
+            } else if name == NCCL_INTERFACES {
+                of_nccl = Some(InterfaceFilter::from_nccl(&value.to_string_lossy()));
             }
+        }
+        if let Some(interfaces) = of_nccl
+            && settings.interfaces == InterfaceFilter::all()
+        {
+            settings.interfaces = interfaces;
         }
         Ok(settings)
     }
@@ -142,7 +156,7 @@ impl Settings {
             "FLUSH" => {
                 self.always_flush = value.one_of(&[("auto", false), ("always", true)])?;
             }
-            "INTERFACE" => self.interface = Some(value.text()?),
+            "INTERFACE" => self.interfaces = InterfaceFilter::named(value.text()?),
             "LOG_LEVEL" => {
                 self.log_level = value.one_of(&[
                     ("none", Level::None),
@@ -275,12 +289,25 @@ mod tests {
             stall_timeout: Duration::from_secs(2),
             rail_timeout: Duration::from_secs(3),
             link_timeout: Duration::from_secs(4),
-            interface: Some("eth0".into()),
+            interfaces: InterfaceFilter::named("eth0"),
             log_level: Level::Trace,
             always_flush: true,
         };
         assert_eq!(settings, Ok(expected));
         assert_eq!(read(&[("POLYRAIL", "x")]), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn nccls_choice_of_interfaces_counts_unless_there_is_another() {
+        let interfaces = |variables: &[_]| read(variables).unwrap().interfaces;
+        let of_nccl = ("NCCL_SOCKET_IFNAME", "^docker");
+        assert_eq!(interfaces(&[of_nccl]), InterfaceFilter::from_nccl("^docker"));
+        for variables in
+            [[of_nccl, ("POLYRAIL_INTERFACE", "eth0")], [("POLYRAIL_INTERFACE", "eth0"), of_nccl]]
+        {
+            assert_eq!(interfaces(&variables), InterfaceFilter::named("eth0"));
+        }
+        assert_eq!(interfaces(&[("NCCL_SOCKET_IFNAME", "")]), InterfaceFilter::all());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Accepting links.
 
+use super::dial::resolve;
 use super::end::Link;
 use super::error::{LinkError, Reason};
 use super::hello::Hello;
@@ -13,11 +14,15 @@ use super::token::Token;
 use polyrail_process::Process;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
+
+/// Connections that the system keeps for a listener, as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// Accepts links, and new streams for links that it accepted earlier ([`Link::join`]): a link that
 /// is to be resumed needs its listener, and an owner that goes on to accept.
@@ -31,14 +36,20 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`, such as `0.0.0.0:7471`; with port 0 the system chooses one.
+    /// Listens at `address`, such as `10.0.0.2:7471`; with port 0 the system chooses one. The host
+    /// `*` is every address of this host, of both versions of IP, or only IPv4 where the system has
+    /// no IPv6; [`local_addr`](Self::local_addr) is then `[::]` or `0.0.0.0`.
     ///
     /// # Errors
     ///
     /// The address is not local, or is in use.
     pub fn bind(address: &str) -> Result<Self, LinkError> {
         let failed = |source| LinkError::Listen { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let listener = match address.strip_prefix("*:").map(str::parse) {
+            Some(Ok(port)) => listen_everywhere(port),
+            _ => resolve(address).and_then(|addresses| TcpListener::bind(&*addresses)),
+        };
+        let listener = listener.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let process = Process::current();
         Ok(Self { listener, sessions: Sessions::default(), token: None, process })
@@ -98,7 +109,9 @@ impl Listener {
     ) -> Result<Option<(Link<P>, SocketAddr)>, LinkError> {
         loop {
             match self.listener.accept() {
-                Ok((socket, peer)) => {
+                Ok((socket, mut peer)) => {
+                    // An IPv4 peer of a listener for both versions.
+                    peer.set_ip(peer.ip().to_canonical());
                     // A connection that cannot be prepared has ended already.
                     if let Ok(stream) = Tcp::new(socket) {
                         let (sessions, token) = (self.sessions.clone(), self.token.as_ref());
@@ -115,6 +128,26 @@ impl Listener {
 }
 
 const ACCEPTING: &str = "accepting";
+
+/// Listens at every address of this host.
+fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
+    let both = || {
+        let socket =
+            socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // The default is a setting of the system (ip-sysctl, bindv6only).
+        sockopt::set_ipv6_v6only(&socket, false)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+        listen(&socket, BACKLOG)?;
+        Ok(TcpListener::from(socket))
+    };
+    match both() {
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        }
+        other => other.map_err(io::Error::from),
+    }
+}
 
 /// For waiting on many at once.
 impl AsFd for Listener {

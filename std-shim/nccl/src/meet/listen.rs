@@ -3,16 +3,17 @@
 use super::call::{Call, Hello, Link, Message};
 use super::door::{self, Caller, Door};
 use super::handle::Handle;
-use super::interface;
 use super::site::{Met, Site, join, session};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::Wire;
 use polyrail::chain::Chain;
+use polyrail::interfaces::{InterfaceFilter, reachable_at};
 use polyrail::link::{LinkError, Reason};
 use polyrail::p2p::End;
-use std::net::{SocketAddr, SocketAddrV6};
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,12 +40,7 @@ struct Answered {
 impl Listener {
     /// Begins to listen, and returns the handle to connect with.
     pub(crate) fn new(site: Site) -> Result<(Self, Handle), Refusal> {
-        let (ip, scope) = interface::address(site.settings.interface.as_deref())?;
-        let mut address = SocketAddr::new(ip, 0);
-        if let SocketAddr::V6(v6) = &mut address {
-            *v6 = SocketAddrV6::new(*v6.ip(), 0, 0, scope);
-        }
-        let door = door::open(address, site.timeouts())?;
+        let door = door::open(local_address(&site)?, site.timeouts())?;
         let number = door.listen();
         let handle = Handle {
             address: door.address(),
@@ -129,6 +125,22 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.door.close(self.number);
     }
+}
+
+/// Returns the address at which senders reach this process: the best one of the selected network
+/// devices.
+fn local_address(site: &Site) -> Result<SocketAddr, Refusal> {
+    let interfaces = &site.settings.interfaces;
+    // Software NICs connect only within this process, which may have no other address.
+    if site.is_software() && *interfaces == InterfaceFilter::all() {
+        return Ok((Ipv4Addr::LOCALHOST, 0).into());
+    }
+    let words =
+        |error: &dyn Error| format!("POLYRAIL_INTERFACE or NCCL_SOCKET_IFNAME: {}", Chain(error));
+    let found = reachable_at(0, interfaces);
+    let found = found.map_err(|error| Refusal::new(Code::Usage, words(&error)))?;
+    let best = found.first().copied();
+    best.ok_or_else(|| Refusal::new(Code::Internal, "a list of addresses is empty"))
 }
 
 /// Makes this side's end for a sender.

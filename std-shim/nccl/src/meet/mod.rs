@@ -17,14 +17,13 @@
 //! receiver's door.
 //!
 //! `handle` is passed through NCCL, `terms` has what both ends must agree on, `call` is the request
-//! in a sender's hello; `interface` chooses an address, `site` makes an end; `door` accepts
-//! senders, `listen` and `connect` are the two ends.
+//! in a sender's hello; `site` makes an end; `door` accepts senders, `listen` and `connect` are the
+//! two ends.
 
 mod call;
 mod connect;
 pub(crate) mod door;
 mod handle;
-mod interface;
 mod listen;
 mod site;
 mod terms;

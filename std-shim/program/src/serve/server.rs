@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address`, such as `0.0.0.0:7471`.
+    /// Listens at `address`, such as `*:7471`.
     ///
     /// # Errors
     ///

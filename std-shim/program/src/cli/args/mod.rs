@@ -152,8 +152,9 @@ pub(super) struct ServeArguments {
     pub(super) devices: DeviceArguments,
     #[command(flatten)]
     pub(super) token: TokenArguments,
-    /// Address to listen at. With port 0, the system chooses a free port.
-    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471", help_heading = PLACE)]
+    /// Address to listen at; `*` is every address of this host, IPv4 and IPv6. With port 0, the
+    /// system chooses a free port.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "*:7471", help_heading = PLACE)]
     pub(super) listen: String,
     /// Peers to serve at a time, each with up to --max-memory. Further peers wait for their turn,
     /// and are refused as `busy` after 80% of --answer-timeout. With 1, measurements do not disturb

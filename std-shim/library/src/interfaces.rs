@@ -1,0 +1,351 @@
+//! The addresses at which other hosts reach this one.
+//!
+//! [`reachable_at`] lists them, the best first:
+//!
+//! | | addresses | reason for the place |
+//! |---|---|---|
+//! | 1 | of NICs, bonds, VLANs, bridges with a NIC | |
+//! | 2 | on a loopback interface, but not of loopback: a router's or a host's `/32` | may be a service's address, which leads to a load balancer |
+//! | 3 | of bridges without a NIC, such as `docker0` | lead to containers and virtual machines of this host |
+//! | 4 | link-local: `169.254.0.0/16`, `fe80::/10` | lead to one link, which may be a management controller's |
+//! | 5 | of interfaces without carrier | lead nowhere at present |
+//!
+//! Within a place, IPv4 comes before IPv6, and then the kernel's order counts. Addresses of loopback
+//! (`127.0.0.0/8`, `::1`) and of interfaces that are down are left out, unless an interface is
+//! named: every host has these, so a peer would reach itself.
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::path::Path;
+
+/// Where the kernel describes interfaces.
+const SYSFS: &str = "/sys/class/net";
+
+/// Which interfaces are considered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceFilter {
+    /// Names or their beginnings; empty: all interfaces.
+    names: Vec<String>,
+    /// Whether the names are complete.
+    is_exact: bool,
+    /// Whether the named interfaces are left out, and all others are considered.
+    excludes: bool,
+}
+
+impl InterfaceFilter {
+    /// Selects all interfaces.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Selects the interface of this name, even if it is a loopback.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { names: vec![name.into()], is_exact: true, excludes: false }
+    }
+
+    /// Reads the syntax of `NCCL_SOCKET_IFNAME`: `eth,ib` selects interfaces whose names begin with
+    /// `eth` or `ib`, `=eth0` the one of this name, `^docker` all others, and `^=docker0` all but
+    /// the one of this name. Empty text selects all.
+    pub fn from_nccl(text: &str) -> Self {
+        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (is_exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        // NCCL's lists may have ports, which it ignores here.
+        let names = text.split(',').map(|name| name.split(':').next().unwrap_or_default());
+        let names: Vec<_> = names.filter(|name| !name.is_empty()).map(Into::into).collect();
+        Self { names, is_exact, excludes }
+    }
+
+    /// Returns whether an interface is considered.
+    pub fn selects(&self, interface: &str) -> bool {
+        let is_it = |name: &String| match self.is_exact {
+            true => interface == name,
+            false => interface.starts_with(name.as_str()),
+        };
+        self.names.is_empty() || self.names.iter().any(is_it) != self.excludes
+    }
+
+    /// Returns whether interfaces are selected by name.
+    fn names_some(&self) -> bool {
+        !self.names.is_empty() && !self.excludes
+    }
+}
+
+/// The addresses of this host cannot be listed, or there are none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// The system refused.
+    #[error("cannot list the addresses of this host")]
+    List(#[source] io::Error),
+    /// Other hosts cannot reach this one.
+    #[error(
+        "no network interface of this host has an address at which other hosts could reach it; \
+         for peers on this host, name the interface lo"
+    )]
+    Unreachable,
+    /// The named interfaces do not exist, or have no address.
+    #[error("no network interface with an address is selected; this host has {}", known.join(", "))]
+    NotSelected {
+        /// Names of the interfaces that have an address.
+        known: Vec<String>,
+    },
+}
+
+/// An address of an interface of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InterfaceAddress {
+    interface: String,
+    ip: IpAddr,
+    /// Index of the interface, for link-local IPv6; otherwise 0.
+    scope_id: u32,
+    is_up: bool,
+    has_carrier: bool,
+    is_loopback: bool,
+    /// Whether it is a bridge without a NIC.
+    is_inner_bridge: bool,
+}
+
+impl InterfaceAddress {
+    fn is_link_local(&self) -> bool {
+        match self.ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        }
+    }
+
+    /// The place in the order; lower is better.
+    fn rank(&self) -> (u8, bool) {
+        let place = match self {
+            _ if !self.is_up || !self.has_carrier => 5,
+            _ if self.is_link_local() => 4,
+            Self { is_inner_bridge: true, .. } => 3,
+            Self { is_loopback: true, .. } => 2,
+            _ => 1,
+        };
+        (place, self.ip.is_ipv6())
+    }
+
+    fn at(&self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
+        }
+    }
+}
+
+/// Returns the addresses at which other hosts reach a listener at `port` on all addresses of this
+/// host, the best first. Not empty.
+///
+/// # Errors
+///
+/// The system refuses to list interfaces, or no address is left.
+pub fn reachable_at(
+    port: u16,
+    filter: &InterfaceFilter,
+) -> Result<Vec<SocketAddr>, InterfaceError> {
+    let all = addresses().map_err(InterfaceError::List)?;
+    let chosen = choose(&all, filter);
+    if !chosen.is_empty() {
+        return Ok(chosen.into_iter().map(|address| address.at(port)).collect());
+    }
+    if *filter == InterfaceFilter::all() {
+        return Err(InterfaceError::Unreachable);
+    }
+    let mut known: Vec<_> = all.into_iter().map(|address| address.interface).collect();
+    known.sort();
+    known.dedup();
+    Err(InterfaceError::NotSelected { known })
+}
+
+/// Returns whether an interface of this host has an address.
+#[cfg(feature = "verbs")]
+pub(crate) fn has_address(interface: &str, ip: IpAddr) -> bool {
+    // Without the list, the address is unknown.
+    addresses().is_ok_and(|all| all.iter().any(|a| a.interface == interface && a.ip == ip))
+}
+
+/// Returns the addresses that other hosts may use, the best first.
+fn choose<'a>(
+    addresses: &'a [InterfaceAddress],
+    filter: &InterfaceFilter,
+) -> Vec<&'a InterfaceAddress> {
+    let is_usable = |address: &&InterfaceAddress| {
+        let is_named = filter.names_some();
+        filter.selects(&address.interface)
+            && (is_named || address.is_up && !address.ip.is_loopback())
+            && !address.ip.is_unspecified()
+    };
+    let mut chosen: Vec<_> = addresses.iter().filter(is_usable).collect();
+    chosen.sort_by_key(|address| address.rank());
+    chosen
+}
+
+/// Returns all IP addresses of this host, in the kernel's order.
+fn addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let address = |entry: nix::ifaddrs::InterfaceAddress| {
+        let storage = entry.address?;
+        let (ip, scope_id) = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+            (Some(v4), _) => (v4.ip().into(), 0),
+            (None, Some(v6)) => (v6.ip().into(), v6.scope_id()),
+            (None, None) => return None,
+        };
+        let has = |flag| entry.flags.contains(flag);
+        Some(InterfaceAddress {
+            ip,
+            scope_id,
+            is_up: has(InterfaceFlags::IFF_UP),
+            has_carrier: has(InterfaceFlags::IFF_RUNNING),
+            is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
+            is_inner_bridge: is_inner_bridge(Path::new(SYSFS), &entry.interface_name),
+            interface: entry.interface_name,
+        })
+    };
+    Ok(getifaddrs()?.filter_map(address).collect())
+}
+
+/// Returns whether an interface is a bridge none of whose ports is a NIC, or leads to one.
+fn is_inner_bridge(net: &Path, interface: &str) -> bool {
+    // Not a bridge, or sysfs is not there.
+    let Ok(ports) = fs::read_dir(net.join(interface).join("brif")) else { return false };
+    let mut names = ports.flatten().map(|port| port.file_name());
+    !names.any(|port| leads_to_nic(&net.join(port)))
+}
+
+/// Returns whether an interface, by its directory in sysfs, belongs to a device, as NICs do, or is
+/// above other interfaces, as bonds and VLANs are. Interfaces of containers and virtual machines
+/// (veth, tap) are neither.
+fn leads_to_nic(interface: &Path) -> bool {
+    let is_above_others = || {
+        fs::read_dir(interface).is_ok_and(|mut entries| {
+            entries.any(|entry| {
+                entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().starts_with(b"lower_"))
+            })
+        })
+    };
+    interface.join("device").exists() || is_above_others()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address of an interface that is up and has carrier.
+    fn address(interface: &str, ip: &str) -> InterfaceAddress {
+        let ip: IpAddr = ip.parse().unwrap();
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        InterfaceAddress {
+            interface: interface.into(),
+            ip,
+            scope_id: if is_link_local { 7 } else { 0 },
+            is_up: true,
+            has_carrier: true,
+            is_loopback: interface == "lo",
+            is_inner_bridge: interface == "docker0",
+        }
+    }
+
+    fn chosen(addresses: &[InterfaceAddress], filter: &InterfaceFilter) -> Vec<String> {
+        let chosen = choose(addresses, filter);
+        chosen.into_iter().map(|address| address.at(1).to_string()).collect()
+    }
+
+    fn lo() -> [InterfaceAddress; 2] {
+        [address("lo", "127.0.0.1"), address("lo", "::1")]
+    }
+
+    #[test]
+    fn both_versions_of_ip_are_there_and_loopback_is_not() {
+        let [v4, v6] = lo();
+        let host = [
+            v4,
+            address("eth0", "10.0.0.1"),
+            v6,
+            address("eth0", "2001:db8::1"),
+            address("eth0", "fe80::1"),
+        ];
+        let all = ["10.0.0.1:1", "[2001:db8::1]:1", "[fe80::1%7]:1"];
+        assert_eq!(chosen(&host, &InterfaceFilter::all()), all);
+        assert_eq!(chosen(&lo(), &InterfaceFilter::all()), [""; 0]);
+        let named = InterfaceFilter::named("lo");
+        assert_eq!(chosen(&lo(), &named), ["127.0.0.1:1", "[::1]:1"]);
+    }
+
+    #[test]
+    fn an_address_of_a_bmc_or_of_containers_is_last() {
+        let no_cable = |name, ip| InterfaceAddress { has_carrier: false, ..address(name, ip) };
+        let host = [
+            address("usb0", "169.254.3.1"),
+            address("docker0", "172.17.0.1"),
+            no_cable("eth0", "10.0.0.1"),
+            InterfaceAddress { is_up: false, ..address("eth1", "10.0.1.1") },
+            address("bond0", "10.0.2.1"),
+            address("br0", "10.0.3.1"),
+        ];
+        let all = ["10.0.2.1:1", "10.0.3.1:1", "172.17.0.1:1", "169.254.3.1:1", "10.0.0.1:1"];
+        assert_eq!(chosen(&host, &InterfaceFilter::all()), all);
+    }
+
+    #[test]
+    fn a_host_whose_address_is_on_lo_is_reached_there() {
+        let [v4, v6] = lo();
+        let host = [v4, address("lo", "10.0.0.5"), v6, address("eth0", "fe80::1")];
+        assert_eq!(chosen(&host, &InterfaceFilter::all()), ["10.0.0.5:1", "[fe80::1%7]:1"]);
+        // The address of a service behind a load balancer is there, too.
+        let host = [address("lo", "10.0.0.5"), address("eth0", "10.1.0.1")];
+        assert_eq!(chosen(&host, &InterfaceFilter::all()), ["10.1.0.1:1", "10.0.0.5:1"]);
+    }
+
+    #[test]
+    fn nccls_syntax_is_nccls() {
+        let host = [
+            address("lo", "127.0.0.1"),
+            address("eth0", "10.0.0.1"),
+            address("eth1", "10.0.1.1"),
+            address("eth10", "10.0.10.1"),
+            address("ib0", "10.0.2.1"),
+        ];
+        let with = |text| chosen(&host, &InterfaceFilter::from_nccl(text)).join(" ");
+        assert_eq!(with("ib"), "10.0.2.1:1");
+        assert_eq!(with("eth1"), "10.0.1.1:1 10.0.10.1:1");
+        assert_eq!(with("=eth1"), "10.0.1.1:1");
+        assert_eq!(with("=eth1,ib0"), "10.0.1.1:1 10.0.2.1:1");
+        assert_eq!(with("^eth"), "10.0.2.1:1", "loopback is not named");
+        assert_eq!(with("^=eth1"), "10.0.0.1:1 10.0.10.1:1 10.0.2.1:1");
+        assert_eq!(with("lo"), "127.0.0.1:1");
+        assert_eq!(with("ib0:1"), "10.0.2.1:1");
+        assert_eq!(with("mlx"), "");
+        assert_eq!(InterfaceFilter::from_nccl(""), InterfaceFilter::all());
+    }
+
+    #[test]
+    fn this_host_has_a_loopback() {
+        let at = reachable_at(7471, &InterfaceFilter::named("lo")).unwrap();
+        assert!(at.contains(&"127.0.0.1:7471".parse().unwrap()), "{at:?}");
+        let error = reachable_at(7471, &InterfaceFilter::named("no such")).unwrap_err();
+        assert!(
+            matches!(&error, InterfaceError::NotSelected { known } if known.contains(&"lo".into()))
+        );
+    }
+
+    #[test]
+    fn a_bridge_is_judged_by_its_ports() {
+        let net = tempfile::tempdir().unwrap();
+        let make = |path: &str| fs::create_dir_all(net.path().join(path)).unwrap();
+        // A NIC, a bond of it, and the ends of a container's and a virtual machine's interfaces.
+        ["eth0/device", "bond0/lower_eth0", "veth1/queues", "tap1/queues"]
+            .iter()
+            .for_each(|path| make(path));
+        let is_inner = |bridge: &str, ports: &[&str]| {
+            make(&format!("{bridge}/brif"));
+            ports.iter().for_each(|port| make(&format!("{bridge}/brif/{port}")));
+            is_inner_bridge(net.path(), bridge)
+        };
+        assert!(is_inner("docker0", &["veth1"]) && is_inner("virbr0", &["tap1"]));
+        assert!(is_inner("docker1", &[]));
+        assert!(!is_inner("br0", &["veth1", "eth0"]) && !is_inner("br1", &["bond0", "tap1"]));
+        assert!(!is_inner_bridge(net.path(), "eth0") && !is_inner_bridge(net.path(), "none"));
+    }
+}
