@@ -61,6 +61,12 @@
 // Maximum length of a message over a link in bytes.
 #define POLYRAIL_MESSAGE_BYTES 4096
 
+// Maximum number of addresses that polyrail_addresses stores.
+#define POLYRAIL_MAX_ADDRESSES 128
+
+// Maximum length of these addresses as text in bytes, including the terminating 0.
+#define POLYRAIL_ADDRESSES_BYTES 8192
+
 // Maximum length of a text in bytes, including the terminating 0.
 #define POLYRAIL_WORDS_BYTES 256
 
@@ -890,11 +896,27 @@ polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
 // Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
-// once. Pass the link to polyrail_peers_meet: the events of that peer report whether the link
-// connected. `options` may be NULL.
+// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
+// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
+// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
+// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
+// report whether the link connected. `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);
+// Stores the addresses at which other hosts reach a listener of this host at `port`, such as
+// "10.0.0.2:7471,10.0.1.2:7471", for polyrail_link_open, with a 0 byte at the end, and in
+// `length` the number of bytes without it: at most POLYRAIL_MAX_ADDRESSES addresses, the best
+// first, which take at most POLYRAIL_ADDRESSES_BYTES. Link-local addresses, and those of bridges
+// without a NIC and of interfaces without carrier, are last. Loopback addresses are left out, and
+// without any other address the call fails, unless `interface` names the network interface. NULL
+// or "": all interfaces.
+polyrail_code polyrail_addresses(const char *interface,
+                                 uint32_t port,
+                                 char *addresses,
+                                 size_t capacity,
+                                 size_t *length);
+
 
 // Stores the bytes of the peer's hello, at most POLYRAIL_HELLO_BYTES, by which the program can
 // identify the peer. The link must have been accepted by a listener.
@@ -907,7 +929,8 @@ polyrail_code polyrail_link_close(polyrail_link *link);
 // event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
 polyrail_code polyrail_link_refuse(polyrail_link *link, const char *reason);
 
-// Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
+// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
+// "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
 // `options` may be NULL. While accepted links are in use, keep the listener open and call
 // polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
 // listener.

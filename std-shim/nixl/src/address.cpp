@@ -1,10 +1,6 @@
 #include "address.h"
 
-#include <arpa/inet.h>
 #include <cstring>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sstream>
 #include <sys/random.h>
 
@@ -12,56 +8,23 @@ namespace {
 
 constexpr char ADDRESS_MARK[] = "polyrail-nixl-2";
 constexpr size_t ID_DIGITS = 32;
-// Limits how long a peer's list keeps this agent busy. More addresses than machines usually have.
-constexpr size_t MAX_ENDPOINTS = 16;
 
 bool is_id(const std::string &text) {
     return text.size() == ID_DIGITS && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// Returns the address of an interface as text; empty if other machines cannot use it.
-std::string text_of(const ifaddrs &entry) {
-    char text[INET6_ADDRSTRLEN] = "";
-    if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) {
-        return "";
-    }
-    if (entry.ifa_addr->sa_family == AF_INET) {
-        const auto *address = reinterpret_cast<const sockaddr_in *>(entry.ifa_addr);
-        inet_ntop(AF_INET, &address->sin_addr, text, sizeof text);
-        return text;
-    }
-    if (entry.ifa_addr->sa_family == AF_INET6) {
-        const auto *address = reinterpret_cast<const sockaddr_in6 *>(entry.ifa_addr);
-        // Link-local addresses need a scope, which differs between machines.
-        if (!IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) {
-            inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof text);
-            return '[' + std::string(text) + ']';
-        }
-    }
-    return "";
-}
-
-// Returns the addresses of one interface, or of all except loopback.
-std::vector<std::string> addresses_of(const std::string &interface) {
+// Returns the addresses at which other agents reach `port` on one interface, or on all, the best first.
+std::vector<std::string> addresses_of(const std::string &interface, unsigned port) {
+    std::string list(POLYRAIL_ADDRESSES_BYTES, '\0');
+    size_t length = 0;
+    check(polyrail_addresses(interface.c_str(), port, list.data(), list.size(), &length), "addresses of this agent");
+    list.resize(length);
     std::vector<std::string> found;
-    ifaddrs *list = nullptr;
-    if (getifaddrs(&list) != 0) {
-        throw Failure(NIXL_ERR_BACKEND, std::string("listing network interfaces: ") + std::strerror(errno));
+    std::istringstream addresses(list);
+    for (std::string address; std::getline(addresses, address, ',');) {
+        found.push_back(address);
     }
-    for (const ifaddrs *entry = list; entry != nullptr; entry = entry->ifa_next) {
-        const bool is_meant =
-            interface.empty() ? (entry->ifa_flags & IFF_LOOPBACK) == 0 : interface == entry->ifa_name;
-        const std::string text = is_meant ? text_of(*entry) : "";
-        if (!text.empty() && found.size() < MAX_ENDPOINTS) {
-            found.push_back(text);
-        }
-    }
-    freeifaddrs(list);
     return found;
-}
-
-std::string wildcard() {
-    return "0.0.0.0";
 }
 
 } // namespace
@@ -96,7 +59,7 @@ Address Address::decode(const std::string &text) {
         address.endpoints.push_back(endpoint);
     }
     if (mark != ADDRESS_MARK || !is_id(address.id) || address.endpoints.empty() ||
-        address.endpoints.size() > MAX_ENDPOINTS) {
+        address.endpoints.size() > POLYRAIL_MAX_ADDRESSES || text.find(',') != std::string::npos) {
         throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is not an address of this plugin");
     }
     return address;
@@ -118,31 +81,25 @@ Hello Hello::decode(const std::string &text) {
 }
 
 std::string listening_address(const std::string &interface, uint16_t port, bool is_local) {
-    std::string host = is_local ? "127.0.0.1" : wildcard();
     if (!interface.empty()) {
-        const std::vector<std::string> addresses = addresses_of(interface);
-        if (addresses.empty()) {
-            throw Failure(NIXL_ERR_INVALID_PARAM, "network interface \"" + interface + "\" has no address");
-        }
-        host = addresses.front();
+        return addresses_of(interface, port).front();
     }
-    return host + ':' + std::to_string(port);
+    return (is_local ? "127.0.0.1:" : "*:") + std::to_string(port);
 }
 
-std::vector<std::string> reachable_addresses(const std::string &bound, const std::string &interface) {
+std::vector<std::string> reachable_addresses(const std::string &bound) {
     const size_t colon = bound.rfind(':');
-    if (colon == std::string::npos || bound.compare(0, colon, wildcard()) != 0) {
+    const std::string host = bound.substr(0, colon);
+    if (host != "[::]" && host != "0.0.0.0") {
         return {bound};
     }
-    std::vector<std::string> hosts;
-    for (const std::string &host : addresses_of(interface)) {
-        // The listener has only IPv4 addresses.
-        if (host[0] != '[') {
-            hosts.push_back(host + bound.substr(colon));
-        }
+    return addresses_of("", static_cast<unsigned>(std::stoul(bound.substr(colon + 1))));
+}
+
+std::string joined(const std::vector<std::string> &endpoints) {
+    std::string list;
+    for (const std::string &endpoint : endpoints) {
+        list += (list.empty() ? "" : ",") + endpoint;
     }
-    if (hosts.empty()) {
-        hosts.push_back("127.0.0.1" + bound.substr(colon));
-    }
-    return hosts;
+    return list;
 }

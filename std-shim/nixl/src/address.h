@@ -11,7 +11,7 @@
 struct Address {
     // Identifies the engine, because another engine may later listen at the same addresses.
     std::string id;
-    // To be tried in turn, such as "10.0.0.2:7471".
+    // Addresses of one listener, such as "10.0.0.2:7471", the best first.
     std::vector<std::string> endpoints;
 
     bool operator==(const Address &other) const { return id == other.id && endpoints == other.endpoints; }
@@ -35,8 +35,11 @@ struct Hello {
 // Returns 128 random bits as hexadecimal digits. Throws a Failure.
 std::string random_id();
 
-// Returns the address to listen at, for agents on `interface`; empty: all.
+// Returns the address to listen at: the best one of `interface`, or all; all of this process if `is_local`.
 std::string listening_address(const std::string &interface, uint16_t port, bool is_local);
 
-// Returns the addresses by which others reach a listener that is bound to `bound`.
-std::vector<std::string> reachable_addresses(const std::string &bound, const std::string &interface);
+// Returns the addresses by which others reach a listener that is bound to `bound`. Throws a Failure if there is none.
+std::vector<std::string> reachable_addresses(const std::string &bound);
+
+// Returns the addresses as a list for polyrail_link_open.
+std::string joined(const std::vector<std::string> &endpoints);

@@ -109,7 +109,7 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
     size_t length = 0;
     check(polyrail_listener_address(listener.get(), bound, sizeof bound, &length), "listening");
     mbps = megabits_of(devices.get());
-    self = Address{id, reachable_addresses(bound, settings.interface)};
+    self = Address{id, reachable_addresses(bound)};
     home = Home{devices.get(), peers.get(), &link_options, agent};
     if (Hello{id, agent}.encode().size() > POLYRAIL_HELLO_BYTES) {
         throw Failure(NIXL_ERR_INVALID_PARAM, "the agent's name is too long");

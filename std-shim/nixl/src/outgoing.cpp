@@ -22,7 +22,7 @@ void Outgoing::begin() {
     now = State::Meeting;
     try {
         polyrail_link *opened = nullptr;
-        check(polyrail_link_open(address.endpoints.at(tried).c_str(), home.link, &opened), "connecting");
+        check(polyrail_link_open(joined(address.endpoints).c_str(), home.link, &opened), "connecting");
         Link link(opened);
         check(polyrail_peers_add(home.peers, nullptr, &peer), "making a connection");
         has_peer = true;
@@ -48,14 +48,7 @@ void Outgoing::connected(const std::string &text) {
 }
 
 void Outgoing::not_connected(const Failure &failure) {
-    remove_peer();
-    tried += 1;
-    if (tried < address.endpoints.size()) {
-        now = State::Idle;
-        begin();
-    } else {
-        fail(failure);
-    }
+    fail(failure);
 }
 
 void Outgoing::remove_peer() {

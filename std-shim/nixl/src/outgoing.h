@@ -66,7 +66,6 @@ private:
     const Home &home;
     const std::string whom;
     const Address address;
-    size_t tried = 0;
     State now = State::Idle;
     Failure why{NIXL_SUCCESS, ""};
     uint64_t peer = 0;

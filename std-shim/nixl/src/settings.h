@@ -24,7 +24,7 @@ struct Settings {
     polyrail_link_options link{};
     // Empty: peers need no token.
     std::string token;
-    // The network device with whose addresses others connect to this agent; empty: all.
+    // The network interface at whose best address others connect to this agent; empty: at all addresses.
     std::string interface;
     uint16_t port = 0;
     LogLevel log_level = LogLevel::Warn;

@@ -70,18 +70,22 @@ impl PeerLink {
     ) -> Result<Step, Failure> {
         match stage {
             Stage::Connecting(connecting) => match connecting.step() {
-                Connecting::Begun(mut link) => {
+                Connecting::Begun(mut link, others) => {
                     // The link holds the hello back until both sides have proved their token.
                     greet(&mut link, &self.hello, peer)?;
-                    Ok(Step::Goes(Stage::Greeted(*link)))
+                    Ok(Step::Goes(Stage::Greeted(*link, others)))
                 }
                 Connecting::Failed(error) => Err(link_failure(&error)),
                 looking => Ok(Step::Stays(Stage::Connecting(looking))),
             },
-            Stage::Greeted(mut control) => match next(&mut control)? {
-                None => Ok(Step::Stays(Stage::Greeted(control))),
-                Some(Message::Hello(theirs)) => Ok(Step::Goes(ready(control, &theirs, peer)?)),
-                Some(other) => Err(out_of_turn(&other, "\"hello\"")),
+            Stage::Greeted(mut control, others) => match next(&mut control) {
+                Ok(None) => Ok(Step::Stays(Stage::Greeted(control, others))),
+                Ok(Some(Message::Hello(theirs))) => Ok(Step::Goes(ready(control, &theirs, peer)?)),
+                Ok(Some(other)) => Err(out_of_turn(&other, "\"hello\"")),
+                Err(failure) => {
+                    let connecting = others.next(control.peer_addr(), failure)?;
+                    Ok(Step::Goes(Stage::Connecting(connecting)))
+                }
             },
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
@@ -100,7 +104,7 @@ impl PeerLink {
     /// Limits the time of a meeting, from when the link is open. Opening has separate limits.
     fn check_time(&mut self) -> Result<(), Failure> {
         let (control, expected) = match &self.stage {
-            Stage::Greeted(control) => (control, "\"hello\""),
+            Stage::Greeted(control, _) => (control, "\"hello\""),
             Stage::Ready(control, _) => (control, "\"ready\""),
             Stage::Connecting(_) | Stage::Met(_) | Stage::Over => return Ok(()),
         };

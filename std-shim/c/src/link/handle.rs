@@ -8,13 +8,13 @@ use crate::error::{Failure, Refusal, refuse};
 use crate::sized::read;
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions};
-use polyrail::link::{LinkError, Reason, Timeouts, Token};
+use polyrail::link::{LinkError, Reason, Timeouts, Token, resolve};
 use std::ffi::{c_char, c_void};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A link that does not belong to a peer yet.
 pub(crate) enum Unused {
@@ -32,49 +32,113 @@ impl Object for Link {
 
 /// A link that this side connects.
 pub(crate) enum Connecting {
-    /// A thread looks up the name. Afterwards the link connects with these choices.
-    Looking(Receiver<Result<Vec<SocketAddr>, LinkError>>, Box<Chosen>),
+    /// A thread looks up the names. Afterwards the link connects.
+    Looking(Receiver<Result<Vec<SocketAddr>, LinkError>>, Box<Others>),
     /// The link connects.
-    Begun(Box<OurLink>),
+    Begun(Box<OurLink>, Box<Others>),
     /// It could not begin.
     Failed(LinkError),
 }
 
 impl Connecting {
-    /// Begins to connect. Never waits: only a name that is no address needs a thread.
-    fn begin(address: String, chosen: Chosen) -> Result<Self, Failure> {
-        if let Ok(address) = address.parse() {
-            return Ok(Self::to(&[address], &chosen));
+    /// Begins to connect. Never waits: only names need a thread.
+    fn begin(list: &str, chosen: Chosen) -> Result<Self, Failure> {
+        let list: Vec<String> = list.split(',').map(|address| address.trim().to_owned()).collect();
+        let until = Instant::now().checked_add(chosen.timeouts.connect);
+        let mut others = Box::new(Others { addresses: Vec::new(), chosen, until, refused: None });
+        let addresses: Result<_, _> = list.iter().map(|address| address.parse()).collect();
+        if let Ok(addresses) = addresses {
+            others.addresses = addresses;
+            return Ok(Self::with(others));
         }
         let (sender, found) = mpsc::channel();
-        let look_up = move || {
-            let found = address.to_socket_addrs().map(Iterator::collect);
-            // The link may have been closed in the meantime.
-            _ = sender.send(found.map_err(|source| LinkError::Connect { address, source }));
-        };
+        // The link may have been closed in the meantime.
+        let look_up = move || _ = sender.send(look_up(&list));
         let thread = thread::Builder::new().name("polyrail-lookup".into()).spawn(look_up);
         thread.map_err(|error| Failure::of(Code::System, &error))?;
-        Ok(Self::Looking(found, Box::new(chosen)))
+        Ok(Self::Looking(found, others))
     }
 
-    fn to(addresses: &[SocketAddr], Chosen { timeouts, token }: &Chosen) -> Self {
-        match OurLink::begin(addresses, timeouts, token.as_ref()) {
-            Ok(link) => Self::Begun(Box::new(link)),
+    fn with(others: Box<Others>) -> Self {
+        match others.begin() {
+            Ok(link) => Self::Begun(Box::new(link), others),
             Err(error) => Self::Failed(error),
         }
     }
 
     /// Continues as far as possible without waiting.
     pub(super) fn step(self) -> Self {
-        let Self::Looking(found, chosen) = self else { return self };
+        let Self::Looking(found, mut others) = self else { return self };
         match found.try_recv() {
-            Ok(Ok(addresses)) => Self::to(&addresses, &chosen),
+            Ok(Ok(addresses)) => {
+                others.addresses = addresses;
+                Self::with(others)
+            }
             Ok(Err(error)) => Self::Failed(error),
-            Err(TryRecvError::Empty) => Self::Looking(found, chosen),
+            Err(TryRecvError::Empty) => Self::Looking(found, others),
             Err(TryRecvError::Disconnected) => {
                 let source = io::Error::other("the thread that looked up the name ended");
                 Self::Failed(LinkError::Io { doing: "looking up a name", source })
             }
+        }
+    }
+}
+
+/// Returns the addresses of all names that are known.
+fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
+    let mut addresses = Vec::new();
+    let mut failed = None;
+    for address in list {
+        match resolve(address) {
+            Ok(found) => addresses.extend(found),
+            Err(source) => failed = Some((address.clone(), source)),
+        }
+    }
+    match failed {
+        Some((address, source)) if addresses.is_empty() => {
+            Err(LinkError::Connect { address, source })
+        }
+        _ => Ok(addresses),
+    }
+}
+
+/// The addresses of a peer that may still be the right ones. Another process may listen at an
+/// address of the list, since some addresses, such as that of `docker0`, exist on many hosts.
+pub(crate) struct Others {
+    addresses: Vec<SocketAddr>,
+    chosen: Chosen,
+    /// When connecting fails; `None`: never.
+    until: Option<Instant>,
+    /// Why the listener that answered last is not the peer.
+    refused: Option<Failure>,
+}
+
+impl Others {
+    fn begin(&self) -> Result<OurLink, LinkError> {
+        let Chosen { timeouts, token } = &self.chosen;
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let connect = left.unwrap_or(timeouts.connect);
+        OurLink::begin(&self.addresses, &Timeouts { connect, ..*timeouts }, token.as_ref())
+    }
+
+    /// Begins to connect to the other addresses, because the listener that answered is not the
+    /// peer, for this reason. Without an answer, all addresses were tried.
+    pub(super) fn next(
+        mut self: Box<Self>,
+        answered: Option<SocketAddr>,
+        failure: Failure,
+    ) -> Result<Connecting, Failure> {
+        let Some(answered) = answered else { return Err(self.refused.unwrap_or(failure)) };
+        self.addresses.retain(|address| *address != answered);
+        if self.addresses.is_empty() || self.until.is_some_and(|until| Instant::now() >= until) {
+            return Err(failure);
+        }
+        match self.begin() {
+            Ok(link) => {
+                self.refused = Some(failure);
+                Ok(Connecting::Begun(Box::new(link), self))
+            }
+            Err(_) => Err(failure),
         }
     }
 }
@@ -110,8 +174,11 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 }
 
 /// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
-/// once. Pass the link to polyrail_peers_meet: the events of that peer report whether the link
-/// connected. `options` may be NULL.
+/// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
+/// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
+/// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
+/// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
+/// report whether the link connected. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,
@@ -122,7 +189,7 @@ pub unsafe extern "C" fn polyrail_link_open(
         // SAFETY: the caller's promise.
         let place = unsafe { out(link, "link") }?;
         // SAFETY: the caller's promise.
-        let address = unsafe { needed_text(address, "address") }?.to_owned();
+        let address = unsafe { needed_text(address, "address") }?;
         // SAFETY: the caller's promise.
         let chosen = unsafe { chosen(options) }?;
         let connecting = Connecting::begin(address, chosen)?;

@@ -38,7 +38,8 @@ impl Listening {
     }
 }
 
-/// Begins to listen at an address such as "0.0.0.0:7471"; with port 0, the system chooses the port.
+/// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
+/// "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
 /// `options` may be NULL. While accepted links are in use, keep the listener open and call
 /// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
 /// listener.

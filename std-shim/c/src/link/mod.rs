@@ -1,9 +1,10 @@
 //! Links: two sides meet over TCP, and exchange messages afterwards.
 //!
 //! `meeting` is the purpose in a hello, `handle` a link that does not belong to a peer yet, `listener`
-//! accepts links, `peer` is a link that belongs to a peer, `drive` drives it, and `notes` separates the
-//! messages of the program from those of rails.
+//! accepts links and `addresses` lists where peers reach it, `peer` is a link that belongs to a peer,
+//! `drive` drives it, and `notes` separates the messages of the program from those of rails.
 
+mod addresses;
 mod drive;
 mod handle;
 mod listener;
@@ -11,6 +12,7 @@ mod meeting;
 mod notes;
 mod peer;
 
+pub use addresses::polyrail_addresses;
 pub(crate) use drive::drive;
 pub(crate) use handle::take;
 pub use handle::{

@@ -1,6 +1,6 @@
 //! A link that belongs to a peer, and the stage of its handshake.
 
-use super::handle::{Connecting, Unused};
+use super::handle::{Connecting, Others, Unused};
 use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
@@ -32,8 +32,9 @@ pub(super) enum Stage {
     Connecting(Connecting),
     /// The link is taken out, or has ended.
     Over,
-    /// This side has sent its hello, and waits for the other side's.
-    Greeted(OurLink),
+    /// This side connects or has connected, its hello is sent or held back, and it waits for the
+    /// other side's. If a process other than the peer answers, other addresses may be the peer's.
+    Greeted(OurLink, Box<Others>),
     /// This side is ready, and waits until the peer is. With the peer's hello.
     Ready(OurLink, Vec<u8>),
     /// Both sides are ready.
@@ -87,7 +88,7 @@ impl PeerLink {
             Stage::Met(_) => Message::Done(polyrail::link::NoOutcome {}),
             _ => Message::Failed { reason: Reason::new("the peer was removed") },
         };
-        if let Stage::Greeted(control) | Stage::Ready(control, _) | Stage::Met(control) =
+        if let Stage::Greeted(control, _) | Stage::Ready(control, _) | Stage::Met(control) =
             &mut self.stage
         {
             // If the message cannot be sent, the peer notices that the link is closed.

@@ -30,6 +30,12 @@ pub const POLYRAIL_HELLO_BYTES: usize = 2048;
 /// Maximum length of a message over a link in bytes.
 pub const POLYRAIL_MESSAGE_BYTES: usize = 4096;
 
+/// Maximum number of addresses that polyrail_addresses stores.
+pub const POLYRAIL_MAX_ADDRESSES: usize = 128;
+
+/// Maximum length of these addresses as text in bytes, including the terminating 0.
+pub const POLYRAIL_ADDRESSES_BYTES: usize = 8192;
+
 /// Maximum length of a text in bytes, including the terminating 0.
 pub const POLYRAIL_WORDS_BYTES: usize = 256;
 

@@ -141,7 +141,7 @@ static void wait_beside_an_event(memory *from, memory *to, uint64_t near_peer, u
 int main(int count, char **arguments) {
   polyrail_domain *here = open_domain("a0,a1"), *there = open_domain("b0,b1");
   polyrail_endpoint_options options;
-  polyrail_link_options link_options;
+  polyrail_link_options link_options, other_options;
   polyrail_listener *listener;
   polyrail_link *link;
   char address[64];
@@ -200,6 +200,33 @@ int main(int count, char **arguments) {
   words[event.length] = 0;
   CHECK(event.code == POLYRAIL_CODE_LINK && strstr(words, "nobody of this name lives here") != NULL);
   OK(polyrail_peers_remove(near, second));
+
+  /* The first address is that of another process, which refuses. */
+  polyrail_listener *stranger;
+  char list[160];
+  ZERO(other_options);
+  other_options.token = "the token of another process";
+  OK(polyrail_listener_open("127.0.0.1:0", &other_options, &stranger));
+  OK(polyrail_listener_address(stranger, list, sizeof list, &length));
+  snprintf(list + length, sizeof list - length, ", %s", address);
+  OK(polyrail_peers_add(near, NULL, &second));
+  OK(polyrail_peers_add(near, NULL, &third));
+  OK(polyrail_link_open(list, &link_options, &link));
+  OK(polyrail_peers_meet(near, second, link, NULL, 0));
+  link = NULL;
+  UNTIL(link != NULL, {
+    polyrail_link *wrong;
+    poll_both();
+    IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_accept(stranger, &wrong));
+    if (polyrail_listener_accept(listener, &link) != POLYRAIL_CODE_OK) link = NULL;
+  });
+  OK(polyrail_peers_meet(near, third, link, NULL, 0));
+  for (int connected = 0; connected < 2; connected++)
+    CHECK(next_event(near).kind == POLYRAIL_EVENT_KIND_CONNECTED);
+  OK(polyrail_peers_remove(near, second));
+  expect(near, POLYRAIL_EVENT_KIND_LINK_LOST, third);
+  OK(polyrail_peers_remove(near, third));
+  OK(polyrail_listener_close(stranger));
 
   /* Without the token there is no answer; a missing listener is an event, too. */
   OK(polyrail_peers_add(near, NULL, &second));

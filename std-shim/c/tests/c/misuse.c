@@ -206,6 +206,12 @@ static void misuse_links(void) {
   HANDLES(polyrail_listener, peers, polyrail_listener_accept(h, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_listener_accept(listener, NULL));
   IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_accept(listener, &link));
+  IS(POLYRAIL_CODE_NULL, polyrail_addresses("lo", 1, NULL, 1, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_addresses("lo", 1, address, sizeof address, NULL));
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_addresses("lo", 1, address, 5, &length));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("lo", 65536, address, sizeof address, &length));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("\xff", 1, address, sizeof address, &length));
+  IS(POLYRAIL_CODE_SYSTEM, polyrail_addresses("no such", 1, address, sizeof address, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(NULL, NULL, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(address, NULL, NULL));
   HANDLES(polyrail_link, peers, polyrail_link_hello(h, words, sizeof words, &length));

@@ -1,0 +1,75 @@
+//! The addresses at which peers reach a listener.
+
+use crate::arguments::{Answer, text};
+use crate::call::call;
+use crate::code::Code;
+use crate::error::{Failure, Refusal, refuse};
+use crate::types::POLYRAIL_MAX_ADDRESSES;
+use polyrail::interfaces::{InterfaceFilter, reachable_at};
+use std::ffi::{c_char, c_void};
+use std::net::SocketAddr;
+
+/// Returns the first addresses, separated by commas.
+fn listed(addresses: &[SocketAddr]) -> String {
+    let first = addresses.iter().take(POLYRAIL_MAX_ADDRESSES);
+    first.map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn addresses(interface: Option<&str>, port: u32) -> Result<String, Refusal> {
+    let Ok(port) = u16::try_from(port) else {
+        return refuse(Code::Argument, format_args!("port {port} is above 65535"));
+    };
+    let filter = interface.filter(|name| !name.is_empty());
+    let filter = filter.map_or_else(InterfaceFilter::all, InterfaceFilter::named);
+    let found = reachable_at(port, &filter);
+    Ok(listed(&found.map_err(|error| Failure::of(Code::System, &error))?))
+}
+
+/// Stores the addresses at which other hosts reach a listener of this host at `port`, such as
+/// "10.0.0.2:7471,10.0.1.2:7471", for polyrail_link_open, with a 0 byte at the end, and in
+/// `length` the number of bytes without it: at most POLYRAIL_MAX_ADDRESSES addresses, the best
+/// first, which take at most POLYRAIL_ADDRESSES_BYTES. Link-local addresses, and those of bridges
+/// without a NIC and of interfaces without carrier, are last. Loopback addresses are left out, and
+/// without any other address the call fails, unless `interface` names the network interface. NULL
+/// or "": all interfaces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_addresses(
+    interface: *const c_char,
+    port: u32,
+    addresses: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(addresses.cast::<c_void>(), capacity, length) }?;
+        // SAFETY: the caller's promise.
+        let interface = unsafe { text(interface, "interface") }?;
+        answer.give_with(self::addresses(interface, port)?.as_bytes(), &[0])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::POLYRAIL_ADDRESSES_BYTES;
+
+    #[test]
+    fn the_longest_list_fits_into_its_room() {
+        let longest: SocketAddr =
+            "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().unwrap();
+        let list = listed(&[longest; POLYRAIL_MAX_ADDRESSES + 1]);
+        assert_eq!(list.split(',').count(), POLYRAIL_MAX_ADDRESSES);
+        assert!(list.len() < POLYRAIL_ADDRESSES_BYTES, "{}", list.len());
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_with_words() {
+        let Err(Refusal::Failure(failure)) = addresses(Some("lo"), 65536) else { panic!() };
+        assert!(failure.words.contains("65536"), "{}", failure.words);
+        let Err(Refusal::Failure(failure)) = addresses(Some("no such"), 1) else { panic!() };
+        assert!(failure.words.contains("lo"), "{}", failure.words);
+        let Ok(list) = addresses(Some("lo"), 7471) else { panic!() };
+        assert!(list.split(',').any(|address| address == "127.0.0.1:7471"), "{list}");
+    }
+}
