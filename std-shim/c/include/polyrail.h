@@ -531,13 +531,14 @@ typedef struct {
   uint32_t size;
   // A polyrail_backend.
   uint32_t backend;
-  // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a
-  // port. Rails are distributed over them in turn. NULL: with verbs, all usable devices, at most
-  // 8; with the software NIC, "soft0". Software devices of different domains are different
-  // devices, even under the same name.
+  // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
+  // are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Rails are
+  // distributed over them in turn. NULL: with verbs, all usable devices, at most 8; with the
+  // software NIC, "soft0". Software devices of different domains are different devices, even
+  // under the same name.
   const char *devices;
   // With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
-  // chosen automatically.
+  // chosen automatically, among the addresses of this network namespace.
   uint32_t gid_index;
   // POLYRAIL_DOMAIN_ bits.
   uint32_t flags;

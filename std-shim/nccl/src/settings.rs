@@ -230,9 +230,12 @@ impl Value<'_> {
         let names: Option<Vec<DeviceName>> =
             text.split(',').map(|name| name.parse().ok()).collect();
         let names = names.ok_or_else(|| {
-            self.malformed("a list of devices or ports, such as mlx5_0,mlx5_1:1,")
+            self.malformed("a list of devices or ports, such as mlx5_0,mlx5_1:1,mlx5_2@3")
         })?;
-        let is_twice = |(at, name): (usize, &DeviceName)| names[..at].contains(name);
+        let is_twice = |(at, name): (usize, &DeviceName)| {
+            let is_same = |a: &DeviceName| (&a.device, a.port) == (&name.device, name.port);
+            names[..at].iter().any(is_same)
+        };
         if names.iter().enumerate().any(is_twice) {
             return Err(self.malformed("each device once"));
         }
@@ -253,7 +256,7 @@ mod tests {
         let settings = read(&[
             ("PATH", "/bin"),
             ("POLYRAIL_BACKEND", "software"),
-            ("POLYRAIL_DEVICES", "mlx5_0,mlx5_1:2"),
+            ("POLYRAIL_DEVICES", "mlx5_0,mlx5_1:2,mlx5_2:1@3"),
             ("POLYRAIL_RAILS", "8"),
             ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
             ("POLYRAIL_SPLIT_THRESHOLD", "4K"),
@@ -274,7 +277,7 @@ mod tests {
         ]);
         let expected = Settings {
             backend: Backend::Software,
-            devices: vec!["mlx5_0".parse().unwrap(), "mlx5_1:2".parse().unwrap()],
+            devices: ["mlx5_0", "mlx5_1:2", "mlx5_2:1@3"].map(|name| name.parse().unwrap()).into(),
             rails: Some(8),
             queue_pairs_per_rail: 2,
             split_threshold: 4096,
@@ -334,6 +337,8 @@ mod tests {
             ("POLYRAIL_DEVICES", "a,"),
             ("POLYRAIL_DEVICES", "a,b,a"),
             ("POLYRAIL_DEVICES", "a:0"),
+            ("POLYRAIL_DEVICES", "a@256"),
+            ("POLYRAIL_DEVICES", "a:1@2,a:1@3"),
             ("POLYRAIL_RAILS", "0"),
             ("POLYRAIL_RAILS", "9"),
             ("POLYRAIL_RAILS", "two"),

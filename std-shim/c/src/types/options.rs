@@ -47,13 +47,14 @@ pub struct DomainOptions {
     pub size: u32,
     /// A polyrail_backend.
     pub backend: u32,
-    /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2", where the number is a
-    /// port. Rails are distributed over them in turn. NULL: with verbs, all usable devices, at most
-    /// 8; with the software NIC, "soft0". Software devices of different domains are different
-    /// devices, even under the same name.
+    /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
+    /// are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Rails are
+    /// distributed over them in turn. NULL: with verbs, all usable devices, at most 8; with the
+    /// software NIC, "soft0". Software devices of different domains are different devices, even
+    /// under the same name.
     pub devices: *const c_char,
     /// With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
-    /// chosen automatically.
+    /// chosen automatically, among the addresses of this network namespace.
     pub gid_index: u32,
     /// POLYRAIL_DOMAIN_ bits.
     pub flags: u32,

@@ -7,9 +7,11 @@
 //! # Ok::<(), polyrail::devices::DevicesError>(())
 //! ```
 
+mod gid_interface;
 mod missing;
 mod place;
 
+pub(crate) use gid_interface::GidInterface;
 pub use missing::DevicesError;
 pub(crate) use missing::what_is_missing;
 pub use place::{PciLink, Place};
@@ -100,9 +102,13 @@ pub struct GidReport {
     pub gid: String,
     /// Protocol of its packets: `RoCE v2`, `RoCE v1`, `InfiniBand`.
     pub gid_type: String,
-    /// Its network device.
+    /// Its network interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// Whether the interface is in another network namespace than this process. Rails use such a
+    /// GID only by its index.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub other_namespace: bool,
 }
 
 /// Lists the devices of this machine, of which at least one can be used.
@@ -186,10 +192,17 @@ fn limits(context: &Context) -> Limits {
 fn ports(context: &Context) -> Result<Vec<PortReport>, VerbsError> {
     let gids = context.gid_table()?;
     let ports = 1..=context.attributes().phys_port_cnt;
-    ports.map(|port| Ok(port_report(port, &context.query_port(port)?, &gids))).collect()
+    let report = |port| Ok(port_report(context.name(), port, &context.query_port(port)?, &gids));
+    ports.map(report).collect()
 }
 
-fn port_report(port: u8, attributes: &PortAttributes, gids: &[GidEntry]) -> PortReport {
+fn port_report(
+    device: &str,
+    port: u8,
+    attributes: &PortAttributes,
+    gids: &[GidEntry],
+) -> PortReport {
+    let gids = gids.iter().filter(|entry| entry.port == port);
     let bytes = |mtu: Option<polyrail_ffi::Mtu>| mtu.map_or(0, polyrail_ffi::Mtu::bytes);
     PortReport {
         port,
@@ -210,11 +223,12 @@ fn port_report(port: u8, attributes: &PortAttributes, gids: &[GidEntry]) -> Port
         lid: attributes.lid,
         lanes: attributes.width,
         mbps: attributes.speed_mbps,
-        gids: gids.iter().filter(|entry| entry.port == port).map(gid_report).collect(),
+        gids: gids.map(|entry| gid_report(device, entry)).collect(),
     }
 }
 
-fn gid_report(entry: &GidEntry) -> GidReport {
+fn gid_report(device: &str, entry: &GidEntry) -> GidReport {
+    let GidInterface { name, is_here, .. } = GidInterface::of(device, entry);
     GidReport {
         index: entry.index,
         gid: entry.gid.to_string(),
@@ -224,7 +238,8 @@ fn gid_report(entry: &GidEntry) -> GidReport {
             GidType::RoceV2 => "RoCE v2".into(),
             other => format!("{other:?}"),
         },
-        interface: entry.interface(),
+        interface: name,
+        other_namespace: !is_here,
     }
 }
 

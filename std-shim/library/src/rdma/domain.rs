@@ -125,7 +125,7 @@ impl Domain for VerbsDomain {
         }
         let table = context.gid_table()?;
         usable_port(context, number, &attributes, &table, self.gid_index)
-            .ok_or(DeviceError::NoAddress { port: number })
+            .map_err(|_| DeviceError::NoAddress { port: number })
     }
 
     fn event_cursor(&self) -> EventCursor {

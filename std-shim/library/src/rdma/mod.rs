@@ -19,16 +19,20 @@
 //!
 //! # Which address
 //!
-//! A RoCE port has several addresses (GIDs). Without [`gid_index`](OpenOptions::gid_index), rails
-//! use the first of
+//! A RoCE port has several addresses (GIDs). A device may be visible in several network namespaces,
+//! and its tables have the addresses of all of them. Without an index, rails use only addresses of
+//! interfaces in the namespace of this process; if some are known to belong to such an interface at
+//! present, only these. Of them they use the first of
 //!
 //! 1. RoCE v2 over IPv4, which can be routed and only requires an address of the interface;
 //! 2. RoCE v2 over IPv6 that is not link-local;
 //! 3. RoCE v2 over link-local IPv6;
 //! 4. any other entry, in the order of the table: RoCE v1, InfiniBand.
 //!
-//! Both ends of a rail need addresses of the same kind, so a program that sets the index at one end
-//! usually has to set it at the other. IPv4 and IPv6 cannot connect, which is an error when the two
+//! An index selects an entry, whatever its interface: of one device or port by its name
+//! (`mlx5_0@3`, `mlx5_0:1@3`), or of all others by [`gid_index`](OpenOptions::gid_index). Hosts whose
+//! NICs differ need different indices. Both ends of a rail need addresses of the same kind, so a
+//! program that sets the index at one end usually has to set it at the other. IPv4 and IPv6 cannot connect, which is an error when the two
 //! ends connect ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). InfiniBand packets
 //! are addressed by LID, and carry the GID only to another subnet.
 //!

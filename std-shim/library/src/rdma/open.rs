@@ -1,6 +1,7 @@
 //! Opens devices: those that are named, or all usable ones.
 
 use super::domain::VerbsDomain;
+use super::gid::NoGid;
 use super::port::{is_active, usable_port};
 use crate::backend::{DeviceName, Port};
 use crate::devices::{DevicesError, what_is_missing};
@@ -10,9 +11,9 @@ use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, Ver
 /// Options of opening devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Index in every port's GID table; `None` selects the best entry, see the
-    /// [module](crate::rdma#which-address). A port without an entry at this index is skipped,
-    /// unless it is named, which is an error.
+    /// Index in the GID table of every port whose [name](DeviceName) has none; `None` selects the
+    /// best entry, see the [module](crate::rdma#which-address). A port without an entry at this
+    /// index is skipped, unless it is named, which is an error.
     pub gid_index: Option<u8>,
 }
 
@@ -55,6 +56,15 @@ pub enum Unusable {
         port: u8,
         /// The index, if one was requested.
         index: Option<u8>,
+    },
+    /// The network interfaces of all GIDs of the port are in other network namespaces.
+    #[error(
+        "the addresses of port {port} belong to network interfaces of other network namespaces: \
+         assign it an interface of this one, or name an address, such as mlx5_0:{port}@3"
+    )]
+    OtherNamespace {
+        /// The port.
+        port: u8,
     },
 }
 
@@ -141,7 +151,7 @@ fn open_named(
             let known = list.iter().map(|device| device.name().to_string()).collect();
             return Err(OpenError::Unknown { device, known });
         };
-        open_device(&found, name.port, options)
+        open_device(&found, name.port, name.gid_index.or(options.gid_index))
             .map_err(|reason| OpenError::Unusable { device, reason })
     };
     names.iter().enumerate().map(open).collect()
@@ -151,7 +161,7 @@ fn open_usable(list: &DeviceList, options: &OpenOptions) -> Result<Vec<VerbsDoma
     let mut domains = Vec::new();
     let mut devices = Vec::new();
     for device in list.iter() {
-        match open_device(&device, None, options) {
+        match open_device(&device, None, options.gid_index) {
             Ok(domain) => domains.push(domain),
             Err(reason) => devices.push((device.name().to_string(), reason)),
         }
@@ -163,7 +173,7 @@ fn open_usable(list: &DeviceList, options: &OpenOptions) -> Result<Vec<VerbsDoma
 fn open_device(
     device: &Device<'_>,
     port: Option<u8>,
-    options: &OpenOptions,
+    index: Option<u8>,
 ) -> Result<VerbsDomain, Unusable> {
     if device.transport() == Transport::Iwarp {
         return Err(Unusable::Iwarp);
@@ -171,10 +181,11 @@ fn open_device(
     let context = device.open()?;
     let last = context.attributes().phys_port_cnt;
     let table = context.gid_table()?;
-    let index = options.gid_index;
     let usable = |number, attributes: &PortAttributes| {
-        usable_port(&context, number, attributes, &table, index)
-            .ok_or(Unusable::NoGid { port: number, index })
+        usable_port(&context, number, attributes, &table, index).map_err(|none| match none {
+            NoGid::Missing => Unusable::NoGid { port: number, index },
+            NoGid::OtherNamespace => Unusable::OtherNamespace { port: number },
+        })
     };
     let ports = match port {
         Some(port) if !(1..=last).contains(&port) => return Err(Unusable::NoPort { port, last }),

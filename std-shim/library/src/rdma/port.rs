@@ -1,7 +1,8 @@
 //! The present attributes of ports, with the GID that rails use.
 
-use super::gid::choose_gid;
+use super::gid::{NoGid, choose_gid};
 use crate::backend::{Gid, Mtu, Port};
+use crate::devices::GidInterface;
 use polyrail_ffi::{Context, GidEntry, LinkLayer, PortAttributes, PortState};
 
 /// Whether the port is active.
@@ -9,20 +10,21 @@ pub(super) fn is_active(port: &PortAttributes) -> bool {
     matches!(port.state, PortState::Active | PortState::ActiveDefer)
 }
 
-/// Returns a port with its GID at `gid_index`, or its best GID; `None` if it has none.
+/// Returns a port with its GID at `gid_index`, or its best GID.
 pub(super) fn usable_port(
     context: &Context,
     number: u8,
     attributes: &PortAttributes,
     table: &[GidEntry],
     gid_index: Option<u8>,
-) -> Option<Port> {
-    let entry = choose_gid(table, number, gid_index)?;
+) -> Result<Port, NoGid> {
+    let interface = |entry: &GidEntry| GidInterface::of(context.name(), entry);
+    let entry = choose_gid(table, number, gid_index, interface)?;
     let device = context.attributes();
     let mtu = attributes.active_mtu.and_then(|mtu| Mtu::from_bytes(mtu.bytes()));
     // Some drivers fill the field in on Ethernet, where it has no meaning.
     let has_lid = attributes.link_layer != LinkLayer::Ethernet;
-    Some(Port {
+    Ok(Port {
         number,
         gid_index: entry.index as u8,
         gid: Gid(entry.gid.0),

@@ -64,7 +64,8 @@ impl Verbs {
             let ports = report.map_or(&[][..], |report| &report.ports);
             let port = ports.iter().find(|port| Some(port.port) == number);
             self.descriptions.push(Description {
-                name: name.to_string(),
+                // Of the device or port, whatever address was chosen.
+                name: DeviceName { gid_index: None, ..name.clone() }.to_string(),
                 pci_path: pci_path(&name.device),
                 guid: report.map_or(0, |report| guid(&report.guid)),
                 speed_mbps: port
@@ -99,6 +100,7 @@ fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
         let name = |port: &PortReport| DeviceName {
             device: report.name.clone(),
             port: (report.ports.len() > 1).then_some(port.port),
+            gid_index: None,
         };
         report.ports.iter().filter(is_active).map(name).collect::<Vec<_>>()
     };

@@ -34,7 +34,7 @@ fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
 #[cfg(feature = "verbs")]
 mod text {
     use crate::cli::table::Table;
-    use polyrail::devices::{DeviceReport, Limits, PciLink, PortReport};
+    use polyrail::devices::{DeviceReport, GidReport, Limits, PciLink, PortReport};
     use polyrail_program::size::human_size;
     use std::fmt::Write;
 
@@ -98,12 +98,17 @@ mod text {
                     port.port.to_string(),
                     gid.index.to_string(),
                     gid.gid_type.clone(),
-                    gid.interface.clone().unwrap_or_default(),
+                    interface(gid),
                     gid.gid.clone(),
                 ]);
             }
         }
         table
+    }
+
+    fn interface(gid: &GidReport) -> String {
+        let name = gid.interface.clone().unwrap_or_default();
+        if gid.other_namespace { format!("{name} (other namespace)") } else { name }
     }
 
     fn limits(devices: &[DeviceReport]) -> Table {

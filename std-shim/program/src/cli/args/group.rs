@@ -36,12 +36,13 @@ pub(in crate::cli) struct RequestArguments {
 /// Which devices of this host to use, and how.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeviceArguments {
-    /// RDMA device to use, or one port of it. Repeatable; rails use the devices in this order
-    /// [default: every device with an active port].
-    #[arg(long, value_name = "DEVICE[:PORT]", help_heading = PLACE)]
+    /// RDMA device to use, or one port of it, perhaps with the index of its GID instead of
+    /// --gid-index. Repeatable; rails use the devices in this order [default: every device with an
+    /// active port].
+    #[arg(long, value_name = "DEVICE[:PORT][@GID]", help_heading = PLACE)]
     pub(in crate::cli) device: Vec<DeviceName>,
-    /// Index of the ports' GID, as `polyrail devices` lists them [default: RoCE v2 over IPv4 if
-    /// there is one, else RoCE v2, else the first].
+    /// Index of the ports' GID, as `polyrail devices` lists them [default: of the addresses in this
+    /// network namespace, RoCE v2 over IPv4 if there is one, else RoCE v2, else the first].
     #[arg(long, value_name = "N", help_heading = PLACE)]
     pub(in crate::cli) gid_index: Option<u8>,
     /// Traffic class of this side's packets. On RoCE v2: four times the DSCP, plus 2 to let
