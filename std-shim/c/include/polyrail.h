@@ -831,6 +831,11 @@ polyrail_code polyrail_printable(const void *text,
                                  size_t capacity,
                                  size_t *length);
 
+// Stores in `is_service` 1 if Kubernetes made the environment variable for a Service, otherwise 0.
+// A Service named `polyrail` has variables such as POLYRAIL_PORT=tcp://10.96.0.7:7471, which begin
+// like settings of plugins.
+polyrail_code polyrail_is_service_variable(const char *name, const char *value, uint32_t *is_service);
+
 // Sets the function that receives log lines about the connections of this process: when they are
 // made, when rails fail and return, when links break, and why connections end. `logger` receives
 // lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
@@ -896,15 +901,6 @@ polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_
 // Closes the handle of a peer's memory.
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
-// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
-// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
-// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
-// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
-// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
-// report whether the link connected. `options` may be NULL.
-polyrail_code polyrail_link_open(const char *address,
-                                 const polyrail_link_options *options,
-                                 polyrail_link **link);
 // Stores the addresses at which other hosts reach a listener of this host at `port`, such as
 // "10.0.0.2:7471,10.0.1.2:7471", for polyrail_link_open, with a 0 byte at the end, and in
 // `length` the number of bytes without it: at most POLYRAIL_MAX_ADDRESSES addresses, the best
@@ -918,6 +914,15 @@ polyrail_code polyrail_addresses(const char *interface,
                                  size_t capacity,
                                  size_t *length);
 
+// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
+// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
+// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
+// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
+// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
+// report whether the link connected. `options` may be NULL.
+polyrail_code polyrail_link_open(const char *address,
+                                 const polyrail_link_options *options,
+                                 polyrail_link **link);
 
 // Stores the bytes of the peer's hello, at most POLYRAIL_HELLO_BYTES, by which the program can
 // identify the peer. The link must have been accepted by a listener.

@@ -6,7 +6,8 @@
 //! 1. `types` are the header's structures, `code` is what calls return, `error` keeps the last
 //!    error message of each thread;
 //! 2. every call goes through `call`; `arguments` and `sized` check pointers, and `table` handles;
-//!    `stack` runs calls that need a large stack, and `log` reports events to the program;
+//!    `stack` runs calls that need a large stack, `log` reports events to the program, and
+//!    `environment` recognizes variables that are not settings;
 //! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
 //! 4. `options` become builders, `numbers` name peers, `events` queues what happened to them, and
 //!    `pace` decides when polls look for it;
@@ -20,6 +21,8 @@
 
 // In the order of the header.
 mod version;
+
+mod environment;
 
 mod log;
 
@@ -49,6 +52,7 @@ mod types;
 
 pub use code::Code;
 pub use domain::*;
+pub use environment::*;
 pub use link::*;
 pub use log::*;
 pub use peers::*;

@@ -69,7 +69,7 @@
 //!    [`interfaces`] lists the addresses at which other hosts reach a listener;
 //! 7. [`trace`] lists the spans and events of connections;
 //! 8. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
-//!    sources.
+//!    sources; [`service_variables`] recognizes environment variables of Kubernetes.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
 
@@ -97,6 +97,7 @@ mod queue_pair;
 pub mod rails {}
 #[cfg(feature = "verbs")]
 pub mod rdma;
+pub mod service_variables;
 mod sync;
 #[cfg_attr(
     not(feature = "tracing"),

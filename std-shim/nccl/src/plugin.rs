@@ -65,6 +65,10 @@ fn start(logger: Option<Logger>, again: impl FnOnce(&mut Devices)) -> Result<(),
         Some(plugin) if *plugin.settings == settings => again(&mut plugin.devices),
         plugin => {
             *plugin = None;
+            if !settings.ignored.is_empty() {
+                let names = settings.ignored.join(", ");
+                log::warn(&format!("variables of a Kubernetes Service are ignored: {names}"));
+            }
             let devices = Devices::open(&settings)?;
             let names: Vec<_> =
                 devices.all().iter().map(|device| device.name.to_string_lossy()).collect();

@@ -3,6 +3,7 @@
 use crate::log::Level;
 use polyrail::backend::DeviceName;
 use polyrail::interfaces::InterfaceFilter;
+use polyrail::service_variables::is_service_variable;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::str::FromStr;
@@ -59,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) log_level: Level,
     /// Whether NCCL is asked to flush all receives, including those in host memory.
     pub(crate) always_flush: bool,
+    /// Variables of Kubernetes, which are ignored, in the order of their names.
+    pub(crate) ignored: Vec<String>,
 }
 
 impl Default for Settings {
@@ -83,6 +86,7 @@ impl Default for Settings {
             interfaces: InterfaceFilter::all(),
             log_level: Level::default(),
             always_flush: false,
+            ignored: Vec::new(),
         }
     }
 }
@@ -116,11 +120,16 @@ impl Settings {
             let has_prefix = |name: &OsStr| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
             if has_prefix(&name) {
                 let name = name.to_string_lossy();
-                settings.set(&name, name.trim_start_matches(PREFIX), &value)?;
+                if is_service_variable(&name, &value.to_string_lossy()) {
+                    settings.ignored.push(name.into_owned());
+                } else {
+                    settings.set(&name, name.trim_start_matches(PREFIX), &value)?;
+                }
             } else if name == NCCL_INTERFACES {
                 of_nccl = Some(InterfaceFilter::from_nccl(&value.to_string_lossy()));
             }
         }
+        settings.ignored.sort();
         if let Some(interfaces) = of_nccl
             && settings.interfaces == InterfaceFilter::all()
         {
@@ -295,9 +304,30 @@ mod tests {
             interfaces: InterfaceFilter::named("eth0"),
             log_level: Level::Trace,
             always_flush: true,
+            ignored: Vec::new(),
         };
         assert_eq!(settings, Ok(expected));
         assert_eq!(read(&[("POLYRAIL", "x")]), Ok(Settings::default()));
+    }
+
+    /// A Service that is called `polyrail`.
+    #[test]
+    fn variables_of_kubernetes_are_ignored() {
+        let settings = read(&[
+            ("POLYRAIL_SERVICE_HOST", "10.96.0.7"),
+            ("POLYRAIL_SERVICE_PORT", "7471"),
+            ("POLYRAIL_PORT", "tcp://10.96.0.7:7471"),
+            ("POLYRAIL_PORT_7471_TCP_ADDR", "10.96.0.7"),
+            ("POLYRAIL_RAILS", "2"),
+        ]);
+        let ignored = [
+            "POLYRAIL_PORT",
+            "POLYRAIL_PORT_7471_TCP_ADDR",
+            "POLYRAIL_SERVICE_HOST",
+            "POLYRAIL_SERVICE_PORT",
+        ];
+        let ignored = ignored.map(Into::into).into();
+        assert_eq!(settings, Ok(Settings { rails: Some(2), ignored, ..Settings::default() }));
     }
 
     #[test]

@@ -24,6 +24,9 @@ Engine::Engine(const nixlBackendInitParams *init) : nixlBackendEngine(init) {
     const nixl_status_t status = guarded("creating the backend", [&] {
         const Settings settings = Settings::read(getParams());
         set_log_level(settings.log_level);
+        if (!settings.ignored.empty()) {
+            log_line(LogLevel::Warn, localAgent, "variables of a Kubernetes Service are ignored: " + settings.ignored);
+        }
         hub = std::make_unique<Hub>(settings, localAgent, init->enableProgTh);
         has_vram = settings.backend == POLYRAIL_BACKEND_VERBS && has_gpu();
         return NIXL_SUCCESS;

@@ -160,7 +160,18 @@ const Setting *find(const std::function<bool(const char *)> &is_it) {
     return found == std::end(SETTINGS) ? nullptr : found;
 }
 
+// Returns whether Kubernetes made the variable, for a Service whose name begins with "polyrail".
+bool is_of_service(const std::string &name, const char *value) {
+    uint32_t is_service = 0;
+    // Refused if it is not UTF-8, and then it is not one.
+    return polyrail_is_service_variable(name.c_str(), value, &is_service) == POLYRAIL_CODE_OK && is_service != 0;
+}
+
 void take_variable(Settings &settings, const std::string &name, const std::string &text) {
+    if (is_of_service(name, text.c_str())) {
+        settings.ignored += (settings.ignored.empty() ? "" : ", ") + name;
+        return;
+    }
     const std::string key = name.substr(PREFIX_BYTES);
     if (std::any_of(std::begin(OF_OTHERS), std::end(OF_OTHERS), [&](const char *other) { return key == other; })) {
         return;
@@ -204,8 +215,10 @@ nixl_b_params_t Settings::defaults() {
     for (const Setting &setting : SETTINGS) {
         // Empty if a variable is set: callers pass the defaults back, and these must not override
         // the variable.
-        const char *variable = std::getenv((PREFIX + std::string(setting.name)).c_str());
-        const bool is_shown = variable != nullptr && setting.name != SECRET;
+        const std::string name = PREFIX + std::string(setting.name);
+        const char *variable = std::getenv(name.c_str());
+        const bool is_set = variable != nullptr && !is_of_service(name, variable);
+        const bool is_shown = is_set && setting.name != SECRET;
         parameters.emplace(lower(setting.name), is_shown ? variable : setting.fallback);
     }
     return parameters;

@@ -28,6 +28,8 @@ struct Settings {
     std::string interface;
     uint16_t port = 0;
     LogLevel log_level = LogLevel::Warn;
+    // Names of variables that are not settings, separated by commas.
+    std::string ignored;
 
     // Throws SettingError.
     static Settings read(const nixl_b_params_t &parameters);

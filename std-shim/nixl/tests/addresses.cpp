@@ -1,5 +1,5 @@
-// How an engine finds the others: addresses that do not answer, and addresses of other engines. Linked with the
-// plugin's sources.
+// How an engine finds the others: addresses that do not answer, addresses of other engines, and
+// environment variables that are not settings. Linked with the plugin's sources.
 
 #include "../src/address.h"
 #include "agent.h"
@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <chrono>
 #include <cstring>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -111,6 +112,27 @@ void own_addresses() {
     REQUIRE(listening_address("", 7471, false) == "*:7471");
 }
 
+// Variables of a Service that is called "polyrail".
+void variables_of_kubernetes() {
+    setenv("POLYRAIL_SERVICE_HOST", "10.96.0.7", 1);
+    setenv("POLYRAIL_PORT", "tcp://10.96.0.7:7471", 1);
+    setenv("POLYRAIL_PORT_7471_TCP_ADDR", "10.96.0.7", 1);
+    int pipes[2];
+    const int before = dup(STDERR_FILENO);
+    REQUIRE(pipe2(pipes, O_NONBLOCK) == 0 && dup2(pipes[1], STDERR_FILENO) >= 0);
+    { Agent a("a", PARAMETERS, true); }
+    REQUIRE(Agent::plugin().get_backend_options().at("port") == "0");
+    REQUIRE(dup2(before, STDERR_FILENO) >= 0);
+    char text[4096] = "";
+    const ssize_t length = read(pipes[0], text, sizeof text - 1);
+    REQUIRE(length > 0 && std::strchr(text, '\n') == text + length - 1);
+    for (const char *name : {"POLYRAIL_SERVICE_HOST", "POLYRAIL_PORT", "POLYRAIL_PORT_7471_TCP_ADDR"}) {
+        REQUIRE(std::strstr(text, name) != nullptr);
+        unsetenv(name);
+    }
+    close(pipes[0]), close(pipes[1]), close(before);
+}
+
 } // namespace
 
 int main(int count, char **arguments) {
@@ -121,6 +143,7 @@ int main(int count, char **arguments) {
         {"another", address_of_another_engine_first},
         {"lengths", lists_of_wrong_lengths},
         {"own", own_addresses},
+        {"kubernetes", variables_of_kubernetes},
     };
     for (const auto &[name, test] : tests) {
         if (only.empty() || only == name) {

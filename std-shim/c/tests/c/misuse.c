@@ -212,6 +212,15 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("lo", 65536, address, sizeof address, &length));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("\xff", 1, address, sizeof address, &length));
   IS(POLYRAIL_CODE_SYSTEM, polyrail_addresses("no such", 1, address, sizeof address, &length));
+  uint32_t is_service;
+  IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable(NULL, "", &is_service));
+  IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable("", NULL, &is_service));
+  IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable("", "", NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_is_service_variable("", "\xff", &is_service));
+  OK(polyrail_is_service_variable("", "", &is_service));
+  CHECK(is_service == 0);
+  OK(polyrail_is_service_variable("POLYRAIL_PORT", "tcp://10.96.0.7:7471", &is_service));
+  CHECK(is_service == 1);
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(NULL, NULL, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(address, NULL, NULL));
   HANDLES(polyrail_link, peers, polyrail_link_hello(h, words, sizeof words, &length));

@@ -7,6 +7,7 @@ use std::env;
 
 cases! {
     an_unknown_or_malformed_variable_is_named,
+    variables_of_kubernetes_are_ignored_with_one_warning,
     settings_are_read_again_when_nothing_is_open,
     nothing_is_logged_if_nothing_is_to_be: &[("POLYRAIL_LOG_LEVEL", "none")],
 }
@@ -32,6 +33,25 @@ fn an_unknown_or_malformed_variable_is_named(plugin: &Plugin) {
     let context = table.init(LOGGER, -1).unwrap();
     assert_eq!(table.devices(), Ok(4));
     assert_eq!(table.finalize(context), 0);
+}
+
+/// A Service that is called `polyrail`.
+fn variables_of_kubernetes_are_ignored_with_one_warning(plugin: &Plugin) {
+    let variables = [
+        ("POLYRAIL_SERVICE_HOST", "10.96.0.7"),
+        ("POLYRAIL_PORT", "tcp://10.96.0.7:7471"),
+        ("POLYRAIL_PORT_7471_TCP_ADDR", "10.96.0.7"),
+    ];
+    // SAFETY: there is one thread.
+    variables.iter().for_each(|(name, value)| unsafe { env::set_var(name, value) });
+    let table = plugin.table(12);
+    logged();
+    let contexts = [(); 2].map(|()| table.init(LOGGER, -1).unwrap());
+    let logged = logged();
+    let warnings: Vec<_> = logged.iter().filter(|line| line.contains("Kubernetes")).collect();
+    assert_eq!(warnings.len(), 1, "{logged:?}");
+    assert!(variables.iter().all(|(name, _)| warnings[0].contains(name)), "{warnings:?}");
+    assert_eq!(contexts.map(|context| table.finalize(context)), [0, 0]);
 }
 
 fn settings_are_read_again_when_nothing_is_open(plugin: &Plugin) {
