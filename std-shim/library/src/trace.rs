@@ -17,6 +17,7 @@
 //! | error | the reason | `qp`, `end` | an end failed: too few rails, the peer, a protocol error, its owner |
 //! | warn | the link broke: how | `session` | it is resumed |
 //! | info | the link was resumed | `session` | |
+//! | warn | not used: why | `device` | an active port that was not named has no usable address (feature `verbs`) |
 //!
 //! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile.
 //! `qp` is the number of the virtual queue pair; for a message connection, it is the number of its
@@ -136,6 +137,12 @@ pub(crate) fn end_failed(of: MessageEnd, error: &dyn Error) {
 /// Reports that a link broke and will be resumed.
 pub(crate) fn link_broke(session: &dyn Display, error: &dyn Error) {
     emit!(tracing::warn!(%session, "the link broke: {}", Chain(error)));
+}
+
+/// Reports that an active port of a device is not used.
+#[cfg(feature = "verbs")]
+pub(crate) fn port_not_used(device: &str, reason: &dyn Error) {
+    emit!(tracing::warn!(device, "not used: {}", Chain(reason)));
 }
 
 /// Reports that a link was resumed.

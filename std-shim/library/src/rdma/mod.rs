@@ -67,7 +67,7 @@ mod open;
 mod port;
 
 pub use domain::{VerbsDomain, VerbsRegion};
-pub use open::{OpenError, OpenOptions, Unusable, open_devices};
+pub use open::{OpenError, OpenOptions, Unusable, open_devices, open_devices_with};
 pub use polyrail_ffi::{
     Argument, AsyncEvent, CompletionQueue, QueuePair, SharedReceiveQueue, SrqId, VerbsError,
 };

@@ -6,6 +6,7 @@ use super::port::{is_active, usable_port};
 use crate::backend::{DeviceName, Port};
 use crate::devices::{DevicesError, what_is_missing};
 use crate::endpoint::MAX_DEVICES;
+use crate::trace;
 use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, VerbsError};
 
 /// Options of opening devices.
@@ -118,7 +119,8 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
 }
 
 /// Opens the devices of these names, in this order. Without names, opens all devices that have an
-/// active port with an address, in the library's order, up to the maximum of an endpoint.
+/// active port with an address, in the library's order, up to the maximum of an endpoint; active
+/// ports without one are events of [`trace`](crate::trace).
 ///
 /// # Errors
 ///
@@ -127,17 +129,36 @@ pub fn open_devices(
     names: &[DeviceName],
     options: &OpenOptions,
 ) -> Result<Vec<VerbsDomain>, OpenError> {
+    open_devices_with(names, options, |device, reason| trace::port_not_used(device, reason))
+}
+
+/// Opens devices like [`open_devices`]. Calls `not_used` with the name of the device and the reason
+/// for each active port that was not named and cannot be used, so that an expected rail is not
+/// missing without a word.
+///
+/// # Errors
+///
+/// As [`open_devices`].
+pub fn open_devices_with(
+    names: &[DeviceName],
+    options: &OpenOptions,
+    mut not_used: impl FnMut(&str, &Unusable),
+) -> Result<Vec<VerbsDomain>, OpenError> {
     let list = DeviceList::new().map_err(DevicesError::from)?;
     if list.iter().len() == 0 {
         return Err(what_is_missing().into());
     }
-    if names.is_empty() { open_usable(&list, options) } else { open_named(&list, names, options) }
+    match names {
+        [] => open_usable(&list, options, &mut not_used),
+        names => open_named(&list, names, options, &mut not_used),
+    }
 }
 
 fn open_named(
     list: &DeviceList,
     names: &[DeviceName],
     options: &OpenOptions,
+    not_used: &mut dyn FnMut(&str, &Unusable),
 ) -> Result<Vec<VerbsDomain>, OpenError> {
     if names.len() > MAX_DEVICES {
         return Err(OpenError::TooMany { devices: names.len() });
@@ -151,29 +172,42 @@ fn open_named(
             let known = list.iter().map(|device| device.name().to_string()).collect();
             return Err(OpenError::Unknown { device, known });
         };
-        open_device(&found, name.port, name.gid_index.or(options.gid_index))
+        open_device(&found, name.port, name.gid_index.or(options.gid_index), not_used)
             .map_err(|reason| OpenError::Unusable { device, reason })
     };
     names.iter().enumerate().map(open).collect()
 }
 
-fn open_usable(list: &DeviceList, options: &OpenOptions) -> Result<Vec<VerbsDomain>, OpenError> {
+fn open_usable(
+    list: &DeviceList,
+    options: &OpenOptions,
+    not_used: &mut dyn FnMut(&str, &Unusable),
+) -> Result<Vec<VerbsDomain>, OpenError> {
     let mut domains = Vec::new();
     let mut devices = Vec::new();
     for device in list.iter() {
-        match open_device(&device, None, options.gid_index) {
+        match open_device(&device, None, options.gid_index, not_used) {
             Ok(domain) => domains.push(domain),
             Err(reason) => devices.push((device.name().to_string(), reason)),
         }
     }
     domains.truncate(MAX_DEVICES);
-    if domains.is_empty() { Err(OpenError::AllUnusable { devices }) } else { Ok(domains) }
+    if domains.is_empty() {
+        return Err(OpenError::AllUnusable { devices });
+    }
+    for (device, reason) in &devices {
+        if let Unusable::NoGid { .. } | Unusable::OtherNamespace { .. } = reason {
+            not_used(device, reason);
+        }
+    }
+    Ok(domains)
 }
 
 fn open_device(
     device: &Device<'_>,
     port: Option<u8>,
     index: Option<u8>,
+    not_used: &mut dyn FnMut(&str, &Unusable),
 ) -> Result<VerbsDomain, Unusable> {
     if device.transport() == Transport::Iwarp {
         return Err(Unusable::Iwarp);
@@ -204,7 +238,10 @@ fn open_device(
                     active.push(usable(number, &attributes));
                 }
             }
-            usable_of(active)?
+            let unusable: Vec<_> = active.iter().filter_map(|port| port.err()).collect();
+            let usable = usable_of(active)?;
+            unusable.iter().for_each(|reason| not_used(&device.name(), reason));
+            usable
         }
     };
     Ok(VerbsDomain::new(context.alloc_pd()?, ports, index))

@@ -17,9 +17,12 @@ pub(super) type HostDomain = polyrail::nic::ProtectionDomain;
 
 #[cfg(feature = "verbs")]
 pub(super) fn open(arguments: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
-    use polyrail::rdma::{OpenOptions, open_devices};
+    use polyrail::rdma::{OpenOptions, open_devices_with};
     let options = OpenOptions { gid_index: arguments.gid_index };
-    open_devices(&arguments.device, &options).map_err(|error| Failure::no_devices(&error))
+    let opened = open_devices_with(&arguments.device, &options, |device, reason| {
+        output::tell(&format!("polyrail: a port of {device} is not used: {reason}\n"));
+    });
+    opened.map_err(|error| Failure::no_devices(&error))
 }
 
 /// Without verbs, RDMA devices cannot be opened.
