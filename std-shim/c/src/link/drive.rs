@@ -178,9 +178,12 @@ fn carry(
             _ => {}
         }
     }
-    while !control.is_broken() && control.go_on_sending().map_err(|error| link_failure(&error))? {
+    while !control.is_broken() && control.go_on_sending() {
         let Some(message) = peer.next_control() else { break };
         control.offer(&message).map_err(|error| link_failure(&error))?;
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

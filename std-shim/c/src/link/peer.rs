@@ -75,7 +75,7 @@ impl PeerLink {
     /// Sends a message if the handshake is done and there is room; returns whether it was sent.
     fn say(&mut self, message: &Message) -> Result<bool, LinkError> {
         let Stage::Met(control) = &mut self.stage else { return Ok(false) };
-        if control.is_broken() || !control.go_on_sending()? {
+        if control.is_broken() || !control.go_on_sending() {
             return Ok(false);
         }
         control.offer(message)?;

@@ -82,7 +82,7 @@ impl<P: Purpose> Link<P> {
         }
         let waited = self.message_timeout();
         let deadline = Instant::now().checked_add(waited);
-        while !self.go_on_sending()? {
+        while !self.go_on_sending() {
             let Some((stream, _)) = self.waits_for() else { return Ok(()) };
             if !wait(stream, PollFlags::OUT, deadline)? {
                 return Err(LinkError::Deaf { waited });

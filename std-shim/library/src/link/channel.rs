@@ -7,7 +7,7 @@ use super::gate::Gate;
 use super::incoming::Incoming;
 use super::message::Message;
 use super::purpose::Purpose;
-use super::stream::{Network, Stream, is_closed, is_gone};
+use super::stream::{Network, Stream, is_gone};
 use super::timeouts::Timeouts;
 use super::token::Token;
 use rustix::event::PollFlags;
@@ -75,6 +75,8 @@ pub(super) struct Channel<P: Purpose> {
     taken: usize,
     /// Bytes that wait until the gate is open.
     held: Vec<u8>,
+    /// How the stream broke when it was written to. What the peer sent before is received first.
+    broke: Option<io::Error>,
     message_timeout: Duration,
 }
 
@@ -101,6 +103,7 @@ impl<P: Purpose> Channel<P> {
             unsent: Vec::new(),
             taken: 0,
             held: Vec::new(),
+            broke: None,
             message_timeout,
         }
     }
@@ -119,7 +122,7 @@ impl<P: Purpose> Channel<P> {
         if !self.connect(now)? {
             return Ok(false);
         }
-        self.flush()?;
+        self.flush();
         while !self.gate.is_open() {
             let asked = *self.asked.get_or_insert(now);
             let Some(message) = self.take(now)? else {
@@ -136,7 +139,7 @@ impl<P: Purpose> Channel<P> {
             if self.gate.is_open() {
                 self.unsent.append(&mut self.held);
             }
-            self.flush()?;
+            self.flush();
         }
         Ok(true)
     }
@@ -190,11 +193,18 @@ impl<P: Purpose> Channel<P> {
                 return Ok(Some(message));
             }
             match self.stream.read(self.incoming.room()) {
-                Ok(0) => return Err(self.hung_up().into()),
+                Ok(0) => return Err(self.gone()),
                 Ok(bytes) => self.incoming.filled(bytes),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self.broke.is_none() => {
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(self.gone()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(source) => return Err(Fault::Broken { doing: "receiving a message", source }),
+                Err(source) => {
+                    let broke = self.broke.take();
+                    let source = broke.unwrap_or(source);
+                    return Err(Fault::Broken { doing: "receiving a message", source });
+                }
             }
         }
         let pending = self.incoming.pending();
@@ -216,28 +226,42 @@ impl<P: Purpose> Channel<P> {
         queue.extend(message.encode());
     }
 
-    /// Sends what the stream takes now. Returns whether nothing is left.
-    pub(super) fn flush(&mut self) -> Result<bool, Fault> {
+    /// Sends what the stream takes now. Returns whether nothing is left. If the stream broke, the
+    /// next receive shows that, after the peer's last message: the system keeps what arrived before
+    /// a reset, and reports the reset only once (tcp(7)).
+    pub(super) fn flush(&mut self) -> bool {
         if self.dial.is_some() {
-            return Ok(false);
+            return false;
         }
         while self.taken < self.unsent.len() {
             match self.stream.write(&self.unsent[self.taken..]) {
                 Ok(written) => self.taken += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(source) => {
-                    self.clear();
-                    // The next receive shows the end, after the peer's last message.
-                    if is_closed(&source) {
-                        return Ok(true);
+                    // A stream that the peer has closed ends where the peer's bytes end.
+                    if source.kind() != ErrorKind::BrokenPipe {
+                        self.broke.get_or_insert(source);
                     }
-                    return Err(Fault::Broken { doing: "sending a message", source });
+                    break;
                 }
             }
         }
         self.clear();
-        Ok(self.held.is_empty())
+        self.held.is_empty()
+    }
+
+    /// Returns whether the stream broke when it was written to, and the next receive shows that.
+    pub(super) const fn has_broken(&self) -> bool {
+        self.broke.is_some()
+    }
+
+    /// What ends a stream from which nothing more comes.
+    fn gone(&mut self) -> Fault {
+        match self.broke.take() {
+            Some(source) => Fault::Broken { doing: "sending a message", source },
+            None => self.hung_up().into(),
+        }
     }
 
     fn clear(&mut self) {
@@ -251,6 +275,7 @@ impl<P: Purpose> Channel<P> {
         self.stream = stream;
         self.incoming.go_on(&unread);
         self.began = None;
+        self.broke = None;
         self.clear();
     }
 

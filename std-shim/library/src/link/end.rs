@@ -145,13 +145,14 @@ impl<P: Purpose> Link<P> {
     /// Returns whether the stream broke, and the link waits to be resumed. What is sent now is
     /// lost, except [`Message::Ready`], [`Message::Done`] and [`Message::Failed`].
     pub fn is_broken(&self) -> bool {
-        self.resumption.as_ref().is_some_and(Resumption::is_broken)
+        let has_broken = self.channel.has_broken();
+        self.resumption.as_ref().is_some_and(|resumption| resumption.is_broken() || has_broken)
     }
 
     /// Returns whether [`try_recv`](Self::try_recv) has something to do that does not show on the
     /// stream: the link is broken, or a new stream waits for it.
     pub fn is_due(&self) -> bool {
-        self.resumption.as_ref().is_some_and(Resumption::is_due)
+        self.is_broken() || self.resumption.as_ref().is_some_and(Resumption::has_mail)
     }
 
     /// Breaks the stream without a message, so that the peer finds a reset.
@@ -193,13 +194,13 @@ impl<P: Purpose> Link<P> {
 
     /// Sends a message without waiting. What the stream does not take now goes with the next call
     /// that sends, receives, or [goes on sending](Self::go_on_sending). Messages that are offered
-    /// while the link is [broken](Self::is_broken) may be lost, which is not an error. If the peer
-    /// is gone, the next receive shows that, after the peer's last message.
+    /// while the link is [broken](Self::is_broken) may be lost, which is not an error. If the
+    /// stream failed, the next receive shows that, after the peer's last message.
     ///
     /// # Errors
     ///
-    /// The stream failed; or the peer has not proved that it has this side's token: then only the
-    /// reason of a refusal is sent.
+    /// The peer has not proved that it has this side's token: then only the reason of a refusal is
+    /// sent.
     pub fn offer(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         self.process.check()?;
         if self.channel.wants_proof() && !matches!(message, Message::Failed { .. }) {
@@ -207,29 +208,21 @@ impl<P: Purpose> Link<P> {
         }
         if let Some(resumption) = &mut self.resumption {
             resumption.note_sent(message);
-            if resumption.is_broken() {
-                return Ok(());
-            }
+        }
+        if self.is_broken() {
+            return Ok(());
         }
         self.channel.push(message);
-        self.go_on_sending()?;
+        self.go_on_sending();
         self.note_session(OURS, message);
         Ok(())
     }
 
     /// Sends what was [offered](Self::offer) and not taken yet. Returns whether nothing is left.
-    /// Until then no more should be offered: it is kept in memory.
-    ///
-    /// # Errors
-    ///
-    /// The stream failed.
-    pub fn go_on_sending(&mut self) -> Result<bool, LinkError> {
-        self.process.check()?;
-        if self.is_broken() {
-            return Ok(true);
-        }
-        let flushed = self.channel.flush();
-        flushed.or_else(|fault| self.broke(fault, Instant::now()).map(|()| true))
+    /// Until then no more should be offered: it is kept in memory. If the stream failed, or in a fork
+    /// of the process that made the link, nothing is left; the next receive shows that.
+    pub fn go_on_sending(&mut self) -> bool {
+        !self.process.is_current() || self.is_broken() || self.channel.flush()
     }
 
     /// Returns the next message, if all of it is there, and goes on with everything else that the
@@ -249,14 +242,14 @@ impl<P: Purpose> Link<P> {
         if let Some(resumption) = &mut self.resumption {
             if let Some(stream) = resumption.step(now)? {
                 let opening = resumption.opening();
-                return self.resume(stream, &opening, now).map(Some);
+                return Ok(Some(self.resume(stream, &opening)));
             }
             if resumption.is_broken() {
                 return Ok(None);
             }
         }
-        let received = self.channel.flush().and_then(|_| self.channel.receive(now));
-        match received {
+        self.channel.flush();
+        match self.channel.receive(now) {
             Ok(Some(message)) => {
                 self.note_session(THEIRS, &message);
                 Ok(Some(message))
@@ -267,18 +260,11 @@ impl<P: Purpose> Link<P> {
     }
 
     /// Goes on over a new stream. Returns the message that reports it to the owner.
-    fn resume(
-        &mut self,
-        stream: NewStream,
-        opening: &[Message<P>],
-        now: Instant,
-    ) -> Result<Message<P>, LinkError> {
+    fn resume(&mut self, stream: NewStream, opening: &[Message<P>]) -> Message<P> {
         self.channel.replace(stream);
         opening.iter().for_each(|message| self.channel.push(message));
-        if let Err(fault) = self.channel.flush() {
-            self.broke(fault, now)?;
-        }
-        Ok(Message::Resumed {})
+        self.channel.flush();
+        Message::Resumed {}
     }
 
     /// The stream carries no messages any more. Nothing more comes for now if the link is to be

@@ -187,9 +187,9 @@ impl<P: Purpose> Resumption<P> {
         !matches!(self.state, State::Whole)
     }
 
-    /// Returns whether a step has something to do.
-    pub(super) fn is_due(&self) -> bool {
-        self.is_broken() || self.mailbox.has_mail.load(Ordering::Acquire)
+    /// Returns whether a new stream waits.
+    pub(super) fn has_mail(&self) -> bool {
+        self.mailbox.has_mail.load(Ordering::Acquire)
     }
 
     /// Keeps a message that the peer must receive.

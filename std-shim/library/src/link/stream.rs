@@ -41,12 +41,7 @@ impl Stream for UnixStream {
 /// Returns whether the peer has closed the stream, or its system answered that there is no such
 /// stream.
 pub(super) fn is_gone(error: &io::Error) -> bool {
-    is_closed(error) || is_reset(error)
-}
-
-/// Returns whether the peer had closed the stream before.
-pub(super) fn is_closed(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::BrokenPipe
+    error.kind() == ErrorKind::BrokenPipe || is_reset(error)
 }
 
 /// Returns whether the peer's system answered that there is no such stream: the peer's process has

@@ -186,18 +186,12 @@ impl Connection {
     /// Sends the peer the messages of rails, as far as the link has room.
     fn send_messages(&mut self, healing: &HealingLink) {
         while let Some(link) = self.link.as_mut().filter(|link| !link.is_broken()) {
-            let sent = match link.go_on_sending() {
-                Ok(true) => match healing.next_message() {
-                    Some(message) => {
-                        let bytes = HexBytes(message.to_json().into_bytes());
-                        link.offer(&Message::Note { bytes })
-                    }
-                    None => return,
-                },
-                Ok(false) => return,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = sent {
+            if !link.go_on_sending() {
+                return;
+            }
+            let Some(message) = healing.next_message() else { return };
+            let bytes = HexBytes(message.to_json().into_bytes());
+            if let Err(error) = link.offer(&Message::Note { bytes }) {
                 self.end(Chain(&error).to_string());
             }
             self.note_break();

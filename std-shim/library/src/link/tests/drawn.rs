@@ -224,7 +224,7 @@ impl Side {
             _ if number == NOTES + 1 => Message::Done(NoOutcome {}),
             _ => return,
         };
-        if self.link.go_on_sending().unwrap() {
+        if self.link.go_on_sending() {
             self.link.offer(&message).unwrap();
             self.sent += 1;
         }
