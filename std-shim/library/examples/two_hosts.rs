@@ -6,7 +6,9 @@
 //! ```
 
 use polyrail::endpoint::EndpointBuilder;
-use polyrail::link::{Hello, Link, LinkError, Listener, Message, NoOutcome, Timeouts, bring_up};
+use polyrail::link::{
+    Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, Timeouts, bring_up,
+};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{OpenOptions, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
@@ -27,16 +29,22 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let sends = peer != "listen";
     let timeouts = Timeouts { accept: None, ..Timeouts::default() };
-    let mut control: Link = match sends {
-        true => Link::connect(&peer, &timeouts)?,
-        false => Listener::bind("0.0.0.0:7471")?.accept(&timeouts)?.0,
+    let (mut control, asked): (Link, _) = match sends {
+        true => (Link::connect(&peer, &timeouts)?, None),
+        false => {
+            let listener = Listener::bind("0.0.0.0:7471")?;
+            let arrival = Arrivals::default().accept(&listener, &timeouts)?;
+            (arrival.link, Some(arrival.hello))
+        }
     };
-    let address = endpoint.address();
-    let memory = buffer.remote();
-    let session = control.session();
-    let hello = Hello { reach: address.into(), buffer: memory, purpose: None, session };
+    // A link that is to be resumed after a break needs its listener, and a session in the hellos.
+    let reach = endpoint.address().into();
+    let hello = Hello { reach, buffer: buffer.remote(), purpose: None, session: None };
     control.send(&Message::Hello(hello))?;
-    let peer = control.expect_hello()?;
+    let peer = match asked {
+        Some(hello) => hello,
+        None => control.expect_hello()?,
+    };
     bring_up(&mut endpoint, &mut control, &peer, |endpoint| {
         Ok::<_, Box<dyn Error>>(endpoint.post_recv(&RecvWr::notification(1))?)
     })?;

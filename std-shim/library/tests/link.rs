@@ -6,8 +6,8 @@ use polyrail::RemoteBuffer;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::link::{
-    Arrivals, HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reach, Reason,
-    Timeouts, bring_up, bring_up_p2p,
+    Arrivals, HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Purpose, Reach,
+    Reason, Timeouts, bring_up, bring_up_p2p,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
@@ -31,11 +31,26 @@ fn listen() -> (Listener, SocketAddr) {
     (listener, address)
 }
 
+/// Waits for the next link, until it is open. Its peer may have sent nothing.
+fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
+    let mut link = loop {
+        match listener.try_accept(timeouts).unwrap() {
+            Some((link, _)) => break link,
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    while !link.is_open() {
+        assert_eq!(link.try_recv().unwrap(), None);
+        thread::sleep(Duration::from_millis(1));
+    }
+    link
+}
+
 /// A control connection to a peer that does not keep the rules.
 fn control_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
     let (listener, address) = listen();
     let stranger = TcpStream::connect(address).unwrap();
-    (listener.accept(&timeouts).unwrap().0, stranger)
+    (accepted(&listener, &timeouts), stranger)
 }
 
 /// The error of a side that gets these bytes, after which the stranger hangs up or keeps the
@@ -83,6 +98,14 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
         heard(b"PLYR\0\0\0", false, impatient()),
         LinkError::Stalled { pending: 7, waited: SOON }
     ));
+}
+
+/// Returns whether the stream of a link has an error to report, and leaves it there.
+fn has_error(link: &Link) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(link, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::ERR)
 }
 
 /// Sends a byte now and then, as long as the other side is there.
@@ -146,7 +169,7 @@ fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
 fn the_last_message_arrives_though_its_sender_is_gone() {
     let (listener, address) = listen();
     let mut near = <Link>::connect(&address.to_string(), &impatient()).unwrap();
-    let (mut far, _) = listener.accept::<NoPurpose>(&impatient()).unwrap();
+    let mut far = accepted::<NoPurpose>(&listener, &impatient());
     near.send(&Message::Failed { reason: Reason::new("no disk") }).unwrap();
     drop(near);
     thread::sleep(SOON / 10);
@@ -156,12 +179,81 @@ fn the_last_message_arrives_though_its_sender_is_gone() {
     assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
 }
 
+/// What arrived before a reset is received, although a write was the first to find the reset.
+#[test]
+fn the_last_message_arrives_though_its_sender_reset_the_stream() {
+    let (mut control, mut stranger) = control_to_stranger(Timeouts::default());
+    control.send(&Message::Failed { reason: Reason::new("unread") }).unwrap();
+    // The stranger closes while this message is unread, so its system answers with a reset.
+    let mut first = [0];
+    stranger.read_exact(&mut first).unwrap();
+    let last = Message::<NoPurpose>::Failed { reason: Reason::new("no disk") };
+    stranger.write_all(&last.encode()).unwrap();
+    drop(stranger);
+    // Until the reset has come.
+    let begin = Instant::now();
+    while !has_error(&control) {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(1));
+    }
+    control.offer(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
+    let error = control.expect(Duration::from_secs(10)).unwrap_err();
+    assert_eq!(error.to_string(), "the peer gave up: no disk");
+    let error = control.expect(Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(error, LinkError::HungUp { pending: 0 }), "{error}");
+}
+
+/// Connections that send nothing, or rubbish, do not delay a peer.
+#[test]
+fn silent_strangers_do_not_delay_a_blocking_accept() {
+    let (listener, address) = listen();
+    let _silent: Vec<_> = (0..80).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut rubbish = TcpStream::connect(address).unwrap();
+    rubbish.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let timeouts = Timeouts { message: Duration::from_secs(600), ..Timeouts::default() };
+    let hosts = ["a", "b"].map(|name| {
+        let host = Host::new(&Fabric::threaded(), name, &EndpointBuilder::new());
+        host.hello()
+    });
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let accepted = thread::scope(|scope| {
+        for hello in hosts.clone() {
+            scope.spawn(move || {
+                let mut link = Link::connect(&address.to_string(), &timeouts).unwrap();
+                link.send(&Message::Hello(hello)).unwrap();
+                // The listener closes the link.
+                assert!(link.expect(timeouts.message).is_err());
+            });
+        }
+        let patient = Timeouts { accept: Some(Duration::from_secs(60)), ..timeouts };
+        // Two that come at the same time are both accepted.
+        [(); 2].map(|()| arrivals.accept(&listener, &patient).unwrap().hello)
+    });
+    assert!(hosts.iter().all(|hello| accepted.contains(hello)));
+    let error = arrivals.accept(&listener, &impatient()).unwrap_err();
+    assert!(matches!(error, LinkError::NoPeer { .. }), "{error}");
+}
+
+#[test]
+fn a_listener_reports_why_it_refused_the_last_peer() {
+    let (listener, address) = listen();
+    let mut rubbish = TcpStream::connect(address).unwrap();
+    rubbish.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let error = arrivals.accept(&listener, &impatient()).unwrap_err();
+    assert_eq!(
+        Chain(&error).to_string(),
+        "no peer connected within 200ms and was accepted; the last one was refused: the peer does \
+         not run polyrail: its first bytes are \"GET / HTTP/1.1\\r\\n\""
+    );
+}
+
 #[test]
 fn connecting_and_accepting_end_in_time() {
     let (listener, address) = listen();
     let begin = Instant::now();
-    let error = listener.accept::<NoPurpose>(&impatient()).unwrap_err();
-    assert!(matches!(error, LinkError::NoPeer { waited: SOON }), "{error}");
+    let error = Arrivals::<NoPurpose>::default().accept(&listener, &impatient()).unwrap_err();
+    assert!(matches!(error, LinkError::NoPeer { waited: SOON, refused: None }), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON);
     let error = Listener::bind(&address.to_string()).unwrap_err();
     assert!(
@@ -255,7 +347,7 @@ fn meet(
     let timeouts = Timeouts { accept: None, message: Duration::MAX, ..Timeouts::default() };
     let (connected, listened) = thread::scope(|scope| {
         let listening = scope.spawn(|| {
-            let (mut control, _) = listener.accept(&timeouts).unwrap();
+            let mut control = accepted(&listener, &timeouts);
             there.meet(&mut control)
         });
         let mut control = Link::connect(&address.to_string(), &timeouts).unwrap();
@@ -300,7 +392,7 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
     let (listener, address) = listen();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let mut control = accepted(&listener, &Timeouts::default());
             meet_for_messages(&mut there, &hosts[1], &mut control).unwrap();
         });
         let mut control = Link::connect(&address.to_string(), &Timeouts::default()).unwrap();
@@ -512,7 +604,7 @@ fn a_message_is_sent_once_the_link_is_open() {
     let failed = Message::Failed { reason: Reason::new("enough") };
     let mut near = Link::<NoPurpose>::begin(&[address], &Timeouts::default(), None).unwrap();
     near.send(&failed).unwrap();
-    let (mut far, _) = listener.accept::<NoPurpose>(&Timeouts::default()).unwrap();
+    let mut far = accepted::<NoPurpose>(&listener, &Timeouts::default());
     let error = far.expect(Duration::from_secs(5)).unwrap_err();
     assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
     drop(listener);

@@ -1,7 +1,8 @@
 //! Sides that want to know whether the other one has their token.
 
 use polyrail::link::{
-    Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
+    Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Purpose, Session, Timeouts,
+    Token, VERSION,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,20 +27,31 @@ fn listener(token: Option<u8>) -> (Listener, String) {
     (listener, address)
 }
 
-type Ended<T> = Result<T, LinkError>;
+/// Waits for the next link, until it is open. Its peer may have sent nothing.
+fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
+    let mut link = loop {
+        match listener.try_accept(timeouts).unwrap() {
+            Some((link, _)) => break link,
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    while !link.is_open() {
+        assert_eq!(link.try_recv().unwrap(), None);
+        thread::sleep(Duration::from_millis(1));
+    }
+    link
+}
 
-/// One side connects and the other one accepts, with these tokens; the first messages are exchanged
-/// if they do.
-fn meet(connects: Option<u8>, listens: Option<u8>) -> (Ended<Link>, Ended<Link>) {
-    let (listener, address) = listener(listens);
-    thread::scope(|scope| {
-        let near = scope.spawn(|| {
-            let token = connects.map(token);
-            <Link>::connect_with_token(&address, &timeouts(), token.as_ref())
-        });
-        let far = listener.accept::<NoPurpose>(&timeouts()).map(|(control, _)| control);
-        (near.join().unwrap(), far)
-    })
+/// The reason why the next peer is refused.
+fn refusal(listener: &Listener) -> LinkError {
+    let mut arrivals = Arrivals::<NoPurpose>::default();
+    let mut refused = Vec::new();
+    while refused.is_empty() {
+        let arrived = arrivals.step(listener, &timeouts(), |_, why| refused.push(why)).unwrap();
+        assert!(arrived.is_empty(), "{arrived:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    refused.remove(0)
 }
 
 /// A message as it travels.
@@ -50,8 +62,13 @@ fn framed(json: &str) -> Vec<u8> {
 
 #[test]
 fn sides_with_one_token_meet() {
-    let (near, far) = meet(Some(1), Some(1));
-    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let (listener, address) = listener(Some(1));
+    let (mut near, mut far) = thread::scope(|scope| {
+        let near = scope
+            .spawn(|| <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap());
+        let far = accepted::<NoPurpose>(&listener, &timeouts());
+        (near.join().unwrap(), far)
+    });
     let failed = Message::Failed { reason: polyrail::link::Reason::new("enough") };
     near.send(&failed).unwrap();
     assert_eq!(far.try_recv().unwrap().or_else(|| far.try_recv().unwrap()), Some(failed));
@@ -64,18 +81,20 @@ fn a_side_that_has_proved_what_it_had_to_may_be_gone() {
         let peer = thread::spawn(move || {
             <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).map(drop)
         });
-        let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
+        let error = refusal(&listener);
         peer.join().unwrap().unwrap();
-        let error = far.expect(Duration::from_secs(10)).unwrap_err();
         assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     }
 }
 
 #[test]
 fn a_wrong_token_is_refused_at_both_ends() {
-    let (near, far) = meet(Some(1), Some(2));
-    assert!(matches!(far.unwrap_err(), LinkError::WrongToken));
-    let LinkError::GaveUp { reason } = near.unwrap_err() else { panic!() };
+    let (listener, address) = listener(Some(2));
+    let peer = thread::spawn(move || {
+        <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
+    });
+    assert!(matches!(refusal(&listener), LinkError::WrongToken));
+    let LinkError::GaveUp { reason } = peer.join().unwrap() else { panic!() };
     assert_eq!(reason.to_string(), "the peer has another token than this side");
 }
 
@@ -88,8 +107,7 @@ fn a_side_without_a_token_is_told_that_it_needs_one() {
         control.expect(Duration::from_secs(10)).unwrap_err()
     });
     // Whatever it begins with, hello or not.
-    let accepted = listener.accept::<NoPurpose>(&timeouts()).map(|_| ());
-    assert!(accepted.is_err());
+    refusal(&listener);
     let error = peer.join().unwrap();
     assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
 }
@@ -100,18 +118,17 @@ fn a_token_that_the_other_side_does_not_have_is_noticed() {
     let peer = thread::spawn(move || {
         <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
     });
-    let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
-    let error = far.expect(Duration::from_secs(10)).unwrap_err();
+    let error = refusal(&listener);
     assert!(matches!(error, LinkError::NoToken), "{error}");
-    drop(far);
-    assert!(matches!(peer.join().unwrap(), LinkError::HungUp { .. }));
+    let error = peer.join().unwrap();
+    assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
 }
 
 /// What a stranger hears who sends this, until the other side hangs up.
 fn heard(listener: &Listener, address: &str, says: &[u8]) -> (String, LinkError) {
     let mut stranger = TcpStream::connect(address).unwrap();
     stranger.write_all(says).unwrap();
-    let error = listener.accept::<NoPurpose>(&timeouts()).map(|_| ()).unwrap_err();
+    let error = refusal(listener);
     let mut heard = Vec::new();
     // A side that hangs up with unread bytes resets the connection.
     _ = stranger.read_to_end(&mut heard);
@@ -250,4 +267,39 @@ fn a_peer_that_has_proved_its_token_keeps_its_place_among_strangers() {
         arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(10), "{refused:?}");
     }
+}
+
+/// Two processes that were one draw different numbers, and so do two threads.
+#[test]
+fn what_names_a_session_is_drawn_again_after_a_fork() {
+    let mut ends = [0; 2];
+    // SAFETY: there is room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let drawn = || {
+        let mut text = [0; 32];
+        write!(&mut text[..], "{}", Session::random().unwrap()).unwrap();
+        text
+    };
+    // A process that keeps what it drew has drawn once.
+    let before = drawn();
+    // SAFETY: the child asks the system for numbers, writes them, and ends; it allocates nothing.
+    let child = unsafe { libc::fork() };
+    let mine = drawn();
+    if child == 0 {
+        // SAFETY: the bytes are there.
+        unsafe {
+            libc::write(ends[1], mine.as_ptr().cast(), mine.len());
+            libc::_exit(0);
+        }
+    }
+    assert!(child > 0);
+    let mut theirs = [0; 32];
+    // SAFETY: there is room for the bytes, and the child is this process's.
+    unsafe {
+        assert_eq!(libc::read(ends[0], theirs.as_mut_ptr().cast(), theirs.len()), 32);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+        ends.into_iter().for_each(|end| _ = libc::close(end));
+    }
+    assert!(mine != theirs && mine != before && theirs != before);
+    assert!(thread::spawn(drawn).join().unwrap() != mine);
 }

@@ -170,11 +170,14 @@ pub enum LinkError {
         /// Why.
         source: io::Error,
     },
-    /// No peer connected.
-    #[error("no peer connected within {waited:?}")]
+    /// No peer connected, or none that was accepted.
+    #[error("no peer connected within {waited:?}{}", match refused { Some(_) => " and was accepted; the last one was refused", None => "" })]
     NoPeer {
         /// How long was waited.
         waited: Duration,
+        /// Why the last peer was refused, if any did connect.
+        #[source]
+        refused: Option<Box<Self>>,
     },
     /// The peer broke the protocol.
     #[error(transparent)]
@@ -265,8 +268,8 @@ impl LinkError {
         else {
             return false;
         };
-        let errno = Errno::from_io_error(source);
-        matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+        let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSR];
+        Errno::from_io_error(source).is_some_and(|errno| lacking.contains(&errno))
     }
 }
 

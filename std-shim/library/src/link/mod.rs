@@ -13,10 +13,12 @@
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
 //! Each side sends each of these once and in this order (`alive` and `note` any number of times,
-//! `heal` also after `done`). Which of the two sides is first does not matter. At any time a side
-//! may send `failed`, with the reason, and then nothing more. [`bring_up`] is the way to `ready`,
-//! so receives are posted before RTR. Neither side posts requests before the other side's `ready`,
-//! so no request meets a queue pair that is not connected yet.
+//! `heal` also after `done`). The side that connected sends its hello first: [`Arrivals`] accept a
+//! link once its hello has come. Over other links, such as a [pair](Link::pair), which of the two
+//! sides is first does not matter. At any time a side may send `failed`, with the reason, and then
+//! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
+//! posts requests before the other side's `ready`, so no request meets a queue pair that is not
+//! connected yet.
 //!
 //! # A link that breaks
 //!
@@ -123,9 +125,11 @@
 //! it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`;
 //! `dial` connects to the first of several addresses that answers; a `channel` carries messages
 //! over one stream, from the first attempt to connect; `end` is a [`Link`], which outlives its
-//! streams by what is in `resume`. Nothing up to here waits. `blocking` has the methods that do,
-//! `listener` accepts links, and `bring_up` connects an endpoint.
+//! streams by what is in `resume`; `pace` is the clock of limits that depend on the owner's calls.
+//! Nothing up to here waits. `blocking` has the methods that do, `listener` listens, `arrivals` are
+//! links whose first message has not come, and `bring_up` connects an endpoint.
 
+mod arrivals;
 mod blocking;
 mod bring_up;
 mod channel;
@@ -138,6 +142,7 @@ mod hello;
 mod incoming;
 mod listener;
 mod message;
+mod pace;
 mod purpose;
 mod resume;
 mod stream;
@@ -148,6 +153,7 @@ mod timeouts;
 mod token;
 mod wire;
 
+pub use arrivals::{Arrival, Arrivals};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use dial::resolve;
 pub use end::Link;
@@ -155,7 +161,7 @@ pub use error::{HandshakeError, LinkError, Reason};
 pub use field::{Hex, HexBytes, Object, Place};
 pub use hello::{Hello, Reach, Session, address_from_json, address_to_json};
 pub use incoming::Incoming;
-pub use listener::{Arrival, Arrivals, Listener};
+pub use listener::Listener;
 pub use message::{DONE, HELLO, Message, READY};
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
 pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};

@@ -50,6 +50,20 @@ pub(super) fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
 }
 
+/// Waits until one of the streams has something to read, for up to `until`.
+pub(super) fn wait_for_any<'a>(
+    streams: impl Iterator<Item = BorrowedFd<'a>>,
+    until: Instant,
+) -> Result<(), LinkError> {
+    let poll_in = |stream| PollFd::from_borrowed_fd(stream, PollFlags::IN);
+    let mut fds: Vec<_> = streams.map(poll_in).collect();
+    let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+    match poll(&mut fds, left.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(LinkError::Io { doing: "waiting for peers", source: error.into() }),
+    }
+}
+
 /// Waits until one of `flags` holds for the stream, or it has an error to report. Returns `false`
 /// if that did not happen before `deadline`; `None` is no deadline.
 pub(super) fn wait(

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// nothing but its refusal. The token never travels.
 ///
 /// ```
-/// use polyrail::link::{Link, Listener, NoPurpose, Timeouts, Token};
+/// use polyrail::link::{Arrivals, Link, Listener, NoPurpose, Timeouts, Token};
 ///
 /// let token = Token::new("correct horse battery staple")?;
 /// let listener = Listener::bind("127.0.0.1:0")?.with_token(token.clone());
@@ -23,7 +23,10 @@ use std::path::{Path, PathBuf};
 /// let peer = std::thread::spawn(move || {
 ///     Link::<NoPurpose>::connect_with_token(&address, &timeouts, Some(&token)).map(drop)
 /// });
-/// let (_control, _) = listener.accept::<NoPurpose>(&timeouts)?;
+/// let mut arrivals = Arrivals::<NoPurpose>::default();
+/// while !peer.is_finished() {
+///     arrivals.step(&listener, &timeouts, |_, _| ())?;
+/// }
 /// peer.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -259,7 +259,7 @@ where
         let here = side(here);
         let there = side(there);
         let receiver = scope.spawn(|| {
-            let (control, _) = listener.accept(&timeouts).unwrap();
+            let control = accepted(&listener);
             receive_file(there, control, &target, &AtomicU64::new(0))
         });
         let control = Link::connect(&address, &timeouts).unwrap();
@@ -287,11 +287,10 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let builder = EndpointBuilder::new();
     let interrupted = AtomicBool::new(false);
     let listener = Listener::bind("127.0.0.1:0").unwrap();
-    let timeouts = Timeouts::default();
     let address = listener.local_addr().unwrap().to_string();
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let (control, _) = listener.accept(&timeouts).unwrap();
+            let control = accepted(&listener);
             // The sender has opened it. The system's clock for files has steps of up to 10 ms.
             thread::sleep(Duration::from_millis(50));
             fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
@@ -344,7 +343,7 @@ fn one_chunk_received(
     let target = tempfile::tempfile().unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
+    let control = accepted(&listener);
     let error = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             receive_file(environment(&there, &builder, &interrupted), control, &target, &written)
@@ -373,6 +372,16 @@ fn one_chunk_received(
         receiver.join().unwrap().unwrap_err()
     });
     (written.into_inner(), error)
+}
+
+/// Waits for the next link, whatever its peer sends.
+fn accepted(listener: &Listener) -> Link {
+    loop {
+        if let Some((link, _)) = listener.try_accept(&Timeouts::default()).unwrap() {
+            return link;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Waits for the next message.
@@ -406,7 +415,7 @@ fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
+    let control = accepted(&listener);
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
     let error = thread::scope(|scope| {

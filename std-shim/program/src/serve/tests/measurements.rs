@@ -246,8 +246,7 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = control.expect_hello().unwrap();
+            let Arrival { link: mut control, hello, .. } = arrival(&listener);
             let domains = there.domains();
             let polyrail::endpoint::Address { scheme, card, .. } = hello.reach.requests().unwrap();
             let options = CopyOptions { rails: card.qp_nums.len(), ..CopyOptions::default() };
@@ -329,8 +328,7 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
     let progress = CopyProgress::default();
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
-            control.expect_hello().unwrap();
+            let mut control = arrival(&listener).link;
             progress.interrupted.store(true, Ordering::Relaxed);
             let reported = reported(&mut control);
             assert!(reported.contains("gave up: interrupted"), "{reported}");

@@ -21,7 +21,7 @@ use crate::transfer::{
 use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
-use polyrail::link::{LinkError, Listener, Reason, Timeouts, bring_up};
+use polyrail::link::{Arrival, Arrivals, LinkError, Listener, Reason, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, RecvWr};
 use polyrail::virtual_qp::Scheme;
@@ -91,6 +91,11 @@ fn run_this_server<T: Send>(
         visited.join().unwrap()
     });
     (visited, served.into_inner().unwrap(), strays)
+}
+
+/// Waits for the next peer.
+fn arrival(listener: &Listener) -> Arrival<Job> {
+    Arrivals::default().accept(listener, &Timeouts::default()).unwrap()
 }
 
 struct SetAtEnd<'a>(&'a AtomicBool);

@@ -11,8 +11,7 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = control.expect_hello().unwrap();
+            let Arrival { link: mut control, hello, .. } = arrival(&listener);
             let domains = there.domains();
             let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
