@@ -169,6 +169,11 @@ impl<P: Purpose> Channel<P> {
         self.dial.is_none() && self.gate.is_open()
     }
 
+    /// Returns when the peer was last asked for its part of the proofs, if that was after `since`.
+    pub(super) fn asked(&self, since: Instant) -> Instant {
+        self.asked.map_or(since, |asked| asked.max(since))
+    }
+
     /// Returns whether the peer may still have to prove that it has this side's token.
     pub(super) fn wants_proof(&self) -> bool {
         matches!(self.gate, Gate::Closed(_) | Gate::Asked(..))

@@ -23,6 +23,7 @@ use super::channel::{Channel, Fault, NewStream, Target};
 use super::error::LinkError;
 use super::hello::Session;
 use super::message::Message;
+use super::pace::Pace;
 use super::purpose::{NoPurpose, Purpose};
 use super::stream::is_reset;
 use super::timeouts::Timeouts;
@@ -43,7 +44,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long an attempt may take to connect: the system sends its first packet again after 1 s.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How long an attempt may take in all. The next one may find a host that is less busy.
+/// How long an attempt may take for each answer of the peer. The next attempt may find a host that
+/// is less busy.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 const RESUMED: &str = "\"resumed\"";
@@ -140,6 +142,8 @@ struct Broken {
     since: Instant,
     /// When the link is given up.
     until: Option<Instant>,
+    /// Counts what the owner's calls can do.
+    pace: Pace,
     /// Since when every attempt was refused.
     refused: Option<Instant>,
     attempt: Attempt,
@@ -153,7 +157,7 @@ struct Broken {
 enum Attempt {
     /// Nothing, before this time.
     Pause(Instant),
-    /// It connects, since this time, and waits for the answer.
+    /// It connects, and waits for the next answer of the peer since this time.
     Trying(Box<Channel<NoPurpose>>, Instant),
 }
 
@@ -222,6 +226,7 @@ impl<P: Purpose> Resumption<P> {
         self.state = State::Broken(Broken {
             since: now,
             until: now.checked_add(limit),
+            pace: Pace::begin(now),
             refused: None,
             // A link that breaks as soon as it is resumed is not resumed all the time.
             attempt: Attempt::Pause(now + FIRST_PAUSE),
@@ -247,14 +252,15 @@ impl<P: Purpose> Resumption<P> {
             State::Broken(broken) => broken,
             State::Lost => return Err(LinkError::HungUp { pending: 0 }),
         };
+        let counted = broken.pace.at(now);
         if let Origin::Connected(target) = &self.origin {
-            match broken.try_again(self.session, target, now) {
+            match broken.try_again(self.session, target, counted) {
                 Ok(Some(stream)) => return Ok(Some(self.resumed(stream))),
                 Ok(None) => {}
                 Err(NeverAgain) => return Err(self.give_up(now)),
             }
         }
-        match broken.until.is_some_and(|until| now >= until) {
+        match broken.until.is_some_and(|until| counted >= until) {
             true => Err(self.give_up(now)),
             false => Ok(None),
         }
@@ -328,7 +334,8 @@ impl Broken {
             },
             Attempt::Trying(mut channel, since) => match ask(&mut channel, now) {
                 Ok(true) => return Ok(Some(channel.into_stream())),
-                Ok(false) if now.saturating_duration_since(since) < ATTEMPT => {
+                Ok(false) if now.saturating_duration_since(channel.asked(since)) < ATTEMPT => {
+                    let since = channel.asked(since);
                     self.attempt = Attempt::Trying(channel, since);
                     return Ok(None);
                 }

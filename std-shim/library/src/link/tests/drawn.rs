@@ -277,6 +277,13 @@ struct Stranger {
 
 impl World {
     fn new(seed: u64) -> Self {
+        let resume = Duration::from_secs(100_000);
+        // Hosts that stop are late with the rest of a message, too.
+        let timeouts = Timeouts { resume, reset: resume, message: resume, ..Timeouts::default() };
+        Self::with(seed, timeouts)
+    }
+
+    fn with(seed: u64, timeouts: Timeouts) -> Self {
         let mut random = Random::new(seed);
         let fd = Arc::new(UnixStream::pair().unwrap().0);
         let room = [40, 300, 100_000][random.below(3)];
@@ -284,9 +291,6 @@ impl World {
             Air { weather: Weather::Fair, room, wires: vec![], accepted: VecDeque::new(), fd };
         let sky = Sky(Arc::new(Mutex::new(air)));
         let token = Token::new([7; 32]).unwrap();
-        let resume = Duration::from_secs(100_000);
-        // Hosts that stop are late with the rest of a message, too.
-        let timeouts = Timeouts { resume, reset: resume, message: resume, ..Timeouts::default() };
         let target = Target {
             network: Arc::new(sky.clone()),
             name: "far".into(),
@@ -468,7 +472,7 @@ fn no_sequence_of_faults_loses_a_message_that_the_peer_must_receive() {
 
 #[test]
 fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
-    let mut world = World::new(1);
+    let mut world = World::with(1, Timeouts::default());
     while !world.is_resumable() {
         world.poll();
     }
@@ -476,14 +480,58 @@ fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
     for wire in world.sky.wires() {
         wire.lock().unwrap().broken = [Some(ErrorKind::TimedOut); 2];
     }
+    let (begin, step) = (world.now, Duration::from_millis(400));
     assert!(matches!(world.near.link.receive(world.now), Ok(None)));
     assert!(world.near.link.is_broken());
-    world.now += world.timeouts.resume - Duration::from_secs(1);
-    assert!(matches!(world.near.link.receive(world.now), Ok(None)));
-    world.now += Duration::from_secs(1);
-    let error = world.near.link.receive(world.now).unwrap_err();
+    let error = loop {
+        world.now += step;
+        match world.near.link.receive(world.now) {
+            Ok(message) => assert_eq!(message, None),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(world.now - begin, world.timeouts.resume);
     let LinkError::NotResumed { waited, source } = error else { panic!("{error}") };
     assert!(waited == world.timeouts.resume && source.kind() == ErrorKind::TimedOut, "{source}");
     // And stays so.
     assert!(matches!(world.near.link.receive(world.now), Err(LinkError::HungUp { .. })));
+}
+
+/// Limits count what the owners' calls can do, and an attempt goes on while it makes progress.
+#[test]
+fn a_side_whose_owner_calls_seldom_resumes_a_link_after_a_reset() {
+    let often = Duration::from_millis(10);
+    let seldom = Duration::from_secs(4);
+    let patient = Timeouts { reset: Duration::from_secs(60), ..Timeouts::default() };
+    for (near_every, far_every, timeouts) in [
+        (often, seldom, Timeouts::default()),
+        // A link is given up when its peer has not come back for as long as `reset`.
+        (seldom, often, patient),
+        (seldom, seldom, patient),
+    ] {
+        let mut world = World::with(1, timeouts);
+        world.sky.0.lock().unwrap().room = 100_000;
+        while !world.is_resumable() {
+            world.poll();
+        }
+        for wire in world.sky.wires() {
+            wire.lock().unwrap().broken = [Some(ErrorKind::ConnectionReset); 2];
+        }
+        let begin = world.now;
+        let (mut near_at, mut far_at) = (begin, begin);
+        let far_resumed = |world: &World| world.far.as_ref().is_some_and(|far| far.resumed == 1);
+        while world.near.resumed == 0 || !far_resumed(&world) {
+            if world.now >= near_at {
+                near_at += near_every;
+                world.near.receive(world.now);
+            }
+            if world.now >= far_at {
+                far_at += far_every;
+                world.attend();
+                world.far.iter_mut().for_each(|far| far.receive(world.now));
+            }
+            world.wait(often);
+            assert!(world.now - begin < Duration::from_secs(600), "{near_every:?} {far_every:?}");
+        }
+    }
 }
