@@ -32,6 +32,10 @@ impl<D: Domain> Domain for Faulty<D> {
         self.inner.device_name()
     }
 
+    fn separate(&self) -> Result<Self, DeviceError> {
+        Ok(Self { inner: self.inner.separate()?, ..self.clone() })
+    }
+
     fn max_qp_wr(&self) -> u32 {
         self.inner.max_qp_wr()
     }

@@ -39,6 +39,10 @@ impl Domain for Stepped<ProtectionDomain> {
         self.0.device_name()
     }
 
+    fn separate(&self) -> Result<Self, DeviceError> {
+        self.0.separate().map(Stepped)
+    }
+
     fn max_qp_wr(&self) -> u32 {
         self.0.max_qp_wr()
     }

@@ -31,6 +31,14 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// Returns the device's name, for messages.
     fn device_name(&self) -> &str;
 
+    /// Allocates another protection domain of the device, with the same ports. Keys of one are worth
+    /// nothing on queue pairs of the other, so peers that do not trust each other get one each.
+    ///
+    /// # Errors
+    ///
+    /// The device has no more, or was removed.
+    fn separate(&self) -> Result<Self, DeviceError>;
+
     /// Maximum outstanding requests per queue of a queue pair.
     fn max_qp_wr(&self) -> u32;
 

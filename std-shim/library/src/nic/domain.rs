@@ -23,6 +23,10 @@ impl Domain for ProtectionDomain {
         self.device().name()
     }
 
+    fn separate(&self) -> Result<Self, DeviceError> {
+        Ok(self.device().alloc_pd()?)
+    }
+
     fn max_qp_wr(&self) -> u32 {
         self.device().limits().max_qp_wr
     }

@@ -23,7 +23,7 @@ pub struct VerbsDomain {
     ports: Vec<Port>,
     /// Index in every port's GID table; `None` selects the best entry.
     gid_index: Option<u8>,
-    /// Events of the context, which has no other domain.
+    /// Events of the context, which its domains share.
     events: Arc<Events>,
 }
 
@@ -95,6 +95,10 @@ impl Domain for VerbsDomain {
 
     fn device_name(&self) -> &str {
         self.pd.context().name()
+    }
+
+    fn separate(&self) -> Result<Self, DeviceError> {
+        Ok(Self { pd: self.pd.context().alloc_pd()?, ..self.clone() })
     }
 
     fn max_qp_wr(&self) -> u32 {

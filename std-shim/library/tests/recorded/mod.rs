@@ -105,6 +105,10 @@ impl Domain for Recorded {
         self.domain.device_name()
     }
 
+    fn separate(&self) -> Result<Self, DeviceError> {
+        Ok(Self { domain: self.domain.separate()?, ..self.clone() })
+    }
+
     fn max_qp_wr(&self) -> u32 {
         self.domain.max_qp_wr()
     }
