@@ -69,6 +69,7 @@ impl ServeOptions {
 pub(crate) struct Visit<'a, D> {
     pub(crate) control: Link,
     pub(crate) hello: &'a Hello,
+    /// Those of this visit only, as many as the peer uses devices.
     pub(crate) domains: &'a [D],
     pub(crate) options: &'a ServeOptions,
 }
@@ -121,10 +122,9 @@ impl<'a, D: Domain> Visit<'a, D> {
         RailRepair { rail_failure, ..self.options.rail_repair }
     }
 
-    /// Returns the devices of this side to use: as many as the peer uses.
+    /// Returns the devices of this side to use.
     pub(crate) fn domains(&self) -> Vec<&'a D> {
-        // The peer's buffer has a key for each device that the peer uses.
-        self.domains.iter().take(self.hello.buffer.rkeys.len()).collect()
+        self.domains.iter().collect()
     }
 
     /// Returns the environment of this side.

@@ -121,7 +121,13 @@ impl<'a> Door<'a> {
     }
 }
 
-fn send_away(control: &mut Link, address: SocketAddr, error: SessionError, stray: &mut Stray<'_>) {
+/// Refuses a peer, with the reason.
+pub(super) fn send_away(
+    control: &mut Link,
+    address: SocketAddr,
+    error: SessionError,
+    stray: &mut Stray<'_>,
+) {
     tell_failure(control, &error);
     stray(address, error);
 }

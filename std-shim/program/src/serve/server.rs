@@ -1,6 +1,6 @@
 //! The server, and the threads that serve its peers.
 
-use super::door::Door;
+use super::door::{Door, send_away};
 use super::visitor::Visitor;
 use crate::session::SessionError;
 use crate::visit::ServeOptions;
@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Builder};
 
 /// The port that servers listen at by default.
 pub const DEFAULT_PORT: u16 = 7471;
@@ -63,6 +64,18 @@ impl Server {
         options: &ServeOptions,
         interrupted: &AtomicBool,
         attend: impl Fn(Visitor) -> ControlFlow<()> + Sync,
+        stray: impl FnMut(SocketAddr, SessionError),
+    ) -> Result<(), LinkError> {
+        self.run_on(Builder::new, options, interrupted, attend, stray)
+    }
+
+    /// Runs with these threads.
+    pub(super) fn run_on(
+        &self,
+        thread: impl Fn() -> Builder,
+        options: &ServeOptions,
+        interrupted: &AtomicBool,
+        attend: impl Fn(Visitor) -> ControlFlow<()> + Sync,
         mut stray: impl FnMut(SocketAddr, SessionError),
     ) -> Result<(), LinkError> {
         let failed = |source| LinkError::Io { doing: "preparing to serve", source };
@@ -78,12 +91,19 @@ impl Server {
                     && let Some(visitor) = door.next()
                 {
                     let visit = Inside::new(&inside, &over, &ringer);
-                    let address = visitor.address;
+                    // A thread that cannot be started drops its work, but not the visitor.
+                    let visitor = Arc::new(Mutex::new(Some(visitor)));
+                    let handed_over = Arc::clone(&visitor);
                     let attend = &attend;
-                    let work = move || visit.over_if(attend(visitor).is_break());
-                    if let Err(source) = thread::Builder::new().spawn_scoped(scope, work) {
+                    let work = move || {
+                        let visitor = take(&handed_over);
+                        visit.over_if(visitor.is_some_and(|visitor| attend(visitor).is_break()));
+                    };
+                    if let Err(source) = thread().spawn_scoped(scope, work)
+                        && let Some(Visitor { mut control, address, .. }) = take(&visitor)
+                    {
                         let error = LinkError::Io { doing: "starting a thread", source };
-                        stray(address, error.into());
+                        send_away(&mut control, address, error.into(), &mut stray);
                     }
                 }
                 door.attend(peers, &mut stray)?;
@@ -92,6 +112,10 @@ impl Server {
             Ok(())
         })
     }
+}
+
+fn take(visitor: &Mutex<Option<Visitor>>) -> Option<Visitor> {
+    visitor.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// A peer that is being served. When it is dropped, the next peer can be served, so the door is

@@ -2,7 +2,7 @@
 
 use crate::job::{Hello, Job, Link};
 use crate::perf::{self, Measured, PerfError};
-use crate::session::SessionError;
+use crate::session::{SessionError, tell_failure};
 use crate::transfer::{self, CopyError, CopyProgress, Received};
 use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
@@ -43,7 +43,8 @@ pub enum ServeError {
 }
 
 impl Visitor {
-    /// Serves the peer over these devices. The peer chooses the number of devices and rails, the
+    /// Serves the peer over these devices, in protection domains of its own: keys that another peer
+    /// has are worth nothing on its queue pairs. The peer chooses the number of devices and rails, the
     /// scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a file
     /// is received.
     ///
@@ -57,8 +58,13 @@ impl Visitor {
         progress: &CopyProgress,
         watch: impl FnMut(),
     ) -> Result<Served, ServeError> {
-        let Self { control, hello, purpose, .. } = self;
-        let visit = Visit { control, hello: &hello, domains, options };
+        let Self { mut control, hello, purpose, .. } = self;
+        // The peer's buffer has a key for each device that the peer uses.
+        let used = domains.iter().take(hello.buffer.rkeys.len());
+        let separate = used.map(Domain::separate).collect::<Result<Vec<D>, _>>();
+        let separate = separate.map_err(SessionError::from);
+        let domains = separate.inspect_err(|error| tell_failure(&mut control, error))?;
+        let visit = Visit { control, hello: &hello, domains: &domains, options };
         match purpose {
             Job::Copy(copy) => Ok(Served::Copy(transfer::receive(visit, &copy, progress, watch)?)),
             Job::Perf(workload) => Ok(Served::Perf(perf::answer(

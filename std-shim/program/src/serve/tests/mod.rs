@@ -3,6 +3,7 @@
 mod files;
 mod links;
 mod measurements;
+mod strangers;
 mod timeouts;
 mod tokens;
 
