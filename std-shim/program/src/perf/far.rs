@@ -221,7 +221,7 @@ fn follow(
         }
     };
     let requests = receiver.received();
-    peer.tell(&Message::Done(JobOutcome::Perf { requests, back: None }))?;
+    peer.report(JobOutcome::Perf { requests, back: None })?;
     Ok(sent)
 }
 
@@ -244,7 +244,7 @@ fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u
     if received != sent {
         return Err(PerfError::Lost { sent, received });
     }
-    peer.tell(&Message::Done(JobOutcome::Perf { requests: received, back: None }))?;
+    peer.report(JobOutcome::Perf { requests: received, back: None })?;
     Ok(sent)
 }
 
@@ -291,7 +291,7 @@ fn send_back(
     }
     let back = Some(Back { posted: sender.posted(), completed, nanoseconds });
     let requests = sender.arrived();
-    peer.tell(&Message::Done(JobOutcome::Perf { requests, back }))?;
+    peer.report(JobOutcome::Perf { requests, back })?;
     Ok(sent)
 }
 

@@ -27,6 +27,9 @@ const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Time between polls of the control channel while latency is measured: a system call adds to it.
 const POLL_SELDOM: Duration = Duration::from_millis(20);
 
+/// How long a side that has sent the last report waits until the other side closes the channel.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Time between checks for an interrupt while a side only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
@@ -48,6 +51,8 @@ pub(crate) struct Counterpart<'a> {
     awaited: &'static str,
     /// The final report of the other side, once it has arrived.
     outcome: Option<JobOutcome>,
+    /// The other side has closed the channel after its final report.
+    is_closed: bool,
     /// Begin of the current time without data and control messages, and of the time without data;
     /// `None` until the next poll takes the time.
     idle_since: Option<Instant>,
@@ -79,6 +84,7 @@ impl<'a> Counterpart<'a> {
             interrupted,
             awaited: "the peer",
             outcome: None,
+            is_closed: false,
             idle_since: None,
             still_since: None,
             until_clock: 1,
@@ -283,7 +289,10 @@ impl<'a> Counterpart<'a> {
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
                 // The other side has sent its final report; its data may still be in flight.
-                Err(LinkError::HungUp { .. }) if self.outcome.is_some() => break,
+                Err(LinkError::HungUp { .. }) if self.outcome.is_some() => {
+                    self.is_closed = true;
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -343,6 +352,32 @@ impl<'a> Counterpart<'a> {
         }
         self.last_alive = Instant::now();
         self.tell(&Message::Alive {})
+    }
+
+    /// Reports that this side is alive, if a report is due, and has a broken control channel
+    /// resumed: during work that nothing the other side does can end.
+    pub(crate) fn stand_by(&mut self) {
+        // The work goes on after an error, which the next use of the channel shows again.
+        _ = self.say_alive().and_then(|()| self.poll_control());
+    }
+
+    /// Sends this side's final report when there is nothing to wait for but the other side's end,
+    /// and stays until the other side has closed the channel, so that a channel that breaks
+    /// meanwhile is resumed and carries the report. No error of that changes the result.
+    pub(crate) fn report(&mut self, outcome: JobOutcome) -> Result<(), SessionError> {
+        self.tell(&Message::Done(outcome))?;
+        let mut begin = Instant::now();
+        while begin.elapsed() < CLOSE_TIMEOUT {
+            if self.control.is_broken() {
+                // The channel limits the time to reconnect.
+                begin = Instant::now();
+            }
+            let waited = self.control.wait_for_news(INTERRUPT_EVERY);
+            if waited.is_err() || self.poll_control().is_err() || self.is_closed {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Polls the control channel if a poll is due, and returns whether it was.
@@ -429,3 +464,6 @@ pub(crate) fn expect_asker(control: &mut Link) -> Result<Hello, SessionError> {
     let hello = control.expect_hello().map_err(SessionError::from);
     hello.inspect_err(|error| tell_failure(control, error))
 }
+
+#[cfg(test)]
+mod tests;

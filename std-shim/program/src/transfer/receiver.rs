@@ -97,7 +97,7 @@ fn run<D: Domain>(
         return Err(TransferError::Checksum { sent, received });
     }
     side.keeping_company(complete)??;
-    side.tell(&Message::Done(JobOutcome::Copy(received)))?;
+    side.report(JobOutcome::Copy(received))?;
     Ok((received, side.rail_reports()))
 }
 

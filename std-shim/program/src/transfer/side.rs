@@ -2,7 +2,7 @@
 //! orderly end.
 
 use super::error::TransferError;
-use crate::job::{Hello, Link, Message, Sum};
+use crate::job::{Hello, JobOutcome, Link, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
 use crate::threads::watched;
 use polyrail::backend::Domain;
@@ -54,6 +54,11 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.peer.tell(message)?)
     }
 
+    /// Sends the last report; see [`Counterpart::report`].
+    pub(super) fn report(&mut self, outcome: JobOutcome) -> Result<(), TransferError> {
+        Ok(self.peer.report(outcome)?)
+    }
+
     /// Sets what this side waits for from now on, for error messages.
     pub(super) fn awaits(&mut self, what: &'static str) {
         self.peer.awaits(what);
@@ -79,8 +84,7 @@ impl<'a, D: Domain> Side<'a, D> {
         &mut self,
         work: impl FnOnce() -> T + Send,
     ) -> Result<T, SessionError> {
-        // An error here does not affect the work; the next poll of the control channel returns it.
-        watched("completes the copy", work, || _ = self.peer.say_alive())
+        watched("completes the copy", work, || self.peer.stand_by())
     }
 
     /// Waits for the receiver's hello.
