@@ -1,6 +1,7 @@
 //! Logging through NCCL's logger.
 
 use crate::abi::Logger;
+use polyrail::printable;
 use std::ffi::{CString, c_int, c_ulong};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
@@ -58,8 +59,8 @@ fn tell(level: Level, (nccls, subsystems): (c_int, c_ulong), words: &str) {
     }
     // SAFETY: `use_logger` stored a function of this type.
     let logger = unsafe { std::mem::transmute::<*mut (), Logger>(logger) };
-    // Texts from peers and devices may contain any character.
-    let words = CString::new(words.replace('\0', " ")).unwrap_or_default();
+    // Texts from peers and devices may contain any character; a line of the log must stay one.
+    let words = CString::new(printable::escaped(words)).unwrap_or_default();
     // SAFETY: NCCL's logger is like printf; the format takes one text. All texts end with a zero
     // byte and outlive the call.
     unsafe {

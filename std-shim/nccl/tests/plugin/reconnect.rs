@@ -5,11 +5,12 @@ use crate::ranks::{
     LOGGER, LONG, Memory, Pair, at_once, count_lines, count_logged, last_logged, logged, some,
     until,
 };
-use crate::sockets::{framed, links, listening, reset, silence, sockets};
+use crate::sockets::{flood, framed, links, listening, reset, silence, sockets};
 use crate::table::{HANDLE, REMOTE};
 use crate::traffic::{self, Meanwhile};
 use crate::works::merged;
 use crate::{Plugin, cases};
+use polyrail::p2p::{End, HealingMessage, QueuePairId};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::thread;
@@ -28,6 +29,7 @@ cases! {
     a_connection_that_is_closed_is_not_found_again: &[("POLYRAIL_LINK_TIMEOUT_MS", "8000")],
     strangers_at_the_listener_disturb_no_connection: &[("POLYRAIL_INTERFACE", "lo")],
     silent_strangers_keep_no_peer_out: &[("POLYRAIL_INTERFACE", "lo")],
+    a_peer_that_floods_its_link_holds_up_no_other,
 }
 
 /// Returns something once links were reconnected this many times. Only the sender's lines count,
@@ -315,4 +317,24 @@ fn silent_strangers_keep_no_peer_out(plugin: &Plugin) {
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     drop(strangers);
     pair.close();
+}
+
+/// The peer sends valid messages as fast as they are read, for as long as others need.
+fn a_peer_that_floods_its_link_holds_up_no_other(plugin: &Plugin) {
+    let flooded = merged(plugin);
+    let link = links()[0];
+    let other = Pair::new(flooded.table, flooded.context, 0, 2);
+    let rail = QueuePairId { end: End::Sender, index: 0 };
+    let wanted = HealingMessage::Wanted { rail }.to_json();
+    let wanted: String = wanted.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let message = framed(&format!(r#"{{"note":{{"bytes":"{wanted}"}}}}"#));
+    flood(link, &message, || {
+        let [mut from, mut to] = other.memories(1000);
+        (0..100).for_each(|_| other.send_through(&mut from, &mut to, 1000));
+        // Its own messages go on, too.
+        let [mut from, mut to] = flooded.memories(1000);
+        flooded.send_through(&mut from, &mut to, 1000);
+    });
+    flooded.close();
+    other.close();
 }

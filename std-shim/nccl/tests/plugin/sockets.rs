@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::{FromRawFd, IntoRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// All that this process has.
 pub(crate) fn sockets() -> Vec<c_int> {
@@ -70,6 +72,36 @@ pub(crate) fn silence(socket: c_int) {
         libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, length)
     };
     assert_eq!(set, 0);
+}
+
+/// Sends a message over and over from one end of a link, as fast as the other end reads, until
+/// `meanwhile` returns.
+pub(crate) fn flood<T>(link: c_int, message: &[u8], meanwhile: impl FnOnce() -> T) -> T {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        scope.spawn(|| {
+            let mut rest = message;
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // The last message is sent to its end.
+            while !is_over.load(Ordering::Relaxed) || rest.len() < message.len() {
+                // SAFETY: the bytes are there.
+                let sent = unsafe { libc::send(link, rest.as_ptr().cast(), rest.len(), flags) };
+                match usize::try_from(sent) {
+                    Ok(sent) if sent == rest.len() => rest = message,
+                    Ok(sent) => rest = &rest[sent..],
+                    Err(_) => thread::yield_now(),
+                }
+            }
+        });
+        meanwhile()
+    })
 }
 
 /// A message of a link as it travels.
