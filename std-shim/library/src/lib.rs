@@ -52,7 +52,7 @@
 //!
 //! [How to embed it](embedding) explains which type to build on, the requirements for a backend,
 //! and the differences between one rail and several. [Rails](rails) explains notifications, order,
-//! failing rails and limits.
+//! failing rails and limits. [Trust](trust) lists what others can do to a program that listens.
 //!
 //! # Reading order
 //!
@@ -99,6 +99,8 @@ pub mod rails {}
 pub mod rdma;
 pub mod service_variables;
 mod sync;
+#[doc = include_str!("../docs/trust.md")]
+pub mod trust {}
 #[cfg_attr(
     not(feature = "tracing"),
     allow(unused_variables, unused_imports, reason = "without `tracing`, events are dropped")

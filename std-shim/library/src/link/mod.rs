@@ -51,7 +51,8 @@
 //! The same comes before `resume`. The token never travels, and a proof is worth nothing for
 //! another link, or for the other side: nonces come from the system, each time. That keeps out
 //! processes that can reach the port. A process that can read or change the packets on the way is
-//! not kept out: neither the link nor the rails are encrypted.
+//! not kept out: neither the link nor the rails are encrypted. [Trust](crate::trust) lists what
+//! others can do to a listener.
 //!
 //! # A message
 //!
