@@ -38,6 +38,10 @@ pub enum Harm {
     /// It stops answering. Its requests never complete, not even with an error, as with some
     /// drivers.
     Silent,
+    /// It drops the packets that arrive, although its port stays up, as when a firewall filters
+    /// them: requests to it do not arrive, its own are not acknowledged, and all of them fail with
+    /// RETRY_EXC_ERR. New queue pairs connect.
+    Drop,
     /// Its completions are late by [`SLOW`].
     Slow,
     /// It has an internal error. Requests are carried out but reported as failed: its own with
@@ -48,9 +52,10 @@ pub enum Harm {
 }
 
 impl Harm {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("cut", Self::Cut),
         ("silent", Self::Silent),
+        ("drop", Self::Drop),
         ("slow", Self::Slow),
         ("corrupt", Self::Corrupt),
         ("gone", Self::Gone),
@@ -66,6 +71,7 @@ impl Harm {
         match self {
             Self::Cut => Fault::LinkDown,
             Self::Silent => Fault::Silent(true),
+            Self::Drop => Fault::DropArriving(true),
             Self::Slow => Fault::DelayCompletions(SLOW),
             Self::Corrupt => Fault::FailRequests(true),
             Self::Gone => Fault::DeviceGone,
@@ -77,6 +83,7 @@ impl Harm {
         match self {
             Self::Cut => Some(Fault::LinkUp),
             Self::Silent => Some(Fault::Silent(false)),
+            Self::Drop => Some(Fault::DropArriving(false)),
             Self::Slow => Some(Fault::DelayCompletions(Duration::ZERO)),
             Self::Corrupt => Some(Fault::FailRequests(false)),
             Self::Gone => None,
@@ -88,6 +95,7 @@ impl Harm {
         match self {
             Self::Cut => "link cut",
             Self::Silent => "stopped answering",
+            Self::Drop => "drops what arrives",
             Self::Slow => "completions 20 ms late",
             Self::Corrupt => "requests fail",
             Self::Gone => "device removed",
@@ -99,6 +107,7 @@ impl Harm {
         match self {
             Self::Cut => "link up again",
             Self::Silent => "answers again",
+            Self::Drop => "takes what arrives again",
             Self::Slow => "completions in time again",
             Self::Corrupt => "requests succeed again",
             Self::Gone => "device present again",
@@ -175,7 +184,7 @@ pub enum FaultError {
     #[error("invalid WHEN: {0}")]
     Time(TimeError),
     /// An unknown kind of fault.
-    #[error("{0:?} is not a kind of fault: use cut, silent, slow, corrupt or gone")]
+    #[error("{0:?} is not a kind of fault: use cut, silent, drop, slow, corrupt or gone")]
     Harm(String),
     /// Its duration is not a time.
     #[error("invalid FOR: {0}")]

@@ -346,6 +346,7 @@ mod tests {
         for (name, inflicted, undone) in [
             ("cut", Fault::LinkDown, Fault::LinkUp),
             ("silent", Fault::Silent(true), Fault::Silent(false)),
+            ("drop", Fault::DropArriving(true), Fault::DropArriving(false)),
             ("slow", late, Fault::DelayCompletions(Duration::ZERO)),
             ("corrupt", Fault::FailRequests(true), Fault::FailRequests(false)),
         ] {

@@ -17,7 +17,7 @@ use crate::state::QpState;
 use crate::step::TurnOutcome;
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
-    flush_turn, packets, reach, succeed,
+    flush_turn, packets, reach, received, succeed,
 };
 use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
 
@@ -109,7 +109,7 @@ fn attempt(
         let arrival = Arrival { admitted: true, ..arrival(send, request, local) };
         let answer = responder::deliver(&peer, &arrival, memory);
         if answer != Answer::Ack {
-            return answer;
+            return received(qp, answer);
         }
         carried(qp, &peer, request.length);
     }

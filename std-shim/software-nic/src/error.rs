@@ -135,6 +135,8 @@ pub mod vendor {
     pub const PEER_PSN: u32 = 0x44;
     /// The acknowledgement was lost after the request was executed.
     pub const ACK_LOST: u32 = 0x45;
+    /// The request, or an answer that refuses it, was dropped on arrival.
+    pub const DROPPED: u32 = 0x46;
     /// An internal error of the device at either end, although the request was executed.
     pub const INTERNAL: u32 = 0x50;
 }

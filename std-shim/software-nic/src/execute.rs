@@ -14,7 +14,7 @@ use crate::step::TurnOutcome;
 use crate::sync::{lock, read};
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush, flush_turn,
-    packets, succeed,
+    packets, received, succeed,
 };
 use polyrail_core::verbs::{Completion, Opcode, SendRequest, WcStatus};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ fn attempt(
         completes_receive(qp, send, &peer);
     }
     if answer != Answer::Ack {
-        return answer;
+        return received(qp, answer);
     }
     carried(qp, &peer, length);
     acknowledge(qp, &peer)

@@ -41,6 +41,11 @@ pub enum Fault {
     Silent(bool),
     /// Acknowledgements are lost: requests are executed, but end with RETRY_EXC_ERR at the sender.
     LoseAcks(bool),
+    /// Packets that arrive at the device are dropped, although its ports stay up and new queue
+    /// pairs connect, as when a firewall filters RoCE's UDP port. Requests of its peers do not
+    /// arrive, and its own requests are executed without an acknowledgement. All of them are
+    /// retried, then fail with RETRY_EXC_ERR.
+    DropArriving(bool),
     /// The device has an internal error: requests are executed, but fail. Its own requests fail
     /// with GENERAL_ERR. Its peers' requests fail with REM_OP_ERR, and their responders here enter
     /// ERR.
@@ -69,6 +74,7 @@ pub struct FaultPlan {
 pub(crate) struct Faults {
     silent: AtomicBool,
     lose_acks: AtomicBool,
+    drop_arriving: AtomicBool,
     fail_requests: AtomicBool,
     force_rnr: AtomicU32,
     delay: AtomicU64,
@@ -99,6 +105,7 @@ impl Faults {
         Self {
             silent: AtomicBool::new(false),
             lose_acks: AtomicBool::new(false),
+            drop_arriving: AtomicBool::new(false),
             fail_requests: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
             delay: AtomicU64::new(0),
@@ -125,6 +132,14 @@ impl Faults {
 
     pub(crate) fn set_loses_acks(&self, loses: bool) {
         self.lose_acks.store(loses, Relaxed);
+    }
+
+    pub(crate) fn drops_arriving(&self) -> bool {
+        self.drop_arriving.load(Relaxed)
+    }
+
+    pub(crate) fn set_drops_arriving(&self, drops: bool) {
+        self.drop_arriving.store(drops, Relaxed);
     }
 
     pub(crate) fn fails_requests(&self) -> bool {

@@ -26,6 +26,9 @@ pub(crate) struct Turn {
 /// Returns the answer of a successful responder, unless a fault loses it or replaces it by a
 /// failure.
 pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
+    if qp.device.faults.drops_arriving() {
+        return Answer::Silence(vendor::ACK_LOST);
+    }
     if qp.device.faults.fails_requests() {
         return Answer::Nak(WcStatus::GENERAL_ERR, vendor::INTERNAL);
     }
@@ -36,6 +39,11 @@ pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
         return Answer::Silence(vendor::ACK_LOST);
     }
     Answer::Ack
+}
+
+/// Returns the answer of a responder that did not execute the request, unless a fault loses it.
+pub(crate) fn received(qp: &QpShared, answer: Answer) -> Answer {
+    if qp.device.faults.drops_arriving() { Answer::Silence(vendor::DROPPED) } else { answer }
 }
 
 /// Fails the request and its responder, whose queues are flushed by their poller.
@@ -123,6 +131,9 @@ pub(crate) fn reach(
     let port = peer.port.load(std::sync::atomic::Ordering::Relaxed);
     if port != 0 && !peer.device.carries(port) {
         return Err(Answer::Silence(vendor::LINK_DOWN));
+    }
+    if peer.device.faults.drops_arriving() {
+        return Err(Answer::Silence(vendor::DROPPED));
     }
     Ok(peer)
 }

@@ -250,6 +250,38 @@ fn a_lost_acknowledgement_fails_a_request_that_was_carried_out_once() {
 }
 
 #[test]
+fn a_device_that_drops_what_arrives_is_reached_by_nothing_and_hears_no_answer() {
+    impatient_both_ways(|mut pair| {
+        pair.b.recv(101, nothing()).unwrap();
+        pair.a.buffer.fill(0, 100, 5);
+        pair.b.buffer.fill(0, 100, 7);
+        pair.b.device.inject(When::Now, Fault::DropArriving(true));
+        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        let (a, b) = pair.settle();
+        assert_eq!((ends(&a), ends(&b)), (vec![(1, EXCEEDED)], vec![]));
+        assert_eq!(a[0].vendor_err, vendor::DROPPED);
+        assert_eq!(pair.b.bytes(0, 100), [7; 100]);
+    });
+    impatient_both_ways(|mut pair| {
+        pair.b.recv(101, nothing()).unwrap();
+        pair.a.buffer.fill(0, 100, 5);
+        pair.a.device.inject(When::Now, Fault::DropArriving(true));
+        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        let (a, b) = pair.settle();
+        assert_eq!((ends(&a), ends(&b)), (vec![(1, EXCEEDED)], vec![(101, WcStatus::SUCCESS)]));
+        assert_eq!(a[0].vendor_err, vendor::ACK_LOST);
+        assert_eq!(pair.b.bytes(0, 100), [5; 100]);
+    });
+    // It does not hear either that the peer has no receive.
+    impatient_both_ways(|mut pair| {
+        pair.a.device.inject(When::Now, Fault::DropArriving(true));
+        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        let (a, b) = pair.settle();
+        assert_eq!((ends(&a), ends(&b)), (vec![(1, EXCEEDED)], vec![]));
+    });
+}
+
+#[test]
 fn acknowledgements_that_get_through_in_time_complete_the_request_once() {
     let options = ConnectOptions { timeout: 0, ..impatient() };
     let mut pair = Pair::with(Fabric::deterministic(1), QpCap::default(), &options);
@@ -320,6 +352,7 @@ fn a_device_is_as_its_faults_make_it_until_they_are_undone() {
         (late, Fault::DelayCompletions(Duration::ZERO)),
         (Fault::Silent(true), Fault::Silent(false)),
         (Fault::LoseAcks(true), Fault::LoseAcks(false)),
+        (Fault::DropArriving(true), Fault::DropArriving(false)),
         (Fault::FailRequests(true), Fault::FailRequests(false)),
         (Fault::OneMoreReceive(Duration::from_millis(1)), Fault::OneMoreReceive(Duration::ZERO)),
         (Fault::TakeSharedReceive(true), Fault::TakeSharedReceive(false)),

@@ -112,10 +112,11 @@ pub(in crate::cli) struct FaultArguments {
     /// Inject a fault into the device of a rail. SIDE: `near` (this side, which sends; the default)
     /// or `far`. WHEN: once the device has carried a number of bytes, such as 1M, or at a time
     /// after data began to move, such as 200ms. HOW: `cut` (its link goes down; the default),
-    /// `silent` (it stops answering), `slow` (its completions are 20 ms late), `corrupt` (requests
-    /// fail although they were carried out) or `gone` (the device is removed). FOR: how long the
-    /// fault lasts, such as 1s [default: until the end]. Repeatable. Rails that share the device
-    /// are all affected, and their bytes all count.
+    /// `silent` (it stops answering), `drop` (it drops what arrives, and its port stays up), `slow`
+    /// (its completions are 20 ms late), `corrupt` (requests fail although they were carried out)
+    /// or `gone` (the device is removed). FOR: how long the fault lasts, such as 1s [default: until
+    /// the end]. Repeatable. Rails that share the device are all affected, and their bytes all
+    /// count.
     #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]", help_heading = FAULTS)]
     pub(in crate::cli) fault: Vec<RailFault>,
 }
