@@ -237,6 +237,8 @@ pub(crate) struct InFlight<const DEPTH: usize> {
     missing: u32,
     /// Requests that have a number and never were posted.
     never_posted: u64,
+    /// Requests that were lost, less those of them that arrived.
+    not_arrived: u64,
     /// Receives of the peer's that what was posted to this queue pair takes, modulo 2^32.
     receives_due: u32,
     /// Batches were posted again, so sequence numbers are not in order.
@@ -264,6 +266,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             bytes_posted: 0,
             missing: 0,
             never_posted: 0,
+            not_arrived: 0,
             receives_due: 0,
             is_out_of_order: false,
             lost: Lost::NONE,
@@ -293,6 +296,12 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     pub(crate) const fn requests_posted(&self) -> u64 {
         // Derived from the cursors, so that a post has no counter to update for it.
         self.tail - self.missing as u64 - self.never_posted
+    }
+
+    /// Requests that ended so far without being lost, and lost ones that had arrived.
+    pub(crate) const fn requests_acknowledged(&self) -> u64 {
+        // Derived from the cursor, so that a completion has no counter to update for it.
+        self.head - self.not_arrived
     }
 
     /// Batches posted so far.
@@ -582,6 +591,7 @@ impl<const DEPTH: usize> fmt::Debug for InFlight<DEPTH> {
         all.field("limit", &self.limit).field("credits", &self.credits);
         all.field("bytes_posted", &self.bytes_posted).field("batches_posted", &self.batches_posted);
         all.field("missing", &self.missing).field("never_posted", &self.never_posted);
+        all.field("not_arrived", &self.not_arrived);
         all.field("receives_due", &self.receives_due).field("places_of_lost", &self.lost);
         all.field("is_out_of_order", &self.is_out_of_order);
         all.field("lost", &lost).field("in_flight", &in_flight).finish()

@@ -94,10 +94,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         stalled
     }
 
-    /// Whether any rail that has not failed has send requests in flight, even if its owner [took it
-    /// out of service](Self::set_rail_in_service). Such requests wait for the peer, not for a rail.
-    pub fn has_sends_in_flight(&self) -> bool {
-        self.all_rails().any(|rail| rail.health.lifecycle.is_in_service() && !rail.sends.is_empty())
+    /// Whether a rail that has not failed has send requests in flight, even if its owner [took it
+    /// out of service](Self::set_rail_in_service). With one rail nothing is tracked, so it has
+    /// none.
+    pub fn has_sends_in_flight(&self, rail: RailId) -> bool {
+        let rail = self.rail(rail).filter(|rail| rail.health.lifecycle.is_in_service());
+        rail.is_some_and(|rail| !rail.sends.is_empty())
+    }
+
+    /// Whether the oldest send request in flight on a rail takes a receive of the peer's. Such a
+    /// request waits until the peer has posted the receive. All other requests need only the peer's
+    /// device. With one rail nothing is tracked, so this is false.
+    pub fn may_wait_for_receive(&self, rail: RailId) -> bool {
+        let front = self.rail(rail).and_then(|rail| rail.sends.front());
+        front.is_some_and(|batch| batch.receives() > 0)
+    }
+
+    /// Returns the number of a rail's send requests that have ended and were not lost, and of those
+    /// that were lost, but had arrived according to the peer. It grows only if something gets
+    /// through to the peer and is acknowledged. 0 if there is no such rail, and with one rail,
+    /// where nothing is tracked.
+    pub fn acknowledged(&self, rail: RailId) -> u64 {
+        self.rail(rail).map_or(0, |rail| rail.sends.requests_acknowledged())
     }
 
     /// Takes a rail out of service, or back in. A rail out of service gets no new fragments, and

@@ -102,13 +102,14 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let acknowledged = core::mem::take(&mut self.lost.acknowledged);
         // Only plain fragments are cut here, since the peer does not count them. Of all others its
         // count decides what arrived.
+        let mut lost = batch.count;
         if acknowledged > 0 && batch.content == Content::Fragments {
             let (_, rest) = batch.split(acknowledged, acknowledged_bytes, 0);
             self.take_lost(number, Some(rest));
-            self.lost.requests += u32::from(rest.count);
-        } else {
-            self.lost.requests += u32::from(batch.count);
+            lost = rest.count;
         }
+        self.lost.requests += u32::from(lost);
+        self.not_arrived += u64::from(lost);
     }
 
     /// The number of requests that this queue pair lost, posted again or not.
@@ -146,8 +147,10 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.unresolved
     }
 
-    /// It is known what arrived of everything.
-    pub(crate) fn resolve(&mut self) {
+    /// It is known what arrived of everything: `arrived` of the requests that this queue pair
+    /// lost.
+    pub(crate) fn resolve(&mut self, arrived: u32) {
+        self.not_arrived -= u64::from(arrived);
         self.lost.unresolved = self.lost.to;
         self.lost.receives = 0;
     }
@@ -202,7 +205,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Nothing that was lost is posted again.
     pub(crate) fn forget_lost(&mut self) {
         self.lost = Lost { from: self.lost.to, to: self.lost.to, ..Lost::NONE };
-        self.resolve();
+        self.resolve(0);
     }
 
     /// Receives of the peer's that everything posted to this queue pair takes, modulo 2^32.

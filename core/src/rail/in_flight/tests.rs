@@ -111,3 +111,32 @@ fn a_batch_retires_across_the_wrap_of_its_tags() {
     assert_eq!(queue.push(fragments(1)), queue.tag.plus(3));
     queue.invariants();
 }
+
+#[test]
+fn what_is_lost_is_acknowledged_only_if_it_arrived() {
+    let notify = Batch::one(3, 0, Content::Deferred, Opcode::Send);
+    let mut queue = InFlight::<16>::new(0, 16);
+    queue.push(fragments(2));
+    queue.push(fragments(3));
+    queue.push(notify);
+    queue.push(notify);
+    assert_eq!(queue.requests_acknowledged(), 0);
+    queue.retire();
+    assert_eq!(queue.requests_acknowledged(), 2);
+    queue.begin_loss();
+    // The second of three fragments fails, which proves that the first one arrived.
+    queue.note_failed(1, true);
+    queue.lose_front(1);
+    assert_eq!(queue.requests_acknowledged(), 3);
+    queue.lose_front(0);
+    queue.lose_front(0);
+    assert_eq!((queue.requests_acknowledged(), queue.requests_lost()), (3, 4));
+    queue.resolve(1);
+    assert_eq!(queue.requests_acknowledged(), 4);
+    queue.start_over(1);
+    queue.push_again(notify);
+    assert_eq!(queue.requests_acknowledged(), 4);
+    queue.retire();
+    assert_eq!(queue.requests_acknowledged(), 5);
+    queue.invariants();
+}

@@ -133,7 +133,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
             next = self.rail(id).and_then(|rail| rail.sends.next_lost(behind));
         }
         let Some(rail) = self.rail_mut(id) else { return };
-        rail.sends.resolve();
+        rail.sends.resolve(unacknowledged);
         let kind = RailEventKind::Fenced { arrived: unacknowledged, again: lost - unacknowledged };
         rail.note_event(generation, kind);
     }

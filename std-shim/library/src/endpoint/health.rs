@@ -174,7 +174,8 @@ pub enum EndpointError {
         /// Rails through which the peer's memory may still be written.
         unfenced: RailSet,
     },
-    /// Requests waited too long, without progress, for rails that are out of service.
+    /// Requests waited too long, without any acknowledgement, for rails that are out of service, or
+    /// that came back and carried nothing.
     #[error(
         "requests made no progress for {waited:?} with {out_of_service} out of service; {}",
         StillWritten(*unfenced)

@@ -8,7 +8,9 @@ use super::sizes::MAX_DEVICES;
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, EventCursor, Port,
 };
-use crate::heal::{Carried, Detected, Passed, RepairStep, Repaired, ReplacementAddress, Waiting};
+use crate::heal::{
+    Carried, Detected, Passed, Proof, RepairStep, Repaired, ReplacementAddress, Waiting,
+};
 use crate::queue_pair::{Place, RailAddress};
 use crate::trace;
 use polyrail_core::hardware::CompletionQueue;
@@ -71,9 +73,6 @@ where
     type Qp = Q;
     type Error = ReplaceError;
 
-    /// A SEND and a notification wait until the peer posts a receive.
-    const PEER_MAY_BE_LATE: bool = true;
-
     fn rails() -> impl Iterator<Item = RailId> {
         rail_ids()
     }
@@ -105,7 +104,8 @@ where
     fn carried(&self, rail: RailId) -> Carried {
         let counters = self.qp.qp.counters(rail).unwrap_or_default();
         let completed = counters.completions.saturating_sub(counters.errors);
-        Carried { posted: counters.send_requests, completed }
+        let acknowledged = self.qp.qp.acknowledged(rail);
+        Carried { posted: counters.send_requests, completed, acknowledged }
     }
 
     fn place(&self, rail: RailId) -> Option<Place> {
@@ -138,8 +138,15 @@ where
         each
     }
 
-    fn waiting(&self, is_unproven: impl Fn(RailId) -> bool) -> Waiting<RAIL_IDS> {
-        let is_late = |rail| self.is_out(rail) || is_unproven(rail);
+    /// A SEND, a notification and a fragment of DQPLB wait until the peer posts a receive.
+    fn peer_may_be_late(&self, rail: RailId) -> bool {
+        self.qp.qp.may_wait_for_receive(rail)
+    }
+
+    fn waiting(&self, proof: impl Fn(RailId) -> Proof) -> Waiting<RAIL_IDS> {
+        let is_late = |rail| self.is_out(rail) || proof(rail) != Proof::Given;
+        let may_wait =
+            |rail| self.qp.qp.has_sends_in_flight(rail) && proof(rail) != Proof::Doubtful;
         let mut unfenced = [false; RAIL_IDS];
         for (rail, unfenced) in rail_ids().zip(&mut unfenced) {
             let state = self.rail_state(rail);
@@ -147,8 +154,8 @@ where
         }
         Waiting {
             is_waiting: self.qp.qp.unreported_sends() > 0 && rail_ids().any(is_late),
-            is_in_flight: self.qp.qp.has_sends_in_flight(),
-            completed: rail_ids().map(|rail| self.carried(rail).completed).sum(),
+            waits_for_peer: rail_ids().any(may_wait),
+            acknowledged: rail_ids().map(|rail| self.qp.qp.acknowledged(rail)).sum(),
             unfenced,
         }
     }

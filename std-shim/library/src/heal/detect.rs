@@ -99,9 +99,9 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
                 is_well[at] = has_moved || !looks[at].is_stalled;
             }
         }
-        for (at, look) in looks.iter_mut().enumerate() {
+        for ((at, rail), look) in E::rails().enumerate().zip(&mut looks) {
             let is_other_well = |other: usize| other != at && is_well[other];
-            look.peer_is_alive = !E::PEER_MAY_BE_LATE || (0..RAILS).any(is_other_well);
+            look.peer_is_alive = !self.end.peer_may_be_late(rail) || (0..RAILS).any(is_other_well);
         }
         for at in self.healer.silence.look(looks) {
             if let Some(rail) = E::rails().nth(at) {

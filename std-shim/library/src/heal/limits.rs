@@ -11,14 +11,14 @@ const STEPS: u32 = 8;
 
 /// What one repair step finds.
 pub(crate) struct Waiting<const PLACES: usize> {
-    /// Requests wait for rails that are out of service, or that came back and completed nothing
-    /// since.
+    /// Requests wait for rails that are out of service, or that came back and had nothing
+    /// acknowledged since.
     pub(crate) is_waiting: bool,
-    /// Requests are in flight in a rail that is in service, so they wait for the peer, which may be
-    /// as late as it likes.
-    pub(crate) is_in_flight: bool,
-    /// Requests completed so far.
-    pub(crate) completed: u64,
+    /// Requests are in flight on a rail in service that nothing speaks against, so they wait for the
+    /// peer, which may be as late as it likes.
+    pub(crate) waits_for_peer: bool,
+    /// Requests acknowledged so far.
+    pub(crate) acknowledged: u64,
     /// The places of queue pairs that failed, if the peer has not reported yet what arrived there.
     pub(crate) unfenced: [bool; PLACES],
 }
@@ -36,7 +36,7 @@ pub(crate) enum Passed {
 #[derive(Debug)]
 pub(crate) struct Limits<const PLACES: usize> {
     last_step: Option<Instant>,
-    /// For rails, without any progress; and how many requests had completed by then.
+    /// For rails, without any progress; and how many requests were acknowledged by then.
     since: Option<(Instant, u64)>,
     /// For the peer's report about each place.
     unfenced_since: [Option<Instant>; PLACES],
@@ -62,8 +62,8 @@ impl<const PLACES: usize> Limits<PLACES> {
             return None;
         }
         self.since = match self.since {
-            Some((since, before)) if before == waiting.completed => Some((since, before)),
-            _ => Some((now, waiting.completed)),
+            Some((since, before)) if before == waiting.acknowledged => Some((since, before)),
+            _ => Some((now, waiting.acknowledged)),
         };
         for (since, is_unfenced) in self.unfenced_since.iter_mut().zip(waiting.unfenced) {
             *since = is_unfenced.then(|| since.unwrap_or(now));
@@ -76,7 +76,7 @@ impl<const PLACES: usize> Limits<PLACES> {
                 return Some(Passed::Fence { place, limit });
             }
         }
-        let (since, _) = self.since.filter(|_| !waiting.is_in_flight)?;
+        let (since, _) = self.since.filter(|_| !waiting.waits_for_peer)?;
         let limit = options.rail_timeout.filter(|limit| has_passed(since, limit))?;
         Some(Passed::Rails { limit })
     }
@@ -143,17 +143,17 @@ mod tests {
         })
     }
 
-    fn waiting(completed: u64, unfenced: bool) -> Waiting<2> {
+    fn waiting(acknowledged: u64, unfenced: bool) -> Waiting<2> {
         let unfenced = [false, unfenced];
-        Waiting { is_waiting: true, is_in_flight: false, completed, unfenced }
+        Waiting { is_waiting: true, waits_for_peer: false, acknowledged, unfenced }
     }
 
     #[test]
-    fn a_limit_passes_while_nothing_completes_and_nothing_is_in_flight() {
+    fn a_limit_passes_while_nothing_is_acknowledged_and_nothing_waits_for_the_peer() {
         let rails = Passed::Rails { limit: LIMIT };
         assert_eq!(first_passed(|_| waiting(7, false)), Some((9, rails)));
         assert_eq!(first_passed(|number| waiting(number / 8, false)), None);
-        assert_eq!(first_passed(|_| Waiting { is_in_flight: true, ..waiting(7, false) }), None);
+        assert_eq!(first_passed(|_| Waiting { waits_for_peer: true, ..waiting(7, false) }), None);
         let now_and_then = |number| Waiting { is_waiting: number % 8 != 0, ..waiting(7, false) };
         assert_eq!(first_passed(now_and_then), None);
     }

@@ -51,7 +51,7 @@ pub use repaired::Detected;
 pub(crate) use healer::{HEAL_EVERY, Healer, Polls};
 pub(crate) use limits::{Losses, Passed, Waiting};
 pub(crate) use message::{bytes, hex, sealed};
-pub(crate) use rail_repair::Carried;
+pub(crate) use rail_repair::{Carried, Proof};
 pub(crate) use repaired::Repaired;
 pub(crate) use silence::{Look, SilenceWatch};
 pub(crate) use step::RepairStep;

@@ -27,16 +27,21 @@ pub struct Healing {
     /// How long such a rail stays there once the port of its own device is up again: 1 s. Then it
     /// is moved back, by way of another failure. `None`: only when it fails next.
     pub home_after: Option<Duration>,
-    /// How long a rail may complete nothing, with something in flight, while other rails complete
-    /// requests or have none: 10 s. Then it counts as broken, though neither its driver nor its
-    /// device reports that. A SEND or a notification whose peer posts its receive later than that
-    /// costs its rail a useless failure, and nothing else. A message is only sent to a buffer that
-    /// the peer has offered, so for messages the other rails do not matter.
+    /// How long a rail may complete nothing, with something in flight: 10 s. Then it counts as
+    /// broken, though neither its driver nor its device reports that. If its oldest request takes a
+    /// receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer may be late,
+    /// so such a rail counts as broken only while other rails complete requests or have none. If
+    /// the peer posts that receive after this time, its rail fails without need, and
+    /// `rail_timeout` begins. `None` is for peers that may be later than both, on devices whose
+    /// drivers report every failure.
     pub stall_timeout: Option<Duration>,
-    /// How long requests may wait for rails that are out of service while no request completes: 60
-    /// s. Then the endpoint fails with
-    /// [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While requests are
-    /// in flight on other rails, they wait for the peer, which may take as long as it likes.
+    /// How long requests may wait while nothing that this end sends is acknowledged, and rails are
+    /// out of service, or came back and had nothing acknowledged since: 60 s. Then the endpoint
+    /// fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). Requests
+    /// in flight on a rail in service may take longer, because they may wait for the peer, unless
+    /// the rail came back before, lost everything, and has carried nothing since. So a network that
+    /// drops everything, although queue pairs connect, ends the endpoint after this time, but not
+    /// before rails have failed twice.
     /// Messages fail with [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service
     /// for that long, or if rails came back and failed again without carrying any message.
     pub rail_timeout: Option<Duration>,

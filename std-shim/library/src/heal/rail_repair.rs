@@ -12,8 +12,22 @@ use std::time::Instant;
 pub(crate) struct Carried {
     /// Requests posted to it.
     pub(crate) posted: u64,
-    /// Requests that it has completed, those that failed aside.
+    /// Requests and receives that it has completed, those that failed aside.
     pub(crate) completed: u64,
+    /// Requests posted to it of which it is known that they arrived.
+    pub(crate) acknowledged: u64,
+}
+
+/// What is known about a rail that is in service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// It has never failed, or something was acknowledged on it since its return.
+    Given,
+    /// Nothing was acknowledged on it since its return.
+    Missing,
+    /// Nothing was acknowledged on it since its return, and after the return before that, it lost
+    /// everything that was posted to it: it may drop what is sent.
+    Doubtful,
 }
 
 /// A return to service.
@@ -27,14 +41,15 @@ struct Return {
 }
 
 impl Return {
-    /// Whether something was posted since, and nothing completed.
+    /// Whether something was posted since, and nothing acknowledged.
     const fn is_barren(&self, carried: Carried) -> bool {
         carried.posted > self.before.posted && self.is_unproven(carried)
     }
 
-    /// Whether nothing was completed since.
+    /// Whether nothing was acknowledged since. Receives that complete prove the other direction
+    /// only: a firewall may drop what is sent, and not what arrives.
     const fn is_unproven(&self, carried: Carried) -> bool {
-        carried.completed == self.before.completed
+        carried.acknowledged == self.before.acknowledged
     }
 }
 
@@ -178,10 +193,15 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         }
     }
 
-    /// Whether the rail is back and has completed nothing since: requests that waited for it still
-    /// wait.
-    pub(super) fn is_unproven(&self, carried: Carried) -> bool {
-        self.returned.is_some_and(|returned| returned.is_unproven(carried))
+    /// Returns what is known about a rail that is in service.
+    pub(super) fn proof(&self, carried: Carried) -> Proof {
+        match self.returned {
+            Some(returned) if returned.is_unproven(carried) => match self.barren.is_empty() {
+                true => Proof::Missing,
+                false => Proof::Doubtful,
+            },
+            _ => Proof::Given,
+        }
     }
 
     /// Whether the device carried nothing when the rail was there last.
@@ -370,12 +390,13 @@ mod tests {
         let healing = Healing::default();
         let mut now = Instant::now();
         let mut repair = RailRepair::<RailId, ()>::default();
-        let mut carried = Carried { posted: 10, completed: 10 };
+        let mut carried = Carried { posted: 10, completed: 10, acknowledged: 10 };
         repair.note_out(now, &healing, Some(3), carried);
         for device in [3, 4, 3] {
             assert_eq!(repair.since, Some(now));
             repair.note_in_service(now + Duration::from_millis(1));
             carried.posted += 1;
+            carried.completed += 1; // a receive
             let later = now + Duration::from_secs(20);
             repair.note_out(later, &healing, Some(device), carried);
             assert!(!repair.attempts.is_due(later) && repair.may_move(later, &healing));
@@ -390,7 +411,8 @@ mod tests {
         assert_eq!((repair.since, &*repair.barren), (Some(now), &[3, 4][..]));
         // It carries something.
         repair.note_in_service(now);
-        carried = Carried { posted: carried.posted + 2, completed: carried.completed + 1 };
+        carried.posted += 2;
+        carried.acknowledged += 1;
         repair.note_out(now, &healing, Some(5), carried);
         assert!(repair.barren.is_empty() && !repair.turns_down(3));
     }

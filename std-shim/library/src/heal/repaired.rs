@@ -2,7 +2,7 @@
 
 use super::limits::{Passed, Waiting};
 use super::message::{RailName, ReplacementAddress};
-use super::rail_repair::Carried;
+use super::rail_repair::{Carried, Proof};
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, EventCursor, Port,
 };
@@ -52,10 +52,6 @@ pub(crate) trait Repaired<const RAILS: usize> {
     type Qp: Connect;
     type Error: Error;
 
-    /// Whether a request can wait for the peer without limit. Then a rail that completes nothing is
-    /// broken only if other rails complete requests or have none.
-    const PEER_MAY_BE_LATE: bool;
-
     /// The rails that an end can have, in the order of their indices.
     fn rails() -> impl Iterator<Item = Self::Rail>;
 
@@ -95,8 +91,12 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// Finds the rails whose oldest request is the same as at the last call.
     fn stalled(&mut self) -> [bool; RAILS];
 
-    /// What waits; `is_unproven` returns whether a rail came back and completed nothing since.
-    fn waiting(&self, is_unproven: impl Fn(Self::Rail) -> bool) -> Waiting<RAILS>;
+    /// Whether what a rail has in flight can wait for the peer without limit. Then a rail that
+    /// completes nothing is broken only if other rails complete requests or have none.
+    fn peer_may_be_late(&self, rail: Self::Rail) -> bool;
+
+    /// What waits; `proof` returns what is known about a rail that is in service.
+    fn waiting(&self, proof: impl Fn(Self::Rail) -> Proof) -> Waiting<RAILS>;
 
     /// Returns the engine's next control message.
     fn next_control(&mut self) -> Option<<Self::Rail as RailName>::Control>;

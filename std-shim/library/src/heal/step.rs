@@ -13,7 +13,7 @@
 
 use super::healer::Healer;
 use super::message::{HealingMessage, ReplacementAddress};
-use super::rail_repair::{Next, RailRepair};
+use super::rail_repair::{Next, Proof, RailRepair};
 use super::repaired::{Detected, Repaired};
 use polyrail_core::virtual_qp::{ControlError, RailState};
 use std::time::Instant;
@@ -132,11 +132,11 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
 
     fn check_limits(&mut self) {
         let Self { end, healer, now } = self;
-        let is_unproven = |rail: E::Rail| {
+        let proof = |rail: E::Rail| {
             let repair = E::index(rail).and_then(|at| healer.repairs.get(at));
-            repair.is_some_and(|repair| repair.is_unproven(end.carried(rail)))
+            repair.map_or(Proof::Given, |repair| repair.proof(end.carried(rail)))
         };
-        let waiting = end.waiting(is_unproven);
+        let waiting = end.waiting(proof);
         if let Some(passed) = healer.limits.check(*now, &healer.options, &waiting) {
             end.give_up(passed);
         }

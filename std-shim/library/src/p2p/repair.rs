@@ -8,7 +8,9 @@ use super::sizes::{QUEUE_PAIRS, RAILS};
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
 };
-use crate::heal::{Carried, Detected, Passed, RepairStep, Repaired, ReplacementAddress, Waiting};
+use crate::heal::{
+    Carried, Detected, Passed, Proof, RepairStep, Repaired, ReplacementAddress, Waiting,
+};
 use crate::queue_pair::{Place, RailAddress};
 use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::virtual_qp::{ControlError, RailState, Rejected, ReplaceError};
@@ -131,9 +133,6 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
     type Qp = D::Qp;
     type Error = NoQueuePair;
 
-    /// A message is only sent to a buffer that the peer has offered.
-    const PEER_MAY_BE_LATE: bool = false;
-
     fn rails() -> impl Iterator<Item = QueuePairId> {
         let of = |end| (0..QUEUE_PAIRS as u8).map(move |index| QueuePairId { end, index });
         of(End::Sender).chain(of(End::Receiver))
@@ -176,7 +175,7 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         };
         let counters = counters.unwrap_or_default();
         let completed = counters.completions.saturating_sub(counters.errors);
-        Carried { posted: counters.send_requests, completed }
+        Carried { posted: counters.send_requests, completed, acknowledged: completed }
     }
 
     fn place(&self, rail: QueuePairId) -> Option<Place> {
@@ -208,9 +207,14 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         stalled
     }
 
+    /// A message is only sent to a buffer that the peer has offered.
+    fn peer_may_be_late(&self, _: QueuePairId) -> bool {
+        false
+    }
+
     /// Only messages that are sent wait; a rail that returns and carries nothing is detected by
     /// what its failure reports as lost.
-    fn waiting(&self, _: impl Fn(QueuePairId) -> bool) -> Waiting<RAILS> {
+    fn waiting(&self, _: impl Fn(QueuePairId) -> Proof) -> Waiting<RAILS> {
         let mut unfenced = [false; RAILS];
         let (mut is_any_out, mut is_any_in_service) = (false, false);
         let sender = self.member.sender.as_deref().filter(|sender| sender.failure().is_none());
@@ -225,8 +229,8 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         Waiting {
             is_waiting: is_any_out && sender.is_some_and(|sender| sender.under_way() > 0),
             // Rails in service send again what others lost.
-            is_in_flight: is_any_in_service,
-            completed: if is_any_out { self.member.completed(End::Sender) } else { 0 },
+            waits_for_peer: is_any_in_service,
+            acknowledged: if is_any_out { self.member.completed(End::Sender) } else { 0 },
             unfenced,
         }
     }

@@ -1,0 +1,244 @@
+//! Requests over rails that drop everything, although their ports are up and new queue pairs
+//! connect: each request ends.
+
+mod fixture;
+
+use fixture::pair::Host;
+use fixture::{LONG, impatient};
+use polyrail::backend::ConnectOptions;
+use polyrail::endpoint::{EndpointBuilder, EndpointError, Healing, connect_endpoints};
+use polyrail::nic::{Device, Fabric, Fault, When};
+use polyrail::verbs::{RecvWr, SendWr, WcStatus};
+use polyrail::virtual_qp::{QpState, RailFailure, Scheme};
+use std::time::{Duration, Instant};
+
+/// The limits of both ends.
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// Bytes of a request: fragments for all rails.
+const LENGTH: u32 = 64 << 10;
+
+/// A request of the near end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Notify,
+    Send,
+    Read,
+}
+
+/// The limits of a builder, with a stall timeout that allows two failures in a limit.
+const HEALING: Healing = Healing {
+    first_interval: Duration::from_millis(10),
+    longest_interval: Duration::from_millis(40),
+    fallback_after: Duration::from_millis(100),
+    home_after: None,
+    stall_timeout: Some(Duration::from_millis(200)),
+    rail_timeout: Some(LIMIT),
+    fence_timeout: Some(LIMIT),
+};
+
+/// Ends that wait for rails however few there are. A request that gets no answer fails after a
+/// third of their limits, so that rails return and fail in between.
+fn builder(scheme: Scheme) -> EndpointBuilder {
+    // 2 attempts of 4.096 us * 2^14.
+    let options = ConnectOptions { timeout: 14, ..impatient() };
+    EndpointBuilder::new()
+        .scheme(scheme)
+        .max_msg_size(4096)
+        .rail_failure(RailFailure::Reroute)
+        .min_rails(0)
+        .healing(HEALING)
+        .connect_options(options)
+}
+
+/// Two hosts of four devices, connected.
+fn pair(builder: &EndpointBuilder) -> (Host, Host) {
+    let fabric = Fabric::threaded();
+    let mut near = Host::new(&fabric, "near", 4, builder);
+    // The near end is the one that gives up.
+    let healing = Healing { rail_timeout: Some(LONG), fence_timeout: Some(LONG), ..HEALING };
+    let mut far = Host::new(&fabric, "far", 4, &builder.healing(healing));
+    connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+    (near, far)
+}
+
+fn inject(devices: &[Device], fault: Fault) {
+    devices.iter().for_each(|device| device.inject(When::Now, fault));
+}
+
+/// Posts a request of `near`.
+fn send(near: &mut Host, far: &Host, kind: Kind, wr_id: u64) {
+    let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
+    let local = near.buffer.local(0, LENGTH).unwrap();
+    let to = far.buffer.addr();
+    let wr = match kind {
+        Kind::Write => SendWr::write(wr_id, local, to, &keys),
+        Kind::Notify => SendWr::write_with_imm(wr_id, local, to, 7, &keys),
+        Kind::Send => SendWr::send(wr_id, local, &keys),
+        Kind::Read => SendWr::read(wr_id, local, to, &keys),
+    };
+    near.endpoint.post_send(&wr).unwrap();
+}
+
+/// Posts the receive that a request takes at `far`, if it takes one.
+fn receive(far: &mut Host, kind: Kind, wr_id: u64) {
+    let keys = far.buffer.local_keys();
+    let wr = match kind {
+        Kind::Notify => RecvWr::notification(wr_id),
+        Kind::Send => RecvWr::data(wr_id, far.buffer.local(0, LENGTH).unwrap(), &keys),
+        Kind::Write | Kind::Read => return,
+    };
+    far.endpoint.post_recv(&wr).unwrap();
+}
+
+/// Posts a request of `near`, and what it takes at `far`.
+fn post(near: &mut Host, far: &mut Host, kind: Kind, wr_id: u64) {
+    receive(far, kind, wr_id);
+    send(near, far, kind, wr_id);
+}
+
+fn report(host: &Host) -> String {
+    let reports = host.endpoint.rail_reports();
+    reports.iter().map(|report| format!("{report}\n")).collect()
+}
+
+/// Polls both ends. Returns the status of the request of `near` that is reported, if one is.
+fn poll(near: &mut Host, far: &mut Host) -> Option<WcStatus> {
+    let [polled, _] = [near, far].map(|host| {
+        let batch = host.endpoint.poll(16);
+        assert_eq!(batch.error, None);
+        batch.completions
+    });
+    polled.first().map(|wc| wc.status)
+}
+
+/// Polls both ends until the request of `near` is reported. Returns its status, and how long that
+/// took.
+fn ended(near: &mut Host, far: &mut Host, what: &str) -> (WcStatus, Duration) {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = poll(near, far) {
+            return (status, begin.elapsed());
+        }
+        assert!(begin.elapsed() < LONG, "{what}: {}{}", report(near), report(far));
+    }
+}
+
+/// Checks that a request of `near` ends once its limit has passed, after rails came back in vain.
+fn check_end(near: &mut Host, far: &mut Host, what: &str) {
+    let (status, waited) = ended(near, far, what);
+    assert!(!status.is_success() && waited >= LIMIT, "{what}: {status:?} after {waited:?}");
+    assert_eq!(near.endpoint.state(), QpState::Error);
+    let error = near.endpoint.explain(status);
+    assert!(matches!(error, EndpointError::NotHealed { waited: LIMIT, .. }), "{what}: {error}");
+    let reports = near.endpoint.rail_reports();
+    assert!(reports.iter().any(|rail| rail.generation > 0), "{what}: rails returned");
+}
+
+/// Every kind of request, with either scheme.
+fn kinds() -> impl Iterator<Item = (Scheme, Kind)> {
+    let spray = [Kind::Write, Kind::Notify, Kind::Send, Kind::Read].map(|it| (Scheme::Spray, it));
+    let dqplb = [Kind::Write, Kind::Notify, Kind::Read].map(|it| (Scheme::Dqplb, it));
+    spray.into_iter().chain(dqplb)
+}
+
+#[test]
+fn a_request_over_rails_that_drop_everything_ends() {
+    for (scheme, kind) in kinds() {
+        let (mut near, mut far) = pair(&builder(scheme));
+        // All rails have carried something.
+        post(&mut near, &mut far, Kind::Write, 1);
+        assert_eq!(ended(&mut near, &mut far, "the first").0, WcStatus::SUCCESS);
+        inject(&near.devices, Fault::DropArriving(true));
+        inject(&far.devices, Fault::DropArriving(true));
+        post(&mut near, &mut far, kind, 2);
+        check_end(&mut near, &mut far, &format!("{scheme:?} {kind:?}"));
+    }
+}
+
+/// What the peer sends arrives all the time, so receives complete.
+#[test]
+fn a_request_ends_although_the_other_direction_works() {
+    for (scheme, kind) in kinds() {
+        let what = format!("{scheme:?} {kind:?}");
+        let (mut near, mut far) = pair(&builder(scheme));
+        inject(&far.devices, Fault::DropArriving(true));
+        post(&mut near, &mut far, kind, 2);
+        let begin = Instant::now();
+        let (mut posted, mut arrived) = (0, 0);
+        let status = loop {
+            // A fragment of DQPLB, or a SEND, needs no acknowledgement to arrive.
+            let kind = if scheme == Scheme::Dqplb { Kind::Notify } else { Kind::Send };
+            if posted == arrived && near.endpoint.state() != QpState::Error {
+                post(&mut far, &mut near, kind, 10 + posted);
+                posted += 1;
+            }
+            let batch = near.endpoint.poll(16);
+            arrived += batch.completions.iter().filter(|wc| wc.wr_id >= 10).count() as u64;
+            if let Some(wc) = batch.completions.iter().find(|wc| wc.wr_id == 2) {
+                break wc.status;
+            }
+            _ = far.endpoint.poll(16);
+            assert!(begin.elapsed() < LONG, "{what}: {}{}", report(&near), report(&far));
+        };
+        assert!(!status.is_success() && arrived > 1, "{what}: {status:?}, {arrived} arrived");
+        let error = near.endpoint.explain(status);
+        assert!(matches!(error, EndpointError::NotHealed { waited: LIMIT, .. }), "{what}: {error}");
+    }
+}
+
+/// Acknowledgements alone are dropped. What the peer counts is done, since it reports what arrived.
+#[test]
+fn a_request_that_arrived_is_done_although_no_acknowledgement_comes() {
+    let (mut near, mut far) = pair(&builder(Scheme::Spray));
+    inject(&near.devices, Fault::DropArriving(true));
+    post(&mut near, &mut far, Kind::Send, 1);
+    assert_eq!(ended(&mut near, &mut far, "a SEND").0, WcStatus::SUCCESS);
+    post(&mut near, &mut far, Kind::Write, 2);
+    check_end(&mut near, &mut far, "a WRITE");
+}
+
+/// No driver gives up, and all rails are silent, so that none completes anything. Only a request
+/// that takes a receive may wait for the peer.
+#[test]
+fn a_request_over_rails_that_are_all_silent_ends() {
+    for (scheme, kind) in kinds() {
+        // All fragments of this kind may wait for the peer.
+        if (scheme, kind) == (Scheme::Dqplb, Kind::Notify) {
+            continue;
+        }
+        let (mut near, mut far) = pair(&builder(scheme));
+        inject(&near.devices, Fault::Silent(true));
+        post(&mut near, &mut far, kind, 2);
+        check_end(&mut near, &mut far, &format!("{scheme:?} {kind:?}"));
+    }
+}
+
+/// A rail that came back and had nothing to do since is as good as any other.
+#[test]
+fn a_peer_may_be_late_after_rails_came_back() {
+    for kind in [Kind::Notify, Kind::Send] {
+        let healing = Healing { stall_timeout: Some(LONG), ..HEALING };
+        let (mut near, mut far) = pair(&builder(Scheme::Spray).healing(healing));
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            inject(&near.devices, fault);
+            let begin = Instant::now();
+            let is_there = |near: &Host, far: &Host| {
+                let is_ready = [near, far].map(|end| end.endpoint.state() == QpState::Ready);
+                is_ready == [fault == Fault::LinkUp; 2]
+            };
+            while !is_there(&near, &far) {
+                poll(&mut near, &mut far);
+                assert!(begin.elapsed() < LONG, "{}{}", report(&near), report(&far));
+            }
+        }
+        send(&mut near, &far, kind, 1);
+        let begin = Instant::now();
+        while begin.elapsed() < 3 * LIMIT {
+            assert_eq!(poll(&mut near, &mut far), None);
+        }
+        receive(&mut far, kind, 1);
+        assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS);
+    }
+}
