@@ -17,6 +17,8 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// The device does not support the operation.
     pub const EOPNOTSUPP: i32 = 95;
+    /// The peer's address was not resolved in time.
+    pub const ETIMEDOUT: i32 = 110;
     /// No path leads to the peer's address.
     pub const EHOSTUNREACH: i32 = 113;
 }

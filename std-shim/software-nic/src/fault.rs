@@ -34,6 +34,13 @@ pub enum Fault {
         /// Number of requests, each retry included.
         requests: u32,
     },
+    /// The next transitions of queue pairs to RTR fail with
+    /// [`NoPath`](crate::ModifyError::NoPath), as over RoCE while no path to the peer's
+    /// address is found. Zero ends it.
+    RefuseRtr {
+        /// Number of transitions.
+        transitions: u32,
+    },
     /// Completions of this device become visible only after this time; zero ends it.
     DelayCompletions(Duration),
     /// The link drops requests without an error. They complete only when their queue pair is moved
@@ -77,6 +84,7 @@ pub(crate) struct Faults {
     drop_arriving: AtomicBool,
     fail_requests: AtomicBool,
     force_rnr: AtomicU32,
+    refuse_rtr: AtomicU32,
     delay: AtomicU64,
     one_more_receive: AtomicU64,
     take_shared_receive: AtomicBool,
@@ -108,6 +116,7 @@ impl Faults {
             drop_arriving: AtomicBool::new(false),
             fail_requests: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
+            refuse_rtr: AtomicU32::new(0),
             delay: AtomicU64::new(0),
             one_more_receive: AtomicU64::new(0),
             take_shared_receive: AtomicBool::new(false),
@@ -189,6 +198,20 @@ impl Faults {
     pub(crate) fn takes_forced_rnr(&self) -> bool {
         self.forces_rnr()
             && self.force_rnr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    pub(crate) fn set_refused_rtr(&self, transitions: u32) {
+        self.refuse_rtr.store(transitions, Relaxed);
+    }
+
+    /// Returns how many transitions to RTR are still refused.
+    pub(crate) fn refused_rtr(&self) -> u32 {
+        self.refuse_rtr.load(Relaxed)
+    }
+
+    /// Counts a transition to RTR, and returns whether it is refused.
+    pub(crate) fn refuses_rtr(&self) -> bool {
+        self.refuse_rtr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     /// Payload bytes carried so far.

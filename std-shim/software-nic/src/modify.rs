@@ -19,7 +19,8 @@ impl QueuePair {
     /// # Errors
     ///
     /// The transition does not exist; attributes are missing, not allowed or out of range; the
-    /// peer's address is not on this fabric; the device is gone. Nothing changed.
+    /// peer's address is not on this fabric; the device is gone; a fault
+    /// [refuses](crate::Fault::RefuseRtr) the transition. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
         qp.device.fabric.process.check()?;
@@ -32,6 +33,9 @@ impl QueuePair {
             let from = qp.state.get();
             state::check(from, to, attributes)?;
             check_device(&qp.device, attributes)?;
+            if to == QpState::Rtr && qp.device.faults.refuses_rtr() {
+                return Err(ModifyError::NoPath);
+            }
             apply(qp, &mut send, &mut recv, attributes);
             enter(qp, &mut send, &mut recv, from, to);
         }

@@ -227,6 +227,10 @@ pub enum ModifyError {
     /// This process is a fork of the process that made the queue pair.
     #[error(transparent)]
     Forked(#[from] Forked),
+    /// No path to the peer's address was found, by
+    /// [`Fault::RefuseRtr`](crate::Fault::RefuseRtr).
+    #[error("no path to the peer's address was found")]
+    NoPath,
 }
 
 impl ModifyError {
@@ -236,6 +240,7 @@ impl ModifyError {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
             Self::Unreachable { .. } => errno::EHOSTUNREACH,
+            Self::NoPath => errno::ETIMEDOUT,
             Self::Transition { .. }
             | Self::Missing { .. }
             | Self::NotAllowed { .. }

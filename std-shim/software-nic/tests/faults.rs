@@ -350,6 +350,7 @@ fn a_device_is_as_its_faults_make_it_until_they_are_undone() {
     for (begins, ends) in [
         (Fault::LinkDown, Fault::LinkUp),
         (late, Fault::DelayCompletions(Duration::ZERO)),
+        (Fault::RefuseRtr { transitions: 3 }, Fault::RefuseRtr { transitions: 0 }),
         (Fault::Silent(true), Fault::Silent(false)),
         (Fault::LoseAcks(true), Fault::LoseAcks(false)),
         (Fault::DropArriving(true), Fault::DropArriving(false)),

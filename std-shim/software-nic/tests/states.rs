@@ -242,3 +242,15 @@ fn devices_of_another_fabric_are_not_reached() {
     assert_eq!(near.a.qp.state(), Init);
     assert!(refused.to_string().starts_with(&format!("{gid} is not an address of this fabric")));
 }
+
+#[test]
+fn a_transition_to_rtr_is_refused_as_often_as_planned() {
+    let pair = pair_in(Init);
+    let attributes = required(&pair, Init, Rtr);
+    pair.a.device.inject(When::Now, Fault::RefuseRtr { transitions: 2 });
+    for _ in 0..2 {
+        assert_eq!(pair.a.qp.modify(Rtr, &attributes), Result::Err(ModifyError::NoPath));
+        assert_eq!(pair.a.qp.state(), Init);
+    }
+    pair.a.qp.modify(Rtr, &attributes).unwrap();
+}
