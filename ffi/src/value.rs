@@ -23,7 +23,7 @@ pub enum ModifyError {
 
 impl ModifyError {
     /// Returns the driver's errno, or EINVAL for a value that was not passed to the driver.
-    pub(crate) const fn errno(&self) -> i32 {
+    pub const fn errno(&self) -> i32 {
         match self {
             Self::Value { .. } => libc::EINVAL,
             Self::Verbs(error) => error.errno,

@@ -1,6 +1,10 @@
 //! Queue pairs of both kinds of endpoints: where they are, what the peer needs to connect to them,
 //! and how they are connected.
 
+mod joined;
+
+pub(crate) use joined::{Joined, retry};
+
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_core::virtual_qp::MAX_RAILS;
 use serde::de::{self, Deserialize, Deserializer};

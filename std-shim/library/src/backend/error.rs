@@ -135,6 +135,30 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// Whether the same call may succeed later: a port is down, or no path to the peer's address
+    /// is found.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::PortDown { .. } | Self::Modify(ModifyError::Unreachable) => true,
+            #[cfg(feature = "verbs")]
+            Self::NoAddress { .. } => true,
+            // Over RoCE the kernel resolves the peer's address (rdma_resolve_ip).
+            #[cfg(feature = "verbs")]
+            Self::Transition(error) => matches!(
+                error.errno(),
+                libc::EAGAIN
+                    | libc::EINTR
+                    | libc::EADDRNOTAVAIL
+                    | libc::EHOSTDOWN
+                    | libc::EHOSTUNREACH
+                    | libc::ENETDOWN
+                    | libc::ENETUNREACH
+                    | libc::ETIMEDOUT
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether deregistering other memory could make room for the registration.
     pub(crate) fn is_exhaustion(&self) -> bool {
         match self {
@@ -171,6 +195,26 @@ mod tests {
         assert!(DeviceError::Nic(limit).is_exhaustion());
         assert!(!DeviceError::Nic(NicError::DeviceGone).is_exhaustion());
         assert!(!DeviceError::NoDevice.is_exhaustion());
+    }
+
+    #[test]
+    fn a_port_or_a_path_may_come_back() {
+        let unreachable = DeviceError::Modify(ModifyError::Unreachable);
+        assert!(unreachable.may_pass() && DeviceError::PortDown { port: 1 }.may_pass());
+        assert!(!DeviceError::Modify(ModifyError::DeviceGone).may_pass());
+        assert!(!DeviceError::NoPort { port: 3 }.may_pass());
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn drivers_that_find_no_path_may_find_one_later() {
+        let refused = |errno| {
+            let argument = polyrail_ffi::Argument::None;
+            let error = polyrail_ffi::VerbsError { call: "ibv_modify_qp", errno, argument };
+            DeviceError::from(polyrail_ffi::ModifyError::Verbs(error))
+        };
+        assert!(refused(libc::ETIMEDOUT).may_pass() && refused(libc::ENETUNREACH).may_pass());
+        assert!(!refused(libc::EINVAL).may_pass() && !refused(libc::ENOMEM).may_pass());
     }
 
     #[cfg(feature = "verbs")]

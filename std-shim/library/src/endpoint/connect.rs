@@ -4,14 +4,15 @@ use super::address::Address;
 use super::qp::EndpointQp;
 use crate::backend::{Connect, DeviceError, Gid};
 use crate::card::ConnectionCard;
-use crate::heal::HealingLink;
-use crate::queue_pair::{Place, RailAddress, join};
+use crate::heal::{Detected, HealingLink};
+use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{
     FragmentSizeError, PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme,
 };
+use std::time::Duration;
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that changed state keep it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +95,14 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the same call may succeed later, because a port is down, or no path to the peer is
+    /// found.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Modify { source, .. } if source.may_pass())
+    }
+}
+
 /// What becomes of a rail that fails.
 fn fate(rail_failure: RailFailure) -> &'static str {
     if rail_failure == RailFailure::Reroute { "re-routed" } else { "fatal" }
@@ -151,16 +160,23 @@ where
     /// that is not ready is retried only a few times. Use [`connect_after`](Self::connect_after) to
     /// post receives for the peer's first requests.
     ///
+    /// If rails are [re-routed](RailFailure::Reroute), an endpoint may begin with fewer rails: those
+    /// whose ports are down, or have no path to the peer, count as failed, and are
+    /// [repaired](super::Healing) later. [`min_rails`](super::EndpointBuilder::min_rails) have to
+    /// be connected.
+    ///
     /// # Errors
     ///
-    /// The two ends do not match (nothing changed), or a queue pair refused.
+    /// The two ends do not match (nothing changed), or a queue pair refused. If the error [may
+    /// pass](ConnectError::may_pass), the same call may be repeated, and connects the rest.
     pub fn connect(&mut self, peer: &Address) -> Result<(), ConnectError> {
         self.connect_after(peer, |_| Ok(()))
     }
 
     /// Connects as [`connect`](Self::connect) does. `post_receives` is called once the two ends are
     /// known to match, and before the peer can reach any queue pair (INIT), to post the receives
-    /// for the peer's first requests.
+    /// for the peer's first requests. It is not called again if the call is repeated after an error
+    /// that [may pass](ConnectError::may_pass).
     ///
     /// # Errors
     ///
@@ -171,25 +187,68 @@ where
         peer: &Address,
         post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.connect_within(Duration::ZERO, peer, post_receives)
+    }
+
+    /// Connects as [`connect_after`](Self::connect_after) does. Repeats attempts for up to `limit`,
+    /// while their errors may pass.
+    pub(crate) fn connect_within<E: From<ConnectError>>(
+        &mut self,
+        limit: Duration,
+        peer: &Address,
+        post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
         let qp = self.qp.virtual_qp_num();
         let rails = self.qp.rails().len();
         trace::connect(qp, rails, || {
-            self.agree(peer).inspect_err(|error| trace::not_connected(qp, error))?;
-            post_receives(self)?;
-            let connected = self.connect_rails(peer);
+            if !self.joined.continues(peer) {
+                self.agree(peer).inspect_err(|error| trace::not_connected(qp, error))?;
+                post_receives(self)?;
+                self.joined.begin(peer);
+            }
+            let connected = retry(limit, ConnectError::may_pass, || self.connect_rails(peer));
             Ok(connected.inspect_err(|error| trace::not_connected(qp, error))?)
         })
     }
 
+    /// Connects the rails that are not connected yet. Begins with fewer if that is possible.
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let places: Vec<Place> = self.places.iter().chain(self.idle_place()).copied().collect();
-        for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
-            self.connect_rail(rail, place, qp_num, address).map_err(|source| {
-                ConnectError::Modify { rail, device: self.device_of(rail), source }
-            })?;
+        let theirs: Vec<_> = peer.queue_pairs().zip(&places).collect();
+        let ports = theirs.iter().map(|((rail, _, address), place)| (*rail, *place, address.gid));
+        let mut joined = std::mem::replace(&mut self.joined, Joined::new());
+        let join = |rail: RailId| {
+            let found = theirs.iter().find(|((of, ..), _)| *of == rail);
+            found.map_or(Ok(()), |((_, qp_num, address), place)| {
+                self.connect_rail(rail, place, *qp_num, address)
+            })
+        };
+        let refused = joined.join(ports, self.healer.is_some(), join);
+        self.joined = joined;
+        let begins = self.may_begin_without(&refused);
+        for (rail, source) in refused {
+            let error = ConnectError::Modify { rail, device: self.device_of(rail), source };
+            if !begins {
+                return Err(error);
+            }
+            trace::no_new_queue_pair(self.qp.virtual_qp_num(), rail, &error);
+            if self.fail_rail(rail) {
+                self.log.note_detected(rail, Detected::NotConnected);
+            }
         }
+        self.joined.end();
         self.connected = true;
         Ok(())
+    }
+
+    /// Whether rails that were refused can be repaired later, and enough others are connected.
+    fn may_begin_without(&self, refused: &[(RailId, DeviceError)]) -> bool {
+        let is_repaired = |(rail, error): &(RailId, DeviceError)| {
+            error.may_pass() && self.qp.rail_state(*rail).is_some()
+        };
+        let joined = self.joined.count(|rail| matches!(rail, RailId::Data(_)));
+        let min_rails = usize::from(self.qp.config().min_rails);
+        self.healer.is_some() && refused.iter().all(is_repaired) && joined >= min_rails
     }
 
     /// Checks that the two sides agree on everything that must be the same, and that DQPLB can run
@@ -262,7 +321,7 @@ where
 
     /// INIT to RTS, with what both ends can do.
     fn connect_rail(
-        &mut self,
+        &self,
         rail: RailId,
         place: &Place,
         qp_num: u32,

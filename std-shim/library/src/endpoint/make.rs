@@ -11,7 +11,7 @@ use super::rail_log::RailLog;
 use super::sizes::{DEPTH, MAX_DEVICES, Needs};
 use crate::backend::{Connect, DeviceError, Domain, EventCursor, Notify, QpCap};
 use crate::heal::Healer;
-use crate::queue_pair::{Place, check_mtu, random_psn};
+use crate::queue_pair::{Joined, Place, check_mtu, random_psn};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
@@ -229,6 +229,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             options,
             shape: self.builder.shape,
             connected: false,
+            joined: Joined::new(),
             healer: reroutes.then(healer),
             offers: false,
             log: RailLog::new(),

@@ -1,12 +1,13 @@
 //! A virtual queue pair and its physical ones: an endpoint without its completion queues. Contains
 //! the data path of posts.
 
+use super::address::Address;
 use super::place::RAIL_IDS;
 use super::rail_log::RailLog;
 use super::sizes::{EngineQp, Needs, Shape};
 use crate::backend::ConnectOptions;
 use crate::heal::Healer;
-use crate::queue_pair::Place;
+use crate::queue_pair::{Joined, Place};
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
 use polyrail_core::virtual_qp::{
@@ -52,6 +53,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) options: ConnectOptions,
     /// Whether its queue pairs were connected.
     pub(super) connected: bool,
+    /// The queue pairs that are connected, until enough are.
+    pub(super) joined: Joined<RailId, Address>,
     /// The state of the repair of its rails; `None` if its rails are not re-routed.
     pub(super) healer: Option<Box<Healer<RailId, Q, RAIL_IDS>>>,
     /// Whether this end offers new queue pairs; the other end answers.

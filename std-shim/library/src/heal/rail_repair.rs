@@ -73,8 +73,8 @@ pub(crate) struct RailRepair<R: RailName, Q> {
     /// service.
     turned_down: u32,
     pub(super) attempts: Attempts,
-    /// Places where the peer had no queue pair since the rail went out of service: the next offer
-    /// is for another place, if there is one.
+    /// Places where no queue pair could be connected since the rail went out of service: the next
+    /// offer is for another place, if there is one.
     pub(super) refusals: usize,
     /// A new queue pair that may be on another device was attempted.
     tried_to_move: bool,
@@ -302,7 +302,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         }
     }
 
-    /// The peer had no queue pair for the offered one.
+    /// The peer had no queue pair for the offered one, or the two could not be connected here.
     pub(super) fn refused(&mut self, now: Instant, healing: &Healing) {
         self.attempt_failed(now, healing);
         // Until it may move, only its own device was asked for.

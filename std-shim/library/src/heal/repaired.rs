@@ -27,6 +27,9 @@ pub enum Detected {
     Home,
     /// The peer has no queue pair to connect to its new one.
     NoOtherEnd,
+    /// Its first queue pair could not be connected: see
+    /// [`connect`](crate::endpoint::EndpointQp::connect).
+    NotConnected,
 }
 
 impl fmt::Display for Detected {
@@ -39,6 +42,7 @@ impl fmt::Display for Detected {
             Self::NoOtherEnd => {
                 f.write_str("failed: the peer has no queue pair to connect to the new one")
             }
+            Self::NotConnected => f.write_str("failed: its queue pair could not be connected"),
         }
     }
 }

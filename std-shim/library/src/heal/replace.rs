@@ -247,8 +247,17 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         match (replaced, answers) {
             (Ok(()), Some(to)) => self.send(HealingMessage::Answer { to, with: own }),
             (Ok(()), None) => {}
-            (Err(error), _) => {
+            (Err(error), Some(_)) => {
                 self.attempt_failed(rail, &error);
+                self.refuse(rail, own.generation);
+            }
+            (Err(error), None) => {
+                self.end.attempt_failed(rail, &error);
+                let (now, options) = (self.now, self.healer.options);
+                if let Some(repair) = self.repair_of(rail) {
+                    // The next offer is for another place, as after a refusal of the peer.
+                    repair.refused(now, &options);
+                }
                 self.refuse(rail, own.generation);
             }
         }

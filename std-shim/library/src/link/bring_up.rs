@@ -14,6 +14,10 @@ use crate::p2p::{P2pConnectError, P2pEndpoint};
 /// no queue pair can be reached; the queue pairs go to RTR and RTS; this side reports that it is
 /// ready, and waits until the other side is. Afterwards requests can be posted.
 ///
+/// If ports are down, or have no path to the peer, an endpoint that re-routes begins with [fewer
+/// rails](EndpointQp::connect). Otherwise attempts are repeated for up to the link's [message
+/// timeout](super::Timeouts::message), which is also how long the other side waits.
+///
 /// # Errors
 ///
 /// The two endpoints do not match (nothing was posted or changed); a queue pair refused;
@@ -50,12 +54,13 @@ where
     P: Purpose,
 {
     let address = peer.reach.requests().ok_or_else(|| other_kind("messages", "requests"))?;
-    endpoint.connect_after(address, post_receives)?;
+    endpoint.connect_within(control.message_timeout(), address, post_receives)?;
     Ok(control.send(&Message::Ready {})?)
 }
 
 /// Connects an endpoint for messages with the peer's, after the exchange of hellos. Reports to the
 /// other side that this side is ready, and waits until both are. Afterwards buffers can be offered.
+/// Ports that are down are treated as [`bring_up`] does.
 ///
 /// # Errors
 ///
@@ -91,7 +96,7 @@ where
     P: Purpose,
 {
     let address = peer.reach.messages().ok_or_else(|| other_kind("requests", "messages"))?;
-    endpoint.connect(address)?;
+    endpoint.connect_within(control.message_timeout(), address)?;
     Ok(control.send(&Message::Ready {})?)
 }
 

@@ -3,12 +3,14 @@
 use super::address::{P2pAddress, QueuePairAddress};
 use super::error::P2pConnectError;
 use super::member::P2pMember;
-use super::message::{End, HealingLink};
-use crate::backend::Domain;
-use crate::queue_pair::{RailAddress, join};
+use super::message::{End, HealingLink, QueuePairId};
+use crate::backend::{DeviceError, Domain};
+use crate::heal::Detected;
+use crate::queue_pair::{Joined, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
+use std::time::Duration;
 
 impl<D: Domain> P2pMember<D> {
     /// Returns the address for the peer's [`connect`](Self::connect).
@@ -35,16 +37,39 @@ impl<D: Domain> P2pMember<D> {
     /// Connects every queue pair with the peer's: RTR, RTS. Both ends must have returned from this
     /// call before either posts a receive.
     ///
+    /// If rails are [re-routed](super::P2pBuilder::rail_failure), an endpoint may begin with fewer
+    /// rails: those whose ports are down, or have no path to the peer, count as failed, and are
+    /// [repaired](crate::endpoint::Healing) later. [`min_rails`](super::P2pBuilder::min_rails) have
+    /// to be connected.
+    ///
     /// # Errors
     ///
-    /// The two endpoints do not match (nothing changed), or a queue pair refused.
+    /// The two endpoints do not match (nothing changed), or a queue pair refused. If the error [may
+    /// pass](P2pConnectError::may_pass), the same call may be repeated, and connects the rest.
     pub fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        self.connect_within(Duration::ZERO, peer)
+    }
+
+    /// Connects as [`connect`](Self::connect) does. Repeats attempts for up to `limit`, while their
+    /// errors may pass.
+    pub(crate) fn connect_within(
+        &mut self,
+        limit: Duration,
+        peer: &P2pAddress,
+    ) -> Result<(), P2pConnectError> {
         let qp = self.log.qp;
-        let connected = trace::connect(qp, self.places.len(), || self.connect_all(peer));
+        let connected = trace::connect(qp, self.places.len(), || {
+            if !self.joined.continues(peer) {
+                self.agree(peer)?;
+                self.joined.begin(peer);
+            }
+            retry(limit, P2pConnectError::may_pass, || self.connect_all(peer))
+        });
         connected.inspect_err(|error| trace::not_connected(qp, error))
     }
 
-    fn connect_all(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+    /// Checks that the two ends match, and takes the peer's cards.
+    fn agree(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
         let there = [
             (End::Sender, self.sender.is_some(), peer.receiver.is_some()),
             (End::Receiver, self.receiver.is_some(), peer.sender.is_some()),
@@ -76,10 +101,56 @@ impl<D: Domain> P2pMember<D> {
         if let Some((receiver, theirs)) = self.receiver.as_mut().zip(peer.sender.as_ref()) {
             receiver.connect(theirs).map_err(card(End::Receiver))?;
         }
-        for (end, theirs) in ends {
-            self.join(end, theirs)?;
-        }
         Ok(())
+    }
+
+    /// Connects the queue pairs that are not connected yet. Begins with fewer if that is possible.
+    fn connect_all(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        let ends = [(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
+        let theirs = ends.into_iter().flat_map(|(end, theirs)| {
+            let rail = move |index: u8| QueuePairId { end, index };
+            (0..).map(rail).zip(theirs)
+        });
+        let theirs: Vec<(QueuePairId, &QueuePairAddress)> = theirs.collect();
+        let ports = theirs.iter().filter_map(|(rail, theirs)| {
+            Some((*rail, self.places.get(usize::from(rail.index))?, theirs.address.gid))
+        });
+        let mut joined = std::mem::replace(&mut self.joined, Joined::new());
+        let join = |rail: QueuePairId| {
+            let found = theirs.iter().find(|(of, _)| *of == rail);
+            found.map_or(Ok(()), |(_, theirs)| self.join(rail, theirs))
+        };
+        let refused = joined.join(ports, self.healer.is_some(), join);
+        self.joined = joined;
+        let begins = self.may_begin_without(&refused);
+        for (rail, source) in refused {
+            let QueuePairId { end, index } = rail;
+            let queue_pair = usize::from(index);
+            let device = self.device_at(queue_pair);
+            let error = P2pConnectError::Modify { end, queue_pair, device, source };
+            if !begins {
+                return Err(error);
+            }
+            self.report_attempt(end, queue_pair, &error);
+            if self.fail_queue_pair(rail) {
+                self.log.note_detected(rail, Detected::NotConnected);
+            }
+        }
+        self.joined.end();
+        Ok(())
+    }
+
+    /// Whether queue pairs that were refused can be repaired later, and enough others of both ends
+    /// are connected.
+    fn may_begin_without(&self, refused: &[(QueuePairId, DeviceError)]) -> bool {
+        let is_enough = |end: End| {
+            let is_here = self.queue_pairs(end).next().is_some();
+            let joined = self.joined.count(|rail| rail.end == end);
+            !is_here || joined >= usize::from(self.min_rails)
+        };
+        self.healer.is_some()
+            && refused.iter().all(|(_, error)| error.may_pass())
+            && [End::Sender, End::Receiver].into_iter().all(is_enough)
     }
 
     fn check(&self, end: End, theirs: &[QueuePairAddress]) -> Result<(), P2pConnectError> {
@@ -98,17 +169,12 @@ impl<D: Domain> P2pMember<D> {
         Ok(())
     }
 
-    fn join(&self, end: End, theirs: &[QueuePairAddress]) -> Result<(), P2pConnectError> {
-        let join = |(queue_pair, qp): (usize, &D::Qp)| {
-            let QueuePairAddress { qp_num, address } = &theirs[queue_pair];
-            let own = self.rail_address(queue_pair);
-            let port = &self.places[queue_pair].port;
-            join((qp, port, &own), *qp_num, address, &self.options).map_err(|source| {
-                let device = self.device_at(queue_pair);
-                P2pConnectError::Modify { end, queue_pair, device, source }
-            })
-        };
-        self.queue_pairs(end).enumerate().try_for_each(join)
+    fn join(&self, rail: QueuePairId, theirs: &QueuePairAddress) -> Result<(), DeviceError> {
+        let at = usize::from(rail.index);
+        let Some(qp) = self.queue_pairs(rail.end).nth(at) else { return Ok(()) };
+        let QueuePairAddress { qp_num, address } = theirs;
+        let own = self.rail_address(at);
+        join((qp, &self.places[at].port, &own), *qp_num, address, &self.options)
     }
 
     fn device_at(&self, queue_pair: usize) -> String {

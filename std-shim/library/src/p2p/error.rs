@@ -152,3 +152,11 @@ pub enum P2pConnectError {
         source: DeviceError,
     },
 }
+
+impl P2pConnectError {
+    /// Whether the same call may succeed later, because a port is down, or no path to the peer is
+    /// found.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Modify { source, .. } if source.may_pass())
+    }
+}

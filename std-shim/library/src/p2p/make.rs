@@ -11,7 +11,7 @@ use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, P
 use crate::endpoint::{MOST_GRANTED, most_requests, refused};
 use crate::heal::Healer;
 use crate::memory::{Pages, RegionKeys};
-use crate::queue_pair::{Place, RailAddress, join, random_psn};
+use crate::queue_pair::{Joined, Place, RailAddress, join, random_psn};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
@@ -54,6 +54,8 @@ impl<D: Domain> Make<'_, D> {
             places: self.places.to_vec(),
             psn,
             options: self.builder.options,
+            min_rails: self.builder.min_rails,
+            joined: Joined::new(),
             names: self.domains.iter().map(name).collect(),
             log: RailLog::new(qp, self.builder.healing.rail_timeout),
             healer: self.healer(),

@@ -1,13 +1,14 @@
 //! Both directions of a pair: the operations of users, which do not depend on the owner of the
 //! completion queues.
 
+use super::address::P2pAddress;
 use super::error::NamedFailure;
 use super::message::{End, QueuePairId};
 use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
 use crate::backend::{ConnectOptions, Domain};
 use crate::heal::Healer;
-use crate::queue_pair::Place;
+use crate::queue_pair::{Joined, Place};
 use polyrail_core::p2p::{
     CallError, ConnectionEnd, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
 };
@@ -31,6 +32,9 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) places: Vec<Place>,
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
+    pub(super) min_rails: u8,
+    /// The queue pairs that are connected, until enough are.
+    pub(super) joined: Joined<QueuePairId, P2pAddress>,
     pub(super) names: Vec<(DeviceId, String)>,
     /// The events of its queue pairs.
     pub(super) log: RailLog,

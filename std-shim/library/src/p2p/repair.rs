@@ -78,7 +78,7 @@ impl<D: Domain> P2pMember<D> {
     }
 
     /// Fails a queue pair. Returns whether it was there and had not failed yet.
-    fn fail_queue_pair(&mut self, QueuePairId { end, index }: QueuePairId) -> bool {
+    pub(super) fn fail_queue_pair(&mut self, QueuePairId { end, index }: QueuePairId) -> bool {
         let Self { sender, receiver, .. } = self;
         let index = usize::from(index);
         match end {

@@ -1,0 +1,142 @@
+//! Which queue pairs of an endpoint are connected, while it is being connected.
+
+use super::Place;
+use crate::backend::{DeviceError, Gid};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The time from a failed attempt to connect queue pairs to the next one.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The queue pairs that are connected, by their names, and the peer's address.
+#[derive(Debug)]
+pub(crate) struct Joined<R, A> {
+    /// The peer's address, once both ends are known to match.
+    peer: Option<Box<A>>,
+    rails: Vec<R>,
+}
+
+impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
+    pub(crate) const fn new() -> Self {
+        Self { peer: None, rails: Vec::new() }
+    }
+
+    /// Whether an attempt to connect with this peer is to be continued.
+    pub(crate) fn continues(&self, peer: &A) -> bool {
+        self.peer.as_deref() == Some(peer)
+    }
+
+    /// Begins to connect with this peer.
+    pub(crate) fn begin(&mut self, peer: &A) {
+        self.peer = Some(Box::new(peer.clone()));
+        self.rails.clear();
+    }
+
+    /// The attempt is over.
+    pub(crate) fn end(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Counts the connected queue pairs that are of this kind.
+    pub(crate) fn count(&self, is_of_kind: impl Fn(R) -> bool) -> usize {
+        self.rails.iter().filter(|rail| is_of_kind(**rail)).count()
+    }
+
+    /// Connects the queue pairs that are not connected yet, each from its place to a peer's port.
+    /// Returns those that were refused, and why. Stops at the first of them unless all are to be
+    /// tried. Even then only one queue pair between the same two ports is tried in vain, because
+    /// over RoCE the kernel searches for a path for a second.
+    pub(crate) fn join<'p>(
+        &mut self,
+        rails: impl Iterator<Item = (R, &'p Place, Gid)>,
+        tries_all: bool,
+        mut join: impl FnMut(R) -> Result<(), DeviceError>,
+    ) -> Vec<(R, DeviceError)> {
+        let mut refused: Vec<(R, DeviceError)> = Vec::new();
+        let mut ports = Vec::new();
+        for (rail, place, gid) in rails {
+            if self.rails.contains(&rail) {
+                continue;
+            }
+            let port = (place.device, place.port.number, gid);
+            let before = ports.iter().position(|known| *known == port);
+            let joined = match before.map(|at| refused[at].1.clone()) {
+                Some(error) => Err(error),
+                None => join(rail),
+            };
+            match joined {
+                Ok(()) => self.rails.push(rail),
+                Err(error) => {
+                    refused.push((rail, error));
+                    ports.push(port);
+                    if !tries_all {
+                        break;
+                    }
+                }
+            }
+        }
+        refused
+    }
+}
+
+/// Repeats a call until it succeeds, fails for an error that does not pass, or has been repeated for
+/// longer than the limit.
+pub(crate) fn retry<E>(
+    limit: Duration,
+    may_pass: impl Fn(&E) -> bool,
+    mut call: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    let begin = Instant::now();
+    loop {
+        match call() {
+            Err(error) if may_pass(&error) && begin.elapsed() < limit => thread::sleep(AGAIN),
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Mtu, Port};
+
+    const DOWN: DeviceError = DeviceError::PortDown { port: 1 };
+
+    fn place(device: usize) -> Place {
+        let gid = Gid([0; 16]);
+        let port =
+            Port { number: 1, gid_index: 0, gid, lid: 0, mtu: Mtu::Mtu1024, max_rd_atomic: 1 };
+        Place { device, port }
+    }
+
+    #[test]
+    fn each_pair_of_ports_is_tried_once_in_vain_and_what_is_joined_stays_so() {
+        let places = [0, 1, 0, 1].map(place);
+        let rails = || (0..).zip(&places).map(|(rail, place)| (rail, place, Gid([9; 16])));
+        let mut joined = Joined::<u8, u32>::new();
+        joined.begin(&7);
+        assert!(joined.continues(&7) && !joined.continues(&8));
+        let mut tried = Vec::new();
+        let mut join = |rail: u8| {
+            tried.push(rail);
+            if rail.is_multiple_of(2) { Err(DOWN) } else { Ok(()) }
+        };
+        assert_eq!(joined.join(rails(), true, &mut join), [(0, DOWN), (2, DOWN)]);
+        assert_eq!(joined.join(rails(), false, &mut join), [(0, DOWN)]);
+        assert_eq!(tried, [0, 1, 3, 0]);
+        assert_eq!(joined.count(|rail| rail > 1), 1);
+        assert_eq!(joined.join(rails(), true, |_| Ok(())), []);
+        assert_eq!(joined.count(|_| true), 4);
+        joined.end();
+        assert!(!joined.continues(&7));
+    }
+
+    #[test]
+    fn a_call_is_repeated_while_its_error_may_pass() {
+        let mut errors = vec![9, 1, 1];
+        let mut call = || errors.pop().map_or(Ok(()), Err);
+        assert_eq!(retry(Duration::ZERO, |_| true, &mut call), Err(1));
+        assert_eq!(retry(Duration::from_secs(60), |error| *error == 1, &mut call), Err(9));
+        assert_eq!(retry(Duration::from_secs(60), |_| true, &mut call), Ok(()));
+    }
+}
