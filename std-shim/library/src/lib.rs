@@ -106,6 +106,8 @@ pub mod trust {}
     allow(unused_variables, unused_imports, reason = "without `tracing`, events are dropped")
 )]
 pub mod trace;
+#[doc = include_str!("../docs/waits.md")]
+pub mod waits {}
 
 pub use memory::{DeviceCountMismatch, RemoteBuffer};
 pub use polyrail_core::{hardware, verbs, virtual_cq, virtual_qp};

@@ -28,6 +28,7 @@ unsafe extern "C" fn polyrail_nccl_test_fault(
         4 => Fault::LoseAcks(false),
         5 => Fault::Silent(true),
         6 => Fault::Silent(false),
+        7 => Fault::DropArriving(true),
         _ => return -1,
     };
     if inject(&name, after_bytes, fault) { 0 } else { -1 }

@@ -210,6 +210,33 @@ fn a_copy_survives_faults_and_reports_what_it_did() {
     });
 }
 
+/// Both ends drop what arrives, on all rails, although queue pairs connect again.
+#[test]
+fn a_copy_over_rails_that_drop_everything_ends() {
+    thread::scope(|scope| {
+        for scheme in ["spray", "dqplb"] {
+            scope.spawn(move || {
+                let place = Place::with_source(6 << 20);
+                let mut options: Vec<String> = ["0", "1", "far.0", "far.1"]
+                    .iter()
+                    .flat_map(|rail| ["--fault".to_owned(), format!("{rail}:300K:drop")])
+                    .collect();
+                let more = ["--rails", "2", "--scheme", scheme, "--rail-timeout", "1"];
+                options.extend(more.map(str::to_owned));
+                // 2 times 8 attempts of 67 ms, and the limit.
+                options.extend(["--qp-timeout", "14"].map(str::to_owned));
+                let options: Vec<&str> = options.iter().map(String::as_str).collect();
+                let output = place.copy(&options);
+                let (rest, _) = split_faults(&output);
+                let last = rest.lines().last().unwrap_or_default();
+                assert_eq!(output.status.code(), Some(6), "{rest}");
+                assert!(last.contains("requests made no progress for 1s"), "{rest}");
+                assert_eq!(place.files(), ["src"]);
+            });
+        }
+    });
+}
+
 /// All links are cut, and one comes back.
 #[test]
 fn a_copy_waits_for_a_rail_when_there_is_none() {

@@ -34,6 +34,11 @@ cases! {
         ("POLYRAIL_QP_TIMEOUT", "8"),
         ("POLYRAIL_RETRIES", "1"),
     ],
+    rails_that_drop_everything_end_the_connection: &[
+        ("POLYRAIL_QP_TIMEOUT", "14"),
+        ("POLYRAIL_RETRIES", "1"),
+        ("POLYRAIL_RAIL_TIMEOUT_MS", "1000"),
+    ],
 }
 
 fn no_request_free_is_not_now(plugin: &Plugin) {
@@ -402,5 +407,23 @@ fn without_healing_a_rail_ends_the_connection(plugin: &Plugin) {
     assert_eq!(pair.table.close_send(pair.send), 0);
     // Its peer is notified that it has ended.
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    assert_eq!(pair.table.close_recv(pair.recv), 0);
+}
+
+/// Queue pairs connect again, and nothing that is sent arrives.
+fn rails_that_drop_everything_end_the_connection(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let [mut from, mut to] = pair.memories(1 << 20);
+    pair.send_through(&mut from, &mut to, 1 << 20);
+    for nic in ["s0", "s1", "s2", "s3"] {
+        plugin.fault(nic, 0, 7);
+    }
+    // The offer of the buffer does not arrive.
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1 << 20, 1, to.handle)]));
+    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    let data = (from.at(0), 1 << 20);
+    let send = || at_once(|| pair.table.isend(pair.send, data, 1, from.handle)).err();
+    assert_eq!(until("an error", send), REMOTE);
+    assert_eq!(pair.table.close_send(pair.send), 0);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
 }

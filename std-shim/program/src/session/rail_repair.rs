@@ -12,8 +12,8 @@ pub struct RailRepair {
     pub rail_failure: RailFailure,
     /// Time without progress after which a rail counts as failed.
     pub stall_timeout: Duration,
-    /// How long requests wait for a rail to return while they need rails that are out of service;
-    /// also how long a failed rail waits for the other side's report about it.
+    /// How long requests wait while nothing is acknowledged, and rails are out of service or carry
+    /// nothing; also how long a failed rail waits for the other side's report about it.
     pub rail_timeout: Duration,
 }
 

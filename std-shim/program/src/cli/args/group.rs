@@ -158,7 +158,8 @@ pub(in crate::cli) struct ConnectionArguments {
     /// Seconds without progress after which a rail counts as failed.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     stall_timeout: Duration,
-    /// Seconds to wait for a rail to return while no rail can carry the data.
+    /// Seconds without an acknowledgement, while rails are down or carry nothing, after which the
+    /// command fails.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = WAITING)]
     rail_timeout: Duration,
 }

@@ -90,6 +90,22 @@ fn rails_fail_and_return_though_the_control_channel_breaks() {
     assert!(there.requests >= measured.requests && links > CUTS / 2, "{links} links");
 }
 
+/// No path is found while the two sides are brought up: neither with rails that take over, nor with
+/// a single one.
+#[test]
+fn a_file_arrives_though_paths_are_found_late() {
+    let (_directory, source, copies) = place_with_source();
+    for rails in [4, 1] {
+        let options = CopyOptions { rails, ..CopyOptions::default() };
+        let (sent, received) = served(&ServeOptions::new(&copies), 1, |address, host| {
+            (0..2).for_each(|device| host.inject(device, Fault::RefuseRtr { transitions: 3 }));
+            send(&source, None, address, host, &options)
+        });
+        sent.unwrap();
+        assert_eq!(fs::read(&copied(&received[0]).path).unwrap(), fs::read(&source).unwrap());
+    }
+}
+
 #[test]
 fn a_file_arrives_whole_though_control_channels_break() {
     const BYTES: usize = 16 << 20;
