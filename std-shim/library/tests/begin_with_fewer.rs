@@ -264,14 +264,8 @@ impl Messages {
     }
 
     fn poll(&mut self) {
-        let [near, far] = &mut self.ends;
-        near.poll(16).unwrap();
-        far.poll(16).unwrap();
-        while let Some(message) = near.next_message() {
-            far.handle(message).unwrap();
-        }
-        while let Some(message) = far.next_message() {
-            near.handle(message).unwrap();
+        for end in &mut self.ends {
+            end.poll(16).check().unwrap();
         }
     }
 
@@ -307,7 +301,7 @@ impl Messages {
         loop {
             self.poll();
             assert!(begin.elapsed() < LONG, "{:?}", self.states());
-            if let Some(failure) = self.ends[1].recv_failure() {
+            if let Some(failure) = self.ends[1].receiver().and_then(|receiver| receiver.failure()) {
                 return Err(*failure);
             }
             match send {
