@@ -31,14 +31,19 @@ fn listen() -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// Waits for the next link, until it is open. Its peer may have sent nothing.
-fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
-    let mut link = loop {
+/// Waits for the next connection, and returns its link and the peer's address.
+fn next_link<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> (Link<P>, SocketAddr) {
+    loop {
         match listener.try_accept(timeouts).unwrap() {
-            Some((link, _)) => break link,
+            Some(accepted) => return accepted,
             None => thread::sleep(Duration::from_millis(1)),
         }
-    };
+    }
+}
+
+/// Waits for the next link, until it is open. Its peer may have sent nothing.
+fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
+    let (mut link, _) = next_link(listener, timeouts);
     while !link.is_open() {
         assert_eq!(link.try_recv().unwrap(), None);
         thread::sleep(Duration::from_millis(1));
@@ -561,7 +566,7 @@ fn a_listener_on_all_addresses_has_both_versions_of_ip() {
     hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
     for host in hosts {
         let _near = <Link>::connect(&format!("{host}:{port}"), &Timeouts::default()).unwrap();
-        let (_, peer) = listener.accept::<NoPurpose>(&Timeouts::default()).unwrap();
+        let (_, peer) = next_link::<NoPurpose>(&listener, &Timeouts::default());
         assert!(peer.ip().is_loopback(), "IPv4 in its own form: {peer}");
         assert_eq!(peer.is_ipv6(), host != "127.0.0.1");
     }

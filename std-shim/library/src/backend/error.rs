@@ -139,7 +139,7 @@ impl DeviceError {
     /// is found.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::PortDown { .. } | Self::Modify(ModifyError::Unreachable) => true,
+            Self::PortDown { .. } | Self::Modify(ModifyError::NoPath) => true,
             #[cfg(feature = "verbs")]
             Self::NoAddress { .. } => true,
             // Over RoCE the kernel resolves the peer's address (rdma_resolve_ip).
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_port_or_a_path_may_come_back() {
-        let unreachable = DeviceError::Modify(ModifyError::Unreachable);
+        let unreachable = DeviceError::Modify(ModifyError::NoPath);
         assert!(unreachable.may_pass() && DeviceError::PortDown { port: 1 }.may_pass());
         assert!(!DeviceError::Modify(ModifyError::DeviceGone).may_pass());
         assert!(!DeviceError::NoPort { port: 3 }.may_pass());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::hosts::software_hosts;
 use crate::job::{Job, Sum};
-use crate::watched::watched;
+use crate::threads::watched;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{Arrival, Arrivals, Listener, Timeouts};
 use polyrail_faults::Relay;
@@ -78,7 +78,7 @@ fn a_channel_that_breaks_is_resumed_during_long_work_and_carries_the_last_report
             relay.cut();
             resumed.recv_timeout(LONG)
         };
-        watched(work, || far.stand_by()).unwrap();
+        watched("waits for the link", work, || far.stand_by()).unwrap().unwrap();
         relay.cut();
         far.report(OUTCOME).unwrap();
         drop(far);
