@@ -199,19 +199,36 @@ fn a_request_that_arrived_is_done_although_no_acknowledgement_comes() {
     check_end(&mut near, &mut far, "a WRITE");
 }
 
-/// No driver gives up, and all rails are silent, so that none completes anything. Only a request
-/// that takes a receive may wait for the peer.
+/// No driver gives up, and all rails are silent, so that none completes anything.
 #[test]
 fn a_request_over_rails_that_are_all_silent_ends() {
     for (scheme, kind) in kinds() {
-        // All fragments of this kind may wait for the peer.
-        if (scheme, kind) == (Scheme::Dqplb, Kind::Notify) {
+        // All fragments of these kinds may wait for the peer.
+        if matches!((scheme, kind), (_, Kind::Send) | (Scheme::Dqplb, Kind::Notify)) {
             continue;
         }
         let (mut near, mut far) = pair(&builder(scheme));
         inject(&near.devices, Fault::Silent(true));
         post(&mut near, &mut far, kind, 2);
         check_end(&mut near, &mut far, &format!("{scheme:?} {kind:?}"));
+    }
+}
+
+/// A rail on which a request waits for its receive looks like a silent rail, and is failed; but
+/// the request goes on to wait.
+#[test]
+fn a_peer_may_be_later_than_the_stall_timeout() {
+    for kind in [Kind::Notify, Kind::Send] {
+        let (mut near, mut far) = pair(&builder(Scheme::Spray));
+        send(&mut near, &far, kind, 1);
+        let begin = Instant::now();
+        while begin.elapsed() < 6 * LIMIT {
+            assert_eq!(poll(&mut near, &mut far), None, "{kind:?}: {}", report(&near));
+        }
+        let reports = near.endpoint.rail_reports();
+        assert!(reports.iter().any(|rail| rail.generation > 0), "{kind:?}: it did not look silent");
+        receive(&mut far, kind, 1);
+        assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS, "{kind:?}");
     }
 }
 

@@ -104,9 +104,13 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             look.peer_is_alive = !self.end.peer_may_be_late(rail) || (0..RAILS).any(is_other_well);
         }
         for at in self.healer.silence.look(looks) {
-            if let Some(rail) = E::rails().nth(at) {
-                self.end.fail_rail(rail, Detected::Silent(timeout));
+            let Some(rail) = E::rails().nth(at) else { continue };
+            if self.end.peer_may_be_late(rail) {
+                let carried = self.end.carried(rail);
+                self.repair_of(rail).into_iter().for_each(|repair| repair.excuse(carried));
+                self.healer.limits.restart();
             }
+            self.end.fail_rail(rail, Detected::Silent(timeout));
         }
     }
 }

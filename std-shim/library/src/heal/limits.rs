@@ -81,6 +81,12 @@ impl<const PLACES: usize> Limits<PLACES> {
         Some(Passed::Rails { limit })
     }
 
+    /// Counts the wait for rails from the next step on: until now, requests may have waited for the
+    /// peer.
+    pub(crate) const fn restart(&mut self) {
+        self.since = None;
+    }
+
     fn forgive_absence(&mut self, now: Instant, options: &Healing) {
         let last = self.last_step.replace(now).unwrap_or(now);
         let away = now.saturating_duration_since(last);

@@ -31,9 +31,9 @@ pub struct Healing {
     /// broken, though neither its driver nor its device reports that. If its oldest request takes a
     /// receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer may be late,
     /// so such a rail counts as broken only while other rails complete requests or have none. If
-    /// the peer posts that receive after this time, its rail fails without need, and
-    /// `rail_timeout` begins. `None` is for peers that may be later than both, on devices whose
-    /// drivers report every failure.
+    /// the peer posts that receive after this time, its rail fails without need, and the request
+    /// goes on to wait on a new queue pair: such a failure says nothing about the device, and
+    /// `rail_timeout` begins again.
     pub stall_timeout: Option<Duration>,
     /// How long requests may wait while nothing that this end sends is acknowledged, and rails are
     /// out of service, or came back and had nothing acknowledged since: 60 s. Then the endpoint

@@ -261,6 +261,14 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         self.tried_to_move = false;
     }
 
+    /// Notes that what the rail carried until now says nothing about its device: it is failed
+    /// because it is silent, but its oldest request may wait until the peer posts a receive.
+    pub(super) fn excuse(&mut self, carried: Carried) {
+        if let Some(returned) = &mut self.returned {
+            returned.before.posted = carried.posted;
+        }
+    }
+
     /// Notes that a queue pair of this generation was put in the rail's place.
     pub(super) const fn note_placed(&mut self, generation: u16) {
         self.placed = Some(generation);
