@@ -31,16 +31,11 @@ pub(crate) struct RepairStep<'s, E: Repaired<RAILS>, const RAILS: usize> {
 
 impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
     pub(crate) fn run(mut self) {
-        let has_news = self.healer.link.has_news();
-        if has_news {
+        if self.healer.link.has_news() {
             self.handle_all();
         }
         self.look_at_devices();
-        // What a message brought into service is not reported to the peer yet: it would learn first
-        // that the rail it relies on goes home.
-        if !has_news {
-            self.go_home();
-        }
+        self.go_home();
         self.watch();
         let is_whole = self.end.is_whole();
         if is_whole && !self.healer.is_busy {
