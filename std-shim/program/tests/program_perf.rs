@@ -29,8 +29,10 @@ fn json_has_every_option_of_perf() {
     let place = Place::new();
     let help = stdout(&place.run(&["perf", "--help"]));
     let options = help.lines().filter_map(|line| {
+        // What is further to the right is the text of an option, which may begin with another one.
         let words = line.trim_start();
-        let long = words.split("--").nth(1).filter(|_| words.starts_with('-'))?;
+        let is_option = words.starts_with('-') && line.len() - words.len() < 8;
+        let long = words.split("--").nth(1).filter(|_| is_option)?;
         long.split([' ', ',']).next()
     });
     let line = &json(&place.run(&[&QUICK[..], &["--json"]].concat()))[0];
