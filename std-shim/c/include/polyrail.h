@@ -982,9 +982,10 @@ polyrail_code polyrail_peers_meet(polyrail_peers *peers,
                                   size_t length);
 
 // Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
-// the two sides are not connected yet, or the peer has too many unread messages. A side with 256
-// untaken events reads no messages; if it reads none for 9 seconds while messages wait, the link
-// may break and reconnect. Messages are not ordered with requests and messages over the rails.
+// the two sides are not connected yet, or the peer has too many unread messages. While 64 events of
+// a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
+// messages wait, the link may break and reconnect. Messages are not ordered with requests and
+// messages over the rails.
 polyrail_code polyrail_peers_say(polyrail_peers *peers, uint64_t peer, const void *bytes, size_t length);
 
 // Stores the next repair message for the other end, if the peer's rails are rerouted and it has no

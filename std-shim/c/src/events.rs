@@ -6,11 +6,13 @@ use crate::error::{Refusal, refuse};
 use crate::sized::place;
 use crate::types::{Event, EventKind, POLYRAIL_RAIL_NOTIFY};
 use polyrail::virtual_qp::{RailEventKind, RailId};
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 
-/// Links and rails are not read while this many events wait.
-const MOST: usize = 256;
+/// The link and the rails of a peer are not read while this many events of the peer wait. The limit
+/// is per peer, so that a peer that sends without end cannot keep other peers from being read.
+const MOST_PER_PEER: usize = 64;
 
 /// One thing that happened.
 #[derive(Debug)]
@@ -52,25 +54,43 @@ pub(crate) fn rail_number(rail: RailId) -> u32 {
 
 /// What happened to the peers of an object, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct EventQueue(VecDeque<(u64, PeerEvent)>);
+pub(crate) struct EventQueue {
+    events: VecDeque<(u64, PeerEvent)>,
+    /// Events of each peer that has any.
+    counts: HashMap<u64, usize>,
+}
 
 impl EventQueue {
     pub(crate) fn push(&mut self, peer: u64, item: PeerEvent) {
-        self.0.push_back((peer, item));
+        self.events.push_back((peer, item));
+        *self.counts.entry(peer).or_default() += 1;
     }
 
-    /// Returns whether there is room for more events, which otherwise wait in links and rails.
-    pub(crate) fn has_room(&self) -> bool {
-        self.0.len() < MOST
+    /// Returns whether there is room for more events of this peer, which otherwise wait in its link
+    /// and rails.
+    pub(crate) fn has_room(&self, peer: u64) -> bool {
+        self.counts.get(&peer).is_none_or(|count| *count < MOST_PER_PEER)
     }
 
     /// Drops the events of a peer that was removed.
     pub(crate) fn forget(&mut self, peer: u64) {
-        self.0.retain(|(whose, _)| *whose != peer);
+        if self.counts.remove(&peer).is_some() {
+            self.events.retain(|(whose, _)| *whose != peer);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.events.is_empty()
+    }
+
+    fn pop(&mut self) {
+        let Some((peer, _)) = self.events.pop_front() else { return };
+        if let Entry::Occupied(mut count) = self.counts.entry(peer) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// Hands out the oldest event.
@@ -88,7 +108,7 @@ impl EventQueue {
         let event = unsafe { place(event) }?;
         // SAFETY: guaranteed by the caller.
         let room = unsafe { out_list(bytes.cast::<u8>(), capacity, "bytes") }?;
-        let Some((peer, item)) = self.0.front() else { return Err(Refusal::NotNow) };
+        let Some((peer, item)) = self.events.front() else { return Err(Refusal::NotNow) };
         let length = item.bytes.len();
         event.put(&Event {
             size: 0,
@@ -106,7 +126,7 @@ impl EventQueue {
         for (room, byte) in room.iter_mut().zip(&item.bytes) {
             room.write(*byte);
         }
-        self.0.pop_front();
+        self.pop();
         Ok(())
     }
 }

@@ -146,7 +146,7 @@ fn carry(
     events: &mut EventQueue,
 ) -> Result<(), Failure> {
     for _ in 0..AT_ONCE {
-        if !events.has_room() {
+        if !events.has_room(number) {
             break;
         }
         let message = match unhandled.take() {

@@ -53,7 +53,7 @@ impl Common {
         }
         let state = &mut states[place];
         state.drive(peer, &mut Member { set, place }, events);
-        while events.has_room()
+        while events.has_room(peer)
             && let Some(event) = set.next_rail_event(place)
         {
             events.push(peer, event);

@@ -104,9 +104,10 @@ pub unsafe extern "C" fn polyrail_peers_meet(
 }
 
 /// Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
-/// the two sides are not connected yet, or the peer has too many unread messages. A side with 256
-/// untaken events reads no messages; if it reads none for 9 seconds while messages wait, the link
-/// may break and reconnect. Messages are not ordered with requests and messages over the rails.
+/// the two sides are not connected yet, or the peer has too many unread messages. While 64 events of
+/// a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
+/// messages wait, the link may break and reconnect. Messages are not ordered with requests and
+/// messages over the rails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_say(
     peers: *mut Peers,

@@ -17,6 +17,8 @@ use std::mem::zeroed;
 use std::ptr;
 use std::thread;
 
+mod flood;
+
 /// The kind of peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum For {
@@ -29,7 +31,7 @@ fn ok(code: Code) {
 }
 
 fn open(kind: For) -> (*mut Domain, *mut Peers) {
-    let (mut domain, mut peers) = (ptr::null_mut(), ptr::null_mut());
+    let mut domain = ptr::null_mut();
     // SAFETY: zeros are values of options, and all pointers are to what they should be.
     unsafe {
         let options = DomainOptions {
@@ -38,6 +40,14 @@ fn open(kind: For) -> (*mut Domain, *mut Peers) {
             ..zeroed()
         };
         ok(polyrail_domain_open(&raw const options, &raw mut domain));
+    }
+    (domain, open_peers(domain, kind))
+}
+
+fn open_peers(domain: *mut Domain, kind: For) -> *mut Peers {
+    let mut peers = ptr::null_mut();
+    // SAFETY: zeros are values of options, and all pointers are to what they should be.
+    unsafe {
         let options = EndpointOptions {
             size: size_of::<EndpointOptions>() as u32,
             rail_failure: RailFailure::Reroute as u32,
@@ -45,10 +55,10 @@ fn open(kind: For) -> (*mut Domain, *mut Peers) {
         };
         ok(match kind {
             For::Requests => polyrail_peers_open(domain, &raw const options, &raw mut peers),
-            For::Messages => polyrail_messages_open(domain, &raw const options, 2, &raw mut peers),
+            For::Messages => polyrail_messages_open(domain, &raw const options, 6, &raw mut peers),
         });
     }
-    (domain, peers)
+    peers
 }
 
 fn add(peers: *mut Peers) -> u64 {
