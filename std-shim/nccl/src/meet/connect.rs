@@ -22,6 +22,9 @@ pub(crate) struct Attempt {
 
 /// The stage of an attempt. A step takes the stage out; if the step fails, the attempt is over.
 enum Stage {
+    /// The link is not being opened yet. With the reason, if this host lacked something for it, such
+    /// as a file descriptor: then the next step tries again.
+    Opening(Option<LinkError>),
     /// The link is being opened.
     Reaching(Box<Link>),
     /// This end has sent its hello, and waits for the peer's.
@@ -50,12 +53,7 @@ impl Attempt {
             return Err(Refusal::new(Code::Usage, words));
         }
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
-        let token = Token::new(handle.token);
-        let token = token.map_err(|error| Refusal::new(Code::Internal, Chain(&error)))?;
-        let link = Link::begin(&[handle.address], &site.timeouts(), Some(&token));
-        let link = link.map_err(|error| Refusal::new(Code::Remote, Chain(&error)))?;
-        let stage = Stage::Reaching(link.into());
-        Ok(Self { site, handle, terms, since: Instant::now(), stage })
+        Ok(Self { site, handle, terms, since: Instant::now(), stage: Stage::Opening(None) })
     }
 
     /// Returns whether the attempt took too long.
@@ -69,6 +67,7 @@ impl Attempt {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Over);
             let step = match stage {
+                Stage::Opening(_) => self.open(),
                 Stage::Reaching(link) => self.reach(link),
                 Stage::Greeting(link, wire) => self.greet(link, wire),
                 Stage::Ready(link, wire) => self.wait(link, wire),
@@ -77,7 +76,7 @@ impl Attempt {
             match step? {
                 Step::Goes(stage) => self.stage = stage,
                 Step::Met(met) => return Ok(Some(met)),
-                Step::Stays(_) if self.is_late() => return Err(self.late()),
+                Step::Stays(stage) if self.is_late() => return Err(self.late(&stage)),
                 Step::Stays(stage) => {
                     self.stage = stage;
                     return Ok(None);
@@ -86,7 +85,10 @@ impl Attempt {
         }
     }
 
-    fn late(&self) -> Refusal {
+    fn late(&self, stage: &Stage) -> Refusal {
+        if let Stage::Opening(Some(error)) = stage {
+            return self.broken(error);
+        }
         let timeout = self.site.settings.connect_timeout;
         let words = format!("the peer at {} did not answer for {timeout:?}", self.handle.address);
         Refusal::new(Code::Remote, words)
@@ -99,7 +101,8 @@ impl Attempt {
             LinkError::Connect { .. } => Chain(error).to_string(),
             _ => format!("the link to the peer at {address}: {}", Chain(error)),
         };
-        Refusal::new(Code::Remote, words)
+        let code = if error.lacks_resources() { Code::System } else { Code::Remote };
+        Refusal::new(code, words)
     }
 
     /// Returns the next message, if one has arrived.
@@ -113,6 +116,17 @@ impl Attempt {
 
     fn out_of_turn(&self, message: &Message, expected: &'static str) -> Refusal {
         self.broken(&message.out_of_turn(expected).into())
+    }
+
+    /// Begins to open the link.
+    fn open(&self) -> Result<Step, Refusal> {
+        let token = Token::new(self.handle.token);
+        let token = token.map_err(|error| Refusal::new(Code::Internal, Chain(&error)))?;
+        match Link::begin(&[self.handle.address], &self.site.timeouts(), Some(&token)) {
+            Ok(link) => Ok(Step::Goes(Stage::Reaching(link.into()))),
+            Err(error) if error.lacks_resources() => Ok(Step::Stays(Stage::Opening(Some(error)))),
+            Err(error) => Err(self.broken(&error)),
+        }
     }
 
     /// Sends this end's hello, once the link is open.

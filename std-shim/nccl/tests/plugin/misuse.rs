@@ -1,14 +1,14 @@
 //! Calls that cannot be: a code and words, and nothing else.
 
-use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, until};
-use crate::sockets::framed;
-use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer};
+use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, some, until};
+use crate::sockets::{framed, no_descriptor};
+use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer, SYSTEM};
 use crate::works::merged;
 use crate::{Plugin, VERSIONS, cases};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::ptr::without_provenance_mut;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 cases! {
     null_pointers_are_refused,
@@ -17,6 +17,10 @@ cases! {
     nothing_unwinds_into_c,
     strangers_disturb_no_connection,
     a_peer_that_does_not_answer_is_given_up: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "300")],
+    a_lack_of_descriptors_is_waited_for,
+    a_lack_of_descriptors_that_lasts_is_no_failure_of_the_peer: &[
+        ("POLYRAIL_CONNECT_TIMEOUT_MS", "300"),
+    ],
     contexts_keep_their_64_bits,
     calls_before_init_are_refused,
 }
@@ -254,6 +258,46 @@ fn a_peer_that_does_not_answer_is_given_up(plugin: &Plugin) {
     let refused =
         until("an answer", || table.connect(context, 1, handle.as_mut_ptr().cast()).err());
     assert_eq!(refused, 6, "nobody listens any more");
+}
+
+fn a_lack_of_descriptors_is_waited_for(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    let mut connect = || at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast()));
+    let taken = no_descriptor();
+    for _ in 0..100 {
+        assert_eq!(connect(), Ok(Pointer::default()), "{:?}", logged());
+    }
+    drop(taken);
+    let (mut send, mut recv) = (None, None);
+    until("a connection", || {
+        send = send.or_else(|| some(connect().unwrap()));
+        recv = recv.or_else(|| some(table.accept(listener).unwrap()));
+        send.and(recv)
+    });
+    assert_eq!(table.close_send(send.unwrap()), 0);
+    assert_eq!(table.close_recv(recv.unwrap()), 0);
+    assert_eq!(table.close_listen(listener), 0);
+}
+
+fn a_lack_of_descriptors_that_lasts_is_no_failure_of_the_peer(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    let begin = Instant::now();
+    let taken = no_descriptor();
+    let status = until("a timeout", || {
+        at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast())).err()
+    });
+    drop(taken);
+    assert_eq!(status, SYSTEM);
+    let words = logged().join("\n");
+    assert!(words.contains("Too many open files"), "{words}");
+    assert!(begin.elapsed() > Duration::from_millis(300), "{:?}: {words}", begin.elapsed());
+    assert_eq!(table.close_listen(listener), 0);
 }
 
 fn contexts_keep_their_64_bits(plugin: &Plugin) {

@@ -1,7 +1,7 @@
 //! The plugin's sockets, and what a network does to them.
 
 use std::ffi::{c_int, c_void};
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,14 @@ fn listens(socket: c_int) -> Option<bool> {
         )
     };
     (got == 0).then_some(value == 1)
+}
+
+/// Takes all file descriptors that this process may have, until the files are dropped.
+pub(crate) fn no_descriptor() -> Vec<File> {
+    let limit = libc::rlimit { rlim_cur: 128, rlim_max: 128 };
+    // SAFETY: a limit, which the call copies.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
 /// Both ends of the links of connections.

@@ -16,6 +16,7 @@ pub(crate) type Pointer = *mut c_void;
 /// Bytes of a handle.
 pub(crate) const HANDLE: usize = 128;
 
+pub(crate) const SYSTEM: Status = 2;
 pub(crate) const INVALID_ARGUMENT: Status = 4;
 pub(crate) const INVALID_USAGE: Status = 5;
 pub(crate) const INTERNAL: Status = 3;
