@@ -61,10 +61,6 @@ impl<R: RailName> Mailbox<R> {
         self.has_mail.load(Ordering::Acquire)
     }
 
-    fn pop(&self) -> Option<HealingMessage<R>> {
-        self.has_mail().then(|| self.take(&mut self.lock()))?
-    }
-
     fn take(&self, messages: &mut Messages<R>) -> Option<HealingMessage<R>> {
         let message = messages.pop_front();
         self.has_mail.store(!messages.is_empty(), Ordering::Release);
@@ -88,6 +84,26 @@ const MOST_UNCARRIED: usize = 16;
 /// Maximum messages that wait for the owner while messages of the peer are handled, each of which
 /// may need an answer: more than two correct ends ever send at once.
 const MOST_UNANSWERED: usize = 64;
+
+/// Takes the oldest message of the first direction, if `may` allows it. If the end that sends in this
+/// direction has room for an answer again, wakes its thread, which may sleep until then: its waker is
+/// with the other direction, whose messages are for it.
+fn take<R: RailName>(
+    (from, back): (&Mailbox<R>, &Mailbox<R>),
+    may: impl FnOnce() -> bool,
+) -> Option<HealingMessage<R>> {
+    if !from.has_mail() {
+        return None;
+    }
+    let mut messages = from.lock();
+    let message = may().then(|| from.take(&mut messages))?;
+    let has_room_again = messages.len() + 1 == MOST_UNANSWERED;
+    drop(messages);
+    if has_room_again {
+        back.wake();
+    }
+    message
+}
 
 /// Maximum messages of the peer that wait for a poll. A correct peer sends a few for each rail.
 const MOST_UNHANDLED: usize = 256;
@@ -190,7 +206,8 @@ impl<R: RailName> HealingLink<R> {
 
     /// Returns the next message for the peer, if there is one; `None` in a fork of the process.
     pub fn next_message(&self) -> Option<HealingMessage<R>> {
-        self.0.process.is_current().then(|| self.0.to_peer.pop())?
+        let Directions { to_peer, from_peer, process, .. } = &*self.0;
+        process.is_current().then(|| take((to_peer, from_peer), || true))?
     }
 
     /// Takes a message of the peer, which one of the next polls handles.
@@ -228,20 +245,19 @@ impl<R: RailName> HealingLink<R> {
     /// Returns the next message of the peer; `None` before the endpoint has noticed that the
     /// channel is a new one.
     pub(super) fn received(&self) -> Option<HealingMessage<R>> {
-        let Directions { from_peer, .. } = &*self.0;
-        if !from_peer.has_mail() {
-            return None;
-        }
-        let mut messages = from_peer.lock();
-        if self.is_broken() {
-            return None;
-        }
-        from_peer.take(&mut messages)
+        let Directions { to_peer, from_peer, .. } = &*self.0;
+        take((from_peer, to_peer), || !self.is_broken())
     }
 
     /// Whether a message waits for the endpoint, or it has not noticed yet that messages were lost.
     pub(crate) fn has_news(&self) -> bool {
         self.0.from_peer.has_mail() || self.is_broken()
+    }
+
+    /// Whether a repair step has news to handle: a message that has no [room for an
+    /// answer](Self::has_room_to_answer) waits until there is room.
+    pub(crate) fn can_handle(&self) -> bool {
+        self.is_broken() || (self.0.from_peer.has_mail() && self.has_room_to_answer())
     }
 
     fn is_broken(&self) -> bool {
@@ -288,9 +304,59 @@ impl<R: RailName> HealingLink<R> {
 mod tests {
     use super::*;
     use polyrail_core::virtual_qp::RailId;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
 
     const MESSAGE: HealingMessage<RailId> =
         HealingMessage::Refused { rail: RailId::Notify, generation: 1 };
+
+    /// Counts how often it wakes.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The owner carries messages for the peer, or the peer in the same process takes them.
+    #[test]
+    fn an_end_without_room_to_answer_is_woken_when_there_is_room() {
+        let (near, far) = HealingLink::pair();
+        type Take = fn(&HealingLink<RailId>) -> Option<HealingMessage<RailId>>;
+        for (taker, take) in
+            [(&near, HealingLink::next_message as Take), (&far, HealingLink::received)]
+        {
+            let wakes = Arc::new(Wakes::default());
+            near.set_waker(&Waker::from(Arc::clone(&wakes)));
+            near.handle(MESSAGE).unwrap();
+            assert!(near.can_handle());
+            for _ in 0..=MOST_UNANSWERED {
+                near.send(MESSAGE);
+            }
+            assert!(near.has_news() && !near.can_handle());
+            let count = || wakes.0.load(Ordering::Relaxed);
+            let before = count();
+            assert_eq!(take(taker), Some(MESSAGE));
+            assert_eq!((near.can_handle(), count()), (false, before));
+            assert_eq!(take(taker), Some(MESSAGE));
+            assert_eq!((near.can_handle(), count()), (true, before + 1));
+            while take(taker).is_some() {}
+            assert_eq!(count(), before + 1);
+            assert_eq!(near.received(), Some(MESSAGE));
+        }
+    }
+
+    #[test]
+    fn an_end_without_room_to_answer_learns_of_a_break() {
+        let link = HealingLink::new();
+        (0..MOST_UNANSWERED).for_each(|_| link.send(MESSAGE));
+        link.handle(MESSAGE).unwrap();
+        assert!(!link.can_handle());
+        link.restored();
+        assert!(link.can_handle());
+    }
 
     /// The endpoint may be in the middle of a poll when its owner reports that the channel was
     /// replaced.

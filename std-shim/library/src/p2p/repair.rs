@@ -53,9 +53,9 @@ impl<D: Domain> P2pMember<D> {
         self.healer.as_ref().map(|healer| healer.link().clone())
     }
 
-    /// Whether repair messages of the peer were not handled yet.
+    /// Whether the next repair step can handle repair messages of the peer.
     pub(crate) fn has_messages(&self) -> bool {
-        self.healer.as_ref().is_some_and(|healer| healer.link().has_news())
+        self.healer.as_ref().is_some_and(|healer| healer.link().can_handle())
     }
 
     /// Runs a repair step.

@@ -40,7 +40,7 @@ pub(super) trait ProgressSet {
     /// Has the repair messages of peers wake the thread.
     fn set_waker(&self, waker: &Waker);
 
-    /// Whether repair messages of peers were not handled yet.
+    /// Whether the next repair step can handle repair messages of peers.
     fn has_messages(&self) -> bool;
 
     /// Submits requests of a handle, as far as there is room. `number` is the handle's place among

@@ -5,7 +5,10 @@ use super::*;
 use crate::endpoint::Healing;
 use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
-use crate::p2p::{P2P_ROUTES, P2pBuilder, P2pEndpoint, RecvBuffer, connect_endpoints};
+use crate::p2p::{
+    End, HealingMessage, P2P_ROUTES, P2pBuilder, P2pEndpoint, QueuePairId, RecvBuffer,
+    connect_endpoints,
+};
 use crate::progress::SubmitError;
 use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
 use crate::progress::run::{LONG_NAP, ProgressLoop};
@@ -251,6 +254,35 @@ fn a_repair_message_of_the_peer_ends_a_sleep() {
                 std::thread::sleep(Duration::from_millis(pause));
                 // It reports to its peer that it has failed.
                 far.messages.set.fail_all();
+            });
+            while !near.messages.set.has_messages() {
+                near.sleep();
+                assert!(!near.shared.is_closing(), "nothing woke the thread");
+            }
+        });
+    }
+}
+
+/// The peer sends messages and takes no answers.
+#[test]
+fn messages_that_cannot_be_answered_yet_do_not_end_a_sleep() {
+    let builder = P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let rail = QueuePairId { end: End::Sender, index: 0 };
+    let message = HealingMessage::Refused { rail, generation: 1 };
+    for pause in [0, 20] {
+        let [mut near, mut far] = pair_of(builder.completion_channel(0));
+        let link = |side: &Side| side.messages.set.set.get(0).unwrap().healing_link().unwrap();
+        near.messages.set.set_waker(&Waker::from(Arc::clone(&near.shared)));
+        let _watch = Watch::over(&near.shared);
+        while link(&far).handle(message).is_ok() {}
+        link(&near).handle(message).unwrap();
+        near.messages.set.wake(&mut near.messages.ports, &near.shared.mailbox);
+        assert!(!near.messages.has_something_to_do());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(pause));
+                // It takes the answers.
+                far.messages.set.set.heal();
             });
             while !near.messages.set.has_messages() {
                 near.sleep();
