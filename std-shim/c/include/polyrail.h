@@ -1011,8 +1011,8 @@ polyrail_code polyrail_peers_control_lost(polyrail_peers *peers, uint64_t peer);
 polyrail_code polyrail_peers_drive(polyrail_peers *peers);
 
 // Takes the oldest event of all peers, and stores it with its bytes, at most
-// POLYRAIL_MESSAGE_BYTES. Never waits. POLYRAIL_CODE_NOT_NOW: there is no event.
-// POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
+// POLYRAIL_MESSAGE_BYTES; text that is longer is cut. Never waits. POLYRAIL_CODE_NOT_NOW: there is
+// no event. POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
 polyrail_code polyrail_peers_next_event(polyrail_peers *peers,
                                         polyrail_event *event,
                                         void *bytes,

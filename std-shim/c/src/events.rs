@@ -4,7 +4,7 @@ use crate::arguments::out_list;
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
 use crate::sized::place;
-use crate::types::{Event, EventKind, POLYRAIL_RAIL_NOTIFY};
+use crate::types::{Event, EventKind, POLYRAIL_MESSAGE_BYTES, POLYRAIL_RAIL_NOTIFY};
 use polyrail::virtual_qp::{RailEventKind, RailId};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -24,13 +24,21 @@ pub(crate) struct PeerEvent {
 }
 
 impl PeerEvent {
+    /// An event with bytes of the peer's program, which the link limits to POLYRAIL_MESSAGE_BYTES.
     pub(crate) fn new(kind: EventKind, bytes: impl Into<Vec<u8>>) -> Self {
         Self { kind, rail: 0, code: Code::Ok, bytes: bytes.into() }
     }
 
+    /// An event with text, which is cut to POLYRAIL_MESSAGE_BYTES: a longer event would stay in the
+    /// queue of a program with that much room, before all later events.
+    fn with_words(kind: EventKind, mut words: String) -> Self {
+        words.truncate(words.floor_char_boundary(POLYRAIL_MESSAGE_BYTES));
+        Self::new(kind, words)
+    }
+
     /// Something failed.
     pub(crate) fn failed(kind: EventKind, code: Code, words: String) -> Self {
-        Self { code, ..Self::new(kind, words) }
+        Self { code, ..Self::with_words(kind, words) }
     }
 
     /// What happened to a rail.
@@ -40,7 +48,7 @@ impl PeerEvent {
             RailEventKind::Fenced { .. } => EventKind::RailFenced,
             RailEventKind::Returned => EventKind::RailReturned,
         };
-        Self { rail, ..Self::new(kind, words) }
+        Self { rail, ..Self::with_words(kind, words) }
     }
 }
 
@@ -130,3 +138,6 @@ impl EventQueue {
         Ok(())
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
-use crate::types::EventKind;
+use crate::types::{EventKind, POLYRAIL_MESSAGE_BYTES};
 use polyrail::link::LinkError;
 use std::time::Instant;
 
@@ -124,6 +124,18 @@ fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
     link_failure(&LinkError::Handshake(message.out_of_turn(expected)))
 }
 
+/// Checks the length of a message of the peer's program: the link itself takes longer ones.
+fn said(bytes: &[u8]) -> Result<&[u8], Failure> {
+    let length = bytes.len();
+    if length <= POLYRAIL_MESSAGE_BYTES {
+        return Ok(bytes);
+    }
+    let words = format_args!(
+        "the peer sent a message of {length} bytes, but the limit is {POLYRAIL_MESSAGE_BYTES}"
+    );
+    Err(Failure::new(Code::Link, words))
+}
+
 /// Returns the peer's next message, if one has arrived. A message that the peer failed is an error.
 fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     match control.try_recv() {
@@ -166,7 +178,7 @@ fn carry(
         }
         match message {
             Message::Note { bytes } if bytes.0.first() == Some(&PROGRAM) => {
-                events.push(number, PeerEvent::new(EventKind::Message, &bytes.0[1..]));
+                events.push(number, PeerEvent::new(EventKind::Message, said(&bytes.0[1..])?));
             }
             Message::Resumed {} => {
                 peer.control_lost();

@@ -21,8 +21,8 @@ pub extern "C" fn polyrail_peers_drive(peers: *mut Peers) -> Code {
 }
 
 /// Takes the oldest event of all peers, and stores it with its bytes, at most
-/// POLYRAIL_MESSAGE_BYTES. Never waits. POLYRAIL_CODE_NOT_NOW: there is no event.
-/// POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
+/// POLYRAIL_MESSAGE_BYTES; text that is longer is cut. Never waits. POLYRAIL_CODE_NOT_NOW: there is
+/// no event. POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_next_event(
     peers: *mut Peers,

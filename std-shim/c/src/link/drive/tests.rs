@@ -1,7 +1,9 @@
-//! Peers that send more than is read at once.
+//! Peers that send more than is read at once, or longer messages than an event holds.
 
 use super::*;
+use crate::events::tests::take;
 use crate::link::meeting::{Meeting, OurHello};
+use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{HexBytes, Reach};
 use polyrail::nic::{DeviceConfig, Fabric};
@@ -33,29 +35,57 @@ impl Meets for Counts {
     fn control_lost(&mut self) {}
 }
 
-#[test]
-fn a_peer_that_floods_its_link_is_read_a_limited_number_of_messages_at_once() {
-    const SENT: usize = 3 * AT_ONCE;
+/// Two sides that have met: the link of this side, and the other side.
+fn met() -> (PeerLink, OurLink) {
     let device = Fabric::threaded().create_device(DeviceConfig::named("a"));
     let domain = device.alloc_pd().unwrap();
     let endpoint: Endpoint = EndpointBuilder::new().build(&[&domain]).unwrap();
     let purpose = Meeting { hello: HexBytes(Vec::new()) };
     let reach = endpoint.address().into();
-    let (control, mut flooding) = OurLink::pair().unwrap();
+    let (mut met, mut other) = OurLink::pair().unwrap();
     let hello = OurHello::without_memory(reach, Some(purpose), None);
-    let flood = std::iter::repeat_n(Message::Alive {}, SENT);
-    for message in [Message::Hello(hello), Message::Ready {}].into_iter().chain(flood) {
-        flooding.send(&message).unwrap();
+    for message in [Message::Hello(hello), Message::Ready {}] {
+        other.send(&message).unwrap();
     }
-    let mut met = control;
     assert!(matches!(met.try_recv(), Ok(Some(Message::Hello(_)))));
     assert!(matches!(met.try_recv(), Ok(Some(Message::Ready {}))));
     let since = Instant::now();
-    let link = PeerLink { stage: Stage::Met(met), hello: Vec::new(), since, unhandled: None };
+    (PeerLink { stage: Stage::Met(met), hello: Vec::new(), since, unhandled: None }, other)
+}
+
+#[test]
+fn a_peer_that_floods_its_link_is_read_a_limited_number_of_messages_at_once() {
+    const SENT: usize = 3 * AT_ONCE;
+    let (link, mut flooding) = met();
+    for message in std::iter::repeat_n(Message::Alive {}, SENT) {
+        flooding.send(&message).unwrap();
+    }
     let (mut link, mut peer, mut events) = (Some(link), Counts::default(), EventQueue::default());
     for calls in 1..=SENT / AT_ONCE {
         drive(&mut link, (1, &mut peer), &mut events);
         assert!(link.is_some());
         assert_eq!(peer.heard, calls * AT_ONCE);
+    }
+}
+
+#[test]
+fn a_message_of_a_program_that_is_longer_than_an_event_ends_the_link() {
+    for (length, is_refused) in
+        [(POLYRAIL_MESSAGE_BYTES, false), (POLYRAIL_MESSAGE_BYTES + 1, true)]
+    {
+        let (link, mut other) = met();
+        other.send(&Message::Note { bytes: HexBytes(vec![PROGRAM; 1 + length]) }).unwrap();
+        let (mut link, mut peer) = (Some(link), Counts::default());
+        let mut events = EventQueue::default();
+        drive(&mut link, (1, &mut peer), &mut events);
+        assert_eq!(link.is_none(), is_refused);
+        let (event, bytes) = take(&mut events).unwrap();
+        if is_refused {
+            let words = String::from_utf8(bytes).unwrap();
+            assert_eq!((event.kind, event.code), (EventKind::LinkLost as u32, Code::Link as i32));
+            assert_eq!(words, "the peer sent a message of 4097 bytes, but the limit is 4096");
+        } else {
+            assert_eq!((event.kind, bytes), (EventKind::Message as u32, vec![PROGRAM; length]));
+        }
     }
 }
