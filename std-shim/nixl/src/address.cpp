@@ -8,6 +8,8 @@ namespace {
 
 constexpr char ADDRESS_MARK[] = "polyrail-nixl-2";
 constexpr size_t ID_DIGITS = 32;
+// The longest host name of the DNS as text, 253 bytes, and ":65535".
+constexpr size_t MAX_ENDPOINT_BYTES = 253 + 6;
 
 bool is_id(const std::string &text) {
     return text.size() == ID_DIGITS && text.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -55,10 +57,12 @@ Address Address::decode(const std::string &text) {
     std::string mark, endpoint;
     Address address;
     words >> mark >> address.id;
+    bool is_too_long = false;
     while (words >> endpoint) {
+        is_too_long |= endpoint.size() > MAX_ENDPOINT_BYTES;
         address.endpoints.push_back(endpoint);
     }
-    if (mark != ADDRESS_MARK || !is_id(address.id) || address.endpoints.empty() ||
+    if (mark != ADDRESS_MARK || !is_id(address.id) || address.endpoints.empty() || is_too_long ||
         address.endpoints.size() > POLYRAIL_MAX_ADDRESSES || text.find(',') != std::string::npos) {
         throw Failure(NIXL_ERR_MISMATCH, "\"" + text.substr(0, 100) + "\" is not an address of this plugin");
     }

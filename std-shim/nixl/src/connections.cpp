@@ -115,7 +115,7 @@ bool Connections::poll() {
     const polyrail_code code = polyrail_peers_poll(home.peers, completions, BATCH, &count);
     std::for_each(completions, completions + count, [this](const auto &completion) { report(completion); });
     if (code < 0) {
-        log(LogLevel::Warn, std::string("polling: ") + polyrail_last_error());
+        log(LogLevel::Warn, "polling: " + message_of(code));
     }
     if (count > 0) {
         pump();
@@ -213,8 +213,12 @@ void Connections::lose_link(uint64_t number) {
 void Connections::take_events() {
     polyrail_event event{};
     event.size = sizeof event;
-    while (polyrail_peers_next_event(home.peers, &event, told.data(), told.size()) == POLYRAIL_CODE_OK) {
+    polyrail_code code;
+    while ((code = polyrail_peers_next_event(home.peers, &event, told.data(), told.size())) == POLYRAIL_CODE_OK) {
         take_event(event, told.substr(0, event.length));
+    }
+    if (code < 0) {
+        log(LogLevel::Warn, "taking events: " + message_of(code));
     }
 }
 

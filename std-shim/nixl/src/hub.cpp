@@ -255,8 +255,9 @@ bool Hub::progress() {
     if (Clock::now() >= next_links) {
         accept();
         // Only some polls drive links, and this thread may poll rarely.
-        if (polyrail_peers_drive(peers.get()) < 0) {
-            log(LogLevel::Warn, std::string("driving links: ") + polyrail_last_error());
+        const polyrail_code code = polyrail_peers_drive(peers.get());
+        if (code < 0) {
+            log(LogLevel::Warn, "driving links: " + message_of(code));
         }
         next_links = Clock::now() + LINKS_PERIOD;
     }

@@ -31,11 +31,14 @@ nixl_status_t status_of(int32_t code) {
     }
 }
 
+std::string message_of(int32_t code) {
+    const std::string words = polyrail_last_error();
+    return words.empty() ? polyrail_strerror(code) : words;
+}
+
 bool check(int32_t code, const char *what) {
     if (code < 0) {
-        const std::string words = polyrail_last_error();
-        throw Failure(status_of(code),
-                      std::string(what) + ": " + (words.empty() ? polyrail_strerror(code) : words));
+        throw Failure(status_of(code), std::string(what) + ": " + message_of(code));
     }
     return code == POLYRAIL_CODE_OK;
 }

@@ -17,6 +17,9 @@ public:
 // Returns NIXL's status for a code of the library.
 nixl_status_t status_of(int32_t code);
 
+// Returns the library's message for the error of this thread's last call, which returned `code`.
+std::string message_of(int32_t code);
+
 // Throws a Failure with the library's message if `code` is an error. Returns false for "not now",
 // otherwise true.
 bool check(int32_t code, const char *what);

@@ -96,6 +96,37 @@ void lists_of_wrong_lengths() {
     REQUIRE(a.engine->loadRemoteConnInfo("b", address.encode()) == NIXL_ERR_MISMATCH);
 }
 
+void addresses_of_wrong_lengths() {
+    Agent a("a", PARAMETERS, true);
+    Address address = Address::decode(a.address);
+    const std::string port = ":65535";
+    address.endpoints.assign(1, std::string(253, 'x') + port);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", address.encode()) == NIXL_SUCCESS);
+    address.endpoints.assign(1, std::string(254, 'x') + port);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", address.encode()) == NIXL_ERR_MISMATCH);
+}
+
+// The reason why an agent is not reached may be long. It does not keep others from being reached.
+void only_dead_addresses() {
+    nixl_b_params_t parameters = PARAMETERS;
+    parameters["connect_timeout_ms"] = "3000";
+    parameters["log_level"] = "none";
+    Agent a("a", parameters, true), b("b", parameters, true);
+    Address address = Address::decode(b.address);
+    address.endpoints.clear();
+    // Addresses for documentation: no host has them.
+    for (int number = 0; number < POLYRAIL_MAX_ADDRESSES; ++number) {
+        address.endpoints.push_back("[2001:db8:aaaa:bbbb:cccc:dddd:eeee:" + std::to_string(1000 + number) + "]:45678");
+    }
+    REQUIRE(a.engine->loadRemoteConnInfo("dead", address.encode()) == NIXL_SUCCESS);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    // Ends the program if a call does not return.
+    alarm(120);
+    REQUIRE(a.engine->connect("dead") < 0);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    alarm(0);
+}
+
 // A listener on all addresses is never said to be at loopback, which every host has.
 void own_addresses() {
     REQUIRE(reachable_addresses("127.0.0.1:7471") == std::vector<std::string>{"127.0.0.1:7471"});
@@ -141,7 +172,9 @@ int main(int count, char **arguments) {
         {"dead", dead_addresses_first},
         {"many", many_dead_addresses_first},
         {"another", address_of_another_engine_first},
-        {"lengths", lists_of_wrong_lengths},
+        {"lists", lists_of_wrong_lengths},
+        {"lengths", addresses_of_wrong_lengths},
+        {"unreachable", only_dead_addresses},
         {"own", own_addresses},
         {"kubernetes", variables_of_kubernetes},
     };

@@ -11,8 +11,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <mutex>
 #include <polyrail.h>
 #include <pthread.h>
@@ -38,6 +40,8 @@ std::atomic<bool> is_cutting{false};
 // like polls whose completions finish no request.
 std::atomic<const polyrail_peers *> blind{nullptr};
 std::atomic<int> blind_polls{0};
+// The number of calls that get an error instead of an event.
+std::atomic<int> event_errors{0};
 
 const nixl_b_params_t PARAMETERS{{"backend", "software"}, {"rails", "2"}, {"log_level", "none"}};
 
@@ -98,6 +102,9 @@ polyrail_code __wrap_polyrail_peers_poll_armed(polyrail_peers *peers, polyrail_c
 
 polyrail_code __wrap_polyrail_peers_next_event(polyrail_peers *peers, polyrail_event *event, char *bytes,
                                                size_t room) {
+    if (event_errors > 0 && --event_errors >= 0) {
+        return POLYRAIL_CODE_TOO_SHORT;
+    }
     const polyrail_code code = __real_polyrail_peers_next_event(peers, event, bytes, room);
     // Not connected: the peer was connected, and left before this engine noticed.
     const bool is_end = code == POLYRAIL_CODE_OK && (event->kind == POLYRAIL_EVENT_KIND_LINK_LOST ||
@@ -268,6 +275,19 @@ void crowd() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
+// The next notifications of an agent, with their senders.
+notif_list_t take(Agent &agent, size_t count) {
+    notif_list_t taken;
+    for (const auto begin = Clock::now(); taken.size() < count;) {
+        REQUIRE(Clock::now() - begin < seconds(60));
+        notif_list_t came;
+        REQUIRE(agent.engine->getNotifs(came) == NIXL_SUCCESS);
+        taken.insert(taken.end(), came.begin(), came.end());
+    }
+    REQUIRE(taken.size() == count);
+    return taken;
+}
+
 // An acknowledged notification is reported even if its sender left before this engine polled.
 void leave() {
     Agent b("b", PARAMETERS, true);
@@ -282,13 +302,28 @@ void leave() {
         // Returns when the notification is acknowledged.
         REQUIRE(a.engine->genNotif("b", "the last") == NIXL_SUCCESS);
     }
-    notif_list_t came;
-    for (const auto begin = Clock::now(); came.empty();) {
-        REQUIRE(Clock::now() - begin < seconds(20));
-        REQUIRE(b.engine->getNotifs(came) == NIXL_SUCCESS);
-    }
-    REQUIRE(came.size() == 1 && came.front() == std::make_pair(std::string("a"), std::string("the last")));
+    REQUIRE(take(b, 1).front() == std::make_pair(std::string("a"), std::string("the last")));
     blind = nullptr;
+}
+
+// An event that cannot be taken is logged, and taken when that is possible.
+void take_no_events() {
+    int pipes[2];
+    const int before = dup(STDERR_FILENO);
+    REQUIRE(pipe2(pipes, O_NONBLOCK) == 0 && dup2(pipes[1], STDERR_FILENO) >= 0);
+    nixl_b_params_t parameters = PARAMETERS;
+    parameters["log_level"] = "warn";
+    event_errors = 1;
+    {
+        Agent a("a", parameters, true), b("b", parameters, true);
+        REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+        REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    }
+    REQUIRE(event_errors == 0 && dup2(before, STDERR_FILENO) >= 0);
+    char text[4096] = "";
+    const ssize_t length = read(pipes[0], text, sizeof text - 1);
+    REQUIRE(length > 0 && std::strstr(text, ": taking events: ") != nullptr);
+    close(pipes[0]), close(pipes[1]), close(before);
 }
 
 // A transfer survives a moment in which all rails are out of service.
@@ -343,12 +378,7 @@ void fork_a_child() {
     }
     REQUIRE(a.memory == b.memory);
     REQUIRE(a.engine->genNotif("b", "of the parent") == NIXL_SUCCESS);
-    notif_list_t came;
-    for (const auto begin = Clock::now(); came.empty();) {
-        REQUIRE(Clock::now() - begin < seconds(20));
-        REQUIRE(b.engine->getNotifs(came) == NIXL_SUCCESS);
-    }
-    REQUIRE(came.size() == 1 && came.front().second == "of the parent");
+    REQUIRE(take(b, 1).front().second == "of the parent");
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
@@ -362,6 +392,7 @@ int main(int count, char **arguments) {
         {"limits", exceed_limits},
         {"crowd", crowd},
         {"leave", leave},
+        {"events", take_no_events},
         {"rails", lose_all_rails},
         {"fork", fork_a_child},
     };
