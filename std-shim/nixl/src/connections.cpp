@@ -255,6 +255,7 @@ void Connections::take_event(const polyrail_event &event, const std::string &byt
     case POLYRAIL_EVENT_KIND_LINK_RESUMED:
         if (found != incoming.end()) {
             found->second->report_again();
+            takes.reset();
         }
         break;
     default:

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 class Connections {
@@ -83,7 +84,7 @@ private:
     std::vector<std::pair<uint64_t, uint32_t>> failing;
     // Buffer for the bytes of events, reused because every check reads events.
     std::string told = std::string(POLYRAIL_MESSAGE_BYTES, '\0');
-    // The number of takes of notifications that were reported to all peers.
-    uint64_t takes = 0;
+    // The number of takes of notifications that were reported to all peers. None: a report may be lost.
+    std::optional<uint64_t> takes;
     bool is_meeting = false;
 };

@@ -6,7 +6,8 @@ import unittest
 import numpy as np
 from nixl_cu12 import _bindings as nixl
 
-from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, move, notes, prepare, words
+from agents import IS_OURS, TIMEOUT_S, Pair, agent, acquaint, descriptors, finish, move, notes, prepare, words
+from relay import Relay
 
 
 class Notifications(Pair):
@@ -87,6 +88,27 @@ class Notifications(Pair):
         self.assertEqual([int(note.rstrip(b"\0")) for note in got], list(range(sent)))
         self.a.send_notif("b", b"go on")
         self.assertEqual(notes(self.b, "a", 1), [b"go on"])
+
+    @unittest.skipUnless(IS_OURS, "a limit of ours")
+    def test_go_on_though_the_link_lost_the_report_that_some_were_taken(self):
+        c = agent("c")
+        relay = Relay(self.b.get_agent_metadata())
+        self.addCleanup(relay.close)
+        c.add_remote_agent(relay.metadata)
+        c.make_connection("b")
+        relay.lose()
+        sent = [b"%d" % number + bytes(1 << 20) for number in range(40)]
+        for note in sent:
+            c.send_notif("b", note)
+        # As many as come before the sender waits.
+        got = notes(self.b, "c", 15)
+        deadline = time.monotonic() + TIMEOUT_S
+        while b"taken ".hex().encode() not in relay.lost:
+            self.assertLess(time.monotonic(), deadline, "nothing was reported")
+            time.sleep(0.01)
+        relay.cut()
+        got += notes(self.b, "c", len(sent) - len(got))
+        self.assertEqual(got, sent)
 
     def test_both_ways_from_both_sides(self):
         for turn in range(100):
