@@ -13,6 +13,24 @@ void Outbox::add(std::string message, Notifier *notifier) {
     queue.push_back(std::make_unique<Message>(Message{std::move(message), 0, notifier}));
 }
 
+void Outbox::withdraw(const Notifier &notifier) {
+    for (Slot &slot : slots) {
+        if (slot.message != nullptr && slot.message->notifier == &notifier) {
+            slot.message->notifier = nullptr;
+        }
+    }
+    for (auto message = queue.begin(); message != queue.end();) {
+        if ((*message)->notifier != &notifier) {
+            ++message;
+        } else if ((*message)->posted > 0) {
+            (*message++)->notifier = nullptr;
+        } else {
+            waiting -= cost_of((*message)->bytes.size());
+            message = queue.erase(message);
+        }
+    }
+}
+
 void Outbox::pump(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer) {
     if (queue.empty()) {
         return;

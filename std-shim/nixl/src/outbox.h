@@ -21,8 +21,11 @@ protected:
 class Outbox {
 public:
     // Takes effect with the next `pump`. `notifier` may be null; otherwise it must live until it is
-    // called, or until `clear`.
+    // called, or until `withdraw` or `clear`.
     void add(std::string message, Notifier *notifier);
+    // Stops calling this notifier, which may then be destroyed. Removes its notification if nothing of it is posted;
+    // otherwise the peer gets all of it.
+    void withdraw(const Notifier &notifier);
     // Posts as many parts as there is room for, also at the peer. Throws a Failure.
     void pump(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer);
     // Handles that the peer's program has taken notifications of this cost in total. Throws a Failure.

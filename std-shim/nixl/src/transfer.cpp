@@ -138,6 +138,10 @@ bool Transfer::post(polyrail_peers *peers, uint64_t peer) {
 void Transfer::cancel() {
     next = requests.size();
     notification.reset();
+    if (is_notifying) {
+        is_notifying = false;
+        outbox->withdraw(*this);
+    }
     failure = NIXL_ERR_CANCELED;
     awaits_end = false;
     settle();

@@ -19,7 +19,8 @@ public:
     // Posts requests. Returns whether all are posted. Throws a Failure if the connection has
     // failed.
     bool post(polyrail_peers *peers, uint64_t peer);
-    // Cancels the requests that are not posted. Posted ones end normally.
+    // Cancels the requests and the notification that are not posted. Posted requests end normally. A notification that is
+    // partly posted is left to the outbox, and the transfer does not wait for it.
     void cancel();
     // Fails the transfer after its connection has ended for this reason. A refusal of the peer's device is named only if
     // the peer has not left.

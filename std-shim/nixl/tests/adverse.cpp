@@ -42,6 +42,8 @@ std::atomic<const polyrail_peers *> blind{nullptr};
 std::atomic<int> blind_polls{0};
 // The number of calls that get an error instead of an event.
 std::atomic<int> event_errors{0};
+// The number of SENDs that were posted.
+std::atomic<int> sends{0};
 
 const nixl_b_params_t PARAMETERS{{"backend", "software"}, {"rails", "2"}, {"log_level", "none"}};
 
@@ -114,6 +116,14 @@ polyrail_code __wrap_polyrail_peers_next_event(polyrail_peers *peers, polyrail_e
     }
     return code;
 }
+
+polyrail_code __real_polyrail_peers_post(polyrail_peers *, uint64_t, const polyrail_request *);
+
+polyrail_code __wrap_polyrail_peers_post(polyrail_peers *peers, uint64_t peer, const polyrail_request *request) {
+    const polyrail_code code = __real_polyrail_peers_post(peers, peer, request);
+    sends += code == POLYRAIL_CODE_OK && request->opcode == POLYRAIL_OPCODE_SEND;
+    return code;
+}
 }
 
 namespace {
@@ -131,6 +141,13 @@ public:
     void operator=(const Write &) = delete;
 
     nixl_status_t post() { return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr); }
+
+    nixl_status_t post(const std::string &notification) {
+        nixl_opt_b_args_t options{};
+        options.hasNotif = true;
+        options.notifMsg = notification;
+        return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, &options);
+    }
 
     // The status after at most that time.
     nixl_status_t await(nixl_status_t status, Clock::duration most) {
@@ -306,6 +323,61 @@ void leave() {
     blind = nullptr;
 }
 
+// A transfer that is released while only its notification is left takes it back, and harms no other.
+void release_before_the_notification() {
+    Agent a("a", PARAMETERS, true), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    // More than is sent while nothing is taken, so the transfer's notification waits.
+    const std::string filling(1 << 20, 'f');
+    constexpr size_t FILLINGS = 20;
+    for (size_t count = 0; count < FILLINGS; ++count) {
+        REQUIRE(a.engine->genNotif("b", filling) == NIXL_SUCCESS);
+    }
+    a.memory.assign(LENGTH, 5);
+    {
+        Write write(a, b, remote, LENGTH);
+        nixl_status_t status = write.post("taken back");
+        for (const auto begin = Clock::now(); a.memory != b.memory;) {
+            REQUIRE(status == NIXL_IN_PROG && Clock::now() - begin < seconds(20));
+            status = write.await(status, milliseconds(10));
+        }
+        REQUIRE(write.await(status, milliseconds(100)) == NIXL_IN_PROG);
+    }
+    REQUIRE(a.engine->genNotif("b", "after it") == NIXL_SUCCESS);
+    const notif_list_t came = take(b, FILLINGS + 1);
+    const auto fills = [&filling](const auto &came) { return came.second == filling; };
+    REQUIRE(std::count_if(came.begin(), came.end(), fills) == FILLINGS && came.back().second == "after it");
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+// A transfer that is released while its notification is being sent leaves it to the connection, which sends it whole.
+void release_within_the_notification() {
+    nixl_b_params_t slow = PARAMETERS;
+    slow["software_bytes_per_second"] = "2000000";
+    Agent a("a", slow, true), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    // Some seconds.
+    std::string longer(8 << 20, 'l');
+    longer.front() = 'b', longer.back() = 'e';
+    {
+        Write write(a, b, remote, 100);
+        sends = 0;
+        nixl_status_t status = write.post(longer);
+        for (const auto begin = Clock::now(); sends == 0;) {
+            REQUIRE(Clock::now() - begin < seconds(20));
+            status = write.await(status, milliseconds(1));
+        }
+    }
+    REQUIRE(a.engine->genNotif("b", "after it") == NIXL_SUCCESS);
+    const notif_list_t came = take(b, 2);
+    REQUIRE(came.front().second == longer && came.back().second == "after it");
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
 // An event that cannot be taken is logged, and taken when that is possible.
 void take_no_events() {
     int pipes[2];
@@ -392,6 +464,8 @@ int main(int count, char **arguments) {
         {"limits", exceed_limits},
         {"crowd", crowd},
         {"leave", leave},
+        {"release", release_before_the_notification},
+        {"part", release_within_the_notification},
         {"events", take_no_events},
         {"rails", lose_all_rails},
         {"fork", fork_a_child},
