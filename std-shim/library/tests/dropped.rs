@@ -9,7 +9,7 @@ use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, EndpointError, Healing, connect_endpoints};
 use polyrail::nic::{Device, Fabric, Fault, When};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{QpState, RailFailure, Scheme};
+use polyrail::virtual_qp::{QpState, RailFailure, RailId, Scheme};
 use std::time::{Duration, Instant};
 
 /// The limits of both ends.
@@ -229,6 +229,27 @@ fn a_peer_may_be_later_than_the_stall_timeout() {
         assert!(reports.iter().any(|rail| rail.generation > 0), "{kind:?}: it did not look silent");
         receive(&mut far, kind, 1);
         assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS, "{kind:?}");
+    }
+}
+
+/// A request waits for its receive, and a WRITE for data rails that are all silent.
+#[test]
+fn a_request_ends_although_another_one_waits_for_the_peer() {
+    for (kind, rail) in [(Kind::Notify, RailId::Notify), (Kind::Send, RailId::Data(0))] {
+        let (mut near, mut far) = pair(&builder(Scheme::Spray));
+        send(&mut near, &far, kind, 1);
+        let begin = Instant::now();
+        let is_posted = |near: &Host| {
+            let counters = near.endpoint.virtual_qp().counters(rail);
+            counters.is_some_and(|counters| counters.send_requests > 0)
+        };
+        while !is_posted(&near) {
+            assert_eq!(poll(&mut near, &mut far), None);
+            assert!(begin.elapsed() < LONG, "{}", report(&near));
+        }
+        inject(&near.devices, Fault::Silent(true));
+        send(&mut near, &far, Kind::Write, 2);
+        check_end(&mut near, &mut far, &format!("a WRITE and {kind:?}"));
     }
 }
 

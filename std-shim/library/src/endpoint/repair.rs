@@ -147,6 +147,10 @@ where
         let is_late = |rail| self.is_out(rail) || proof(rail) != Proof::Given;
         let may_wait =
             |rail| self.qp.qp.has_sends_in_flight(rail) && proof(rail) != Proof::Doubtful;
+        let is_good = |rail: RailId| {
+            let is_in_service = self.rail_state(rail) == Some(RailState::InService);
+            matches!(rail, RailId::Data(_)) && is_in_service && proof(rail) != Proof::Doubtful
+        };
         let mut unfenced = [false; RAIL_IDS];
         for (rail, unfenced) in rail_ids().zip(&mut unfenced) {
             let state = self.rail_state(rail);
@@ -155,6 +159,7 @@ where
         Waiting {
             is_waiting: self.qp.qp.unreported_sends() > 0 && rail_ids().any(is_late),
             waits_for_peer: rail_ids().any(may_wait),
+            has_good_rail: rail_ids().any(is_good),
             acknowledged: rail_ids().map(|rail| self.qp.qp.acknowledged(rail)).sum(),
             unfenced,
         }

@@ -17,6 +17,9 @@ pub(crate) struct Waiting<const PLACES: usize> {
     /// Requests are in flight on a rail in service that nothing speaks against, so they wait for the
     /// peer, which may be as late as it likes.
     pub(crate) waits_for_peer: bool,
+    /// A rail that takes over from others is in service, and nothing speaks against it, so requests
+    /// do not wait for rails.
+    pub(crate) has_good_rail: bool,
     /// Requests acknowledged so far.
     pub(crate) acknowledged: u64,
     /// The places of queue pairs that failed, if the peer has not reported yet what arrived there.
@@ -38,13 +41,15 @@ pub(crate) struct Limits<const PLACES: usize> {
     last_step: Option<Instant>,
     /// For rails, without any progress; and how many requests were acknowledged by then.
     since: Option<(Instant, u64)>,
+    /// The next step may begin to count the wait for rails again.
+    may_restart: bool,
     /// For the peer's report about each place.
     unfenced_since: [Option<Instant>; PLACES],
 }
 
 impl<const PLACES: usize> Limits<PLACES> {
     pub(crate) const fn new() -> Self {
-        Self { last_step: None, since: None, unfenced_since: [None; PLACES] }
+        Self { last_step: None, since: None, may_restart: false, unfenced_since: [None; PLACES] }
     }
 
     /// Takes what a step finds. Returns the limit that has passed, if one has.
@@ -55,6 +60,7 @@ impl<const PLACES: usize> Limits<PLACES> {
         waiting: &Waiting<PLACES>,
     ) -> Option<Passed> {
         self.forgive_absence(now, options);
+        let restarts = std::mem::take(&mut self.may_restart) && waiting.has_good_rail;
         if !waiting.is_waiting {
             // Until something waits, the peer may take its time.
             self.since = None;
@@ -62,7 +68,9 @@ impl<const PLACES: usize> Limits<PLACES> {
             return None;
         }
         self.since = match self.since {
-            Some((since, before)) if before == waiting.acknowledged => Some((since, before)),
+            Some((since, before)) if before == waiting.acknowledged && !restarts => {
+                Some((since, before))
+            }
             _ => Some((now, waiting.acknowledged)),
         };
         for (since, is_unfenced) in self.unfenced_since.iter_mut().zip(waiting.unfenced) {
@@ -81,10 +89,10 @@ impl<const PLACES: usize> Limits<PLACES> {
         Some(Passed::Rails { limit })
     }
 
-    /// Counts the wait for rails from the next step on: until now, requests may have waited for the
-    /// peer.
+    /// Counts the wait for rails from the next step on, if a good rail is in service then: until now,
+    /// requests may have waited for the peer. Without a good rail, other requests waited for rails.
     pub(crate) const fn restart(&mut self) {
-        self.since = None;
+        self.may_restart = true;
     }
 
     fn forgive_absence(&mut self, now: Instant, options: &Healing) {
@@ -151,7 +159,8 @@ mod tests {
 
     fn waiting(acknowledged: u64, unfenced: bool) -> Waiting<2> {
         let unfenced = [false, unfenced];
-        Waiting { is_waiting: true, waits_for_peer: false, acknowledged, unfenced }
+        let (is_waiting, waits_for_peer, has_good_rail) = (true, false, false);
+        Waiting { is_waiting, waits_for_peer, has_good_rail, acknowledged, unfenced }
     }
 
     #[test]
@@ -171,6 +180,26 @@ mod tests {
         assert_eq!(first_passed(|number| waiting(number, number % 8 != 0)), None);
         let nobody = |number| Waiting { is_waiting: false, ..waiting(number, true) };
         assert_eq!(first_passed(nobody), None);
+    }
+
+    /// A rail whose request may wait for the peer fails again and again.
+    #[test]
+    fn a_wait_begins_again_only_while_a_good_rail_is_in_service() {
+        let options = Healing { rail_timeout: Some(LIMIT), ..Healing::default() };
+        for (good_until, expected) in [(0, Some(9)), (20, Some(24)), (100, None)] {
+            let mut limits = Limits::new();
+            let mut now = Instant::now();
+            let passed = (1..100).find(|number| {
+                now += STEP;
+                if number % 4 == 0 {
+                    limits.restart();
+                }
+                let has_good_rail = *number < good_until;
+                let waiting = Waiting { has_good_rail, ..waiting(7, false) };
+                limits.check(now, &options, &waiting).is_some()
+            });
+            assert_eq!(passed, expected);
+        }
     }
 
     #[test]

@@ -230,6 +230,7 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
             is_waiting: is_any_out && sender.is_some_and(|sender| sender.under_way() > 0),
             // Rails in service send again what others lost.
             waits_for_peer: is_any_in_service,
+            has_good_rail: is_any_in_service,
             acknowledged: if is_any_out { self.member.completed(End::Sender) } else { 0 },
             unfenced,
         }
