@@ -182,7 +182,7 @@ fn a_request_ends_although_the_other_direction_works() {
             _ = far.endpoint.poll(16);
             assert!(begin.elapsed() < LONG, "{what}: {}{}", report(&near), report(&far));
         };
-        assert!(!status.is_success() && arrived > 1, "{what}: {status:?}, {arrived} arrived");
+        assert!(!status.is_success() && arrived > 0, "{what}: {status:?}, {arrived} arrived");
         let error = near.endpoint.explain(status);
         assert!(matches!(error, EndpointError::NotHealed { waited: LIMIT, .. }), "{what}: {error}");
     }
@@ -250,6 +250,23 @@ fn a_request_ends_although_another_one_waits_for_the_peer() {
         inject(&near.devices, Fault::Silent(true));
         send(&mut near, &far, Kind::Write, 2);
         check_end(&mut near, &mut far, &format!("a WRITE and {kind:?}"));
+    }
+}
+
+/// A driver gives up later than the limit, so nearly all of the wait is on rails in service.
+#[test]
+fn a_wait_on_rails_that_came_back_in_vain_counts() {
+    let options = ConnectOptions { timeout: 16, ..impatient() };
+    let healing = Healing { stall_timeout: Some(LONG), ..HEALING };
+    for (scheme, kind) in kinds() {
+        let what = format!("{scheme:?} {kind:?}");
+        let (mut near, mut far) = pair(&builder(scheme).connect_options(options).healing(healing));
+        inject(&near.devices, Fault::DropArriving(true));
+        inject(&far.devices, Fault::DropArriving(true));
+        post(&mut near, &mut far, kind, 1);
+        check_end(&mut near, &mut far, &what);
+        let returns = near.endpoint.rail_reports().iter().map(|rail| rail.generation).max();
+        assert!(returns <= Some(3), "{what}: {returns:?} returns");
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Limits<const PLACES: usize> {
     last_step: Option<Instant>,
     /// For rails, without any progress; and how many requests were acknowledged by then.
     since: Option<(Instant, u64)>,
+    /// At the last step requests waited for rails, and none for the peer.
+    waits_for_rails: bool,
     /// The next step may begin to count the wait for rails again.
     may_restart: bool,
     /// For the peer's report about each place.
@@ -49,7 +51,23 @@ pub(crate) struct Limits<const PLACES: usize> {
 
 impl<const PLACES: usize> Limits<PLACES> {
     pub(crate) const fn new() -> Self {
-        Self { last_step: None, since: None, may_restart: false, unfenced_since: [None; PLACES] }
+        Self {
+            last_step: None,
+            since: None,
+            waits_for_rails: false,
+            may_restart: false,
+            unfenced_since: [None; PLACES],
+        }
+    }
+
+    /// Returns whether a step is due although all rails are in service: rails that came back may
+    /// drop what is sent, and without a step the wait would count as the owner's absence. A wait
+    /// for the peer needs no step, and neither does an endpoint that has nothing to do.
+    pub(crate) fn is_due(&self, now: Instant, options: &Healing) -> bool {
+        let limit = options.rail_timeout.filter(|_| self.waits_for_rails);
+        let interval = limit.map(|limit| limit / (2 * STEPS));
+        let since = self.last_step.map(|last| now.saturating_duration_since(last));
+        since.zip(interval).is_some_and(|(since, interval)| since >= interval)
     }
 
     /// Takes what a step finds. Returns the limit that has passed, if one has.
@@ -61,6 +79,7 @@ impl<const PLACES: usize> Limits<PLACES> {
     ) -> Option<Passed> {
         self.forgive_absence(now, options);
         let restarts = std::mem::take(&mut self.may_restart) && waiting.has_good_rail;
+        self.waits_for_rails = waiting.is_waiting && !waiting.waits_for_peer;
         if !waiting.is_waiting {
             // Until something waits, the peer may take its time.
             self.since = None;
@@ -200,6 +219,24 @@ mod tests {
             });
             assert_eq!(passed, expected);
         }
+    }
+
+    #[test]
+    fn steps_are_due_while_requests_wait_for_rails_only() {
+        let options = Healing { rail_timeout: Some(LIMIT), ..Healing::default() };
+        let idle = Waiting { is_waiting: false, ..waiting(7, false) };
+        let for_peer = Waiting { waits_for_peer: true, ..waiting(7, false) };
+        let mut limits = Limits::new();
+        let now = Instant::now();
+        assert!(!limits.is_due(now, &options));
+        for (found, is_due) in [(waiting(7, false), true), (idle, false), (for_peer, false)] {
+            assert_eq!(limits.check(now, &options, &found), None);
+            assert_eq!(limits.is_due(now + STEP, &options), is_due);
+            assert!(!limits.is_due(now, &options), "there was a step");
+        }
+        let endless = Healing { rail_timeout: None, ..options };
+        assert_eq!(limits.check(now, &endless, &waiting(7, false)), None);
+        assert!(!limits.is_due(now + 100 * LIMIT, &endless));
     }
 
     #[test]

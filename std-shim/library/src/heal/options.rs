@@ -42,7 +42,8 @@ pub struct Healing {
     /// in flight on a rail in service may take longer, because they may wait for the peer, unless
     /// the rail came back before, lost everything, and has carried nothing since. So a network that
     /// drops everything, although queue pairs connect, ends the endpoint after this time, but not
-    /// before rails have failed twice.
+    /// before rails have failed twice. While all rails are in service and requests may wait for the
+    /// peer, as between the first two failures, at most an eighth of this time counts.
     /// Messages fail with [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service
     /// for that long, or if rails came back and failed again without carrying any message.
     pub rail_timeout: Option<Duration>,

@@ -38,7 +38,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         self.go_home();
         self.watch();
         let is_whole = self.end.is_whole();
-        if is_whole && !self.healer.is_busy {
+        let Healer { is_busy, limits, options, .. } = &*self.healer;
+        if is_whole && !is_busy && !limits.is_due(self.now, options) {
             return;
         }
         // One more step follows when all rails are back: the last messages have to be sent, too.
