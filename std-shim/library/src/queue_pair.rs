@@ -3,7 +3,7 @@
 
 mod joined;
 
-pub(crate) use joined::{Joined, retry};
+pub(crate) use joined::{Joined, reported, retry};
 
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_core::virtual_qp::MAX_RAILS;

@@ -188,13 +188,21 @@ fn a_call_that_may_succeed_later_can_be_repeated() {
     }
 }
 
-/// Where a later attempt fails for another reason, nothing is repeated.
+/// If one refusal may pass and another does not, the call fails with the one that does not.
 #[test]
 fn a_device_that_is_gone_is_not_waited_for() {
-    let [mut near, far] = hosts(&builder(Scheme::Spray).min_rails(0));
-    near.devices[1].inject(When::Now, Fault::DeviceGone);
-    let error = near.endpoint.connect(&far.endpoint.address()).unwrap_err();
-    assert!(!error.may_pass(), "{error}");
+    for down in [0..0, 0..1, 2..4] {
+        let [mut near, far] = hosts(&builder(Scheme::Spray).min_rails(0));
+        refuse(&near.devices[down.clone()], ALWAYS);
+        near.devices[1].inject(When::Now, Fault::DeviceGone);
+        let error = near.endpoint.connect(&far.endpoint.address()).unwrap_err();
+        assert!(!error.may_pass(), "{down:?}: {error}");
+        let mut pair = Messages::new(&messages().min_rails(0));
+        refuse(&pair.devices[0][..down.len().min(1)], ALWAYS);
+        pair.devices[0][1].inject(When::Now, Fault::DeviceGone);
+        let error = pair.connect().unwrap_err();
+        assert!(!error.may_pass(), "{down:?}: {error}");
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use super::qp::EndpointQp;
 use crate::backend::{Connect, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::{Detected, HealingLink};
-use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
+use crate::queue_pair::{Joined, Place, RailAddress, join, reported, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -225,12 +225,13 @@ where
         };
         let refused = joined.join(ports, self.healer.is_some(), join);
         self.joined = joined;
-        let begins = self.may_begin_without(&refused);
+        if let Some((rail, source)) = reported(&refused)
+            && !self.may_begin_without(&refused)
+        {
+            return Err(self.not_joined(rail, source));
+        }
         for (rail, source) in refused {
-            let error = ConnectError::Modify { rail, device: self.device_of(rail), source };
-            if !begins {
-                return Err(error);
-            }
+            let error = self.not_joined(rail, source);
             trace::no_new_queue_pair(self.qp.virtual_qp_num(), rail, &error);
             if self.fail_rail(rail) {
                 self.log.note_detected(rail, Detected::NotConnected);
@@ -239,6 +240,10 @@ where
         self.joined.end();
         self.connected = true;
         Ok(())
+    }
+
+    fn not_joined(&self, rail: RailId, source: DeviceError) -> ConnectError {
+        ConnectError::Modify { rail, device: self.device_of(rail), source }
     }
 
     /// Whether rails that were refused can be repaired later, and enough others are connected.

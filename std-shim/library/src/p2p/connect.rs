@@ -6,7 +6,7 @@ use super::member::P2pMember;
 use super::message::{End, HealingLink, QueuePairId};
 use crate::backend::{DeviceError, Domain};
 use crate::heal::Detected;
-use crate::queue_pair::{Joined, RailAddress, join, retry};
+use crate::queue_pair::{Joined, RailAddress, join, reported, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
@@ -122,22 +122,29 @@ impl<D: Domain> P2pMember<D> {
         };
         let refused = joined.join(ports, self.healer.is_some(), join);
         self.joined = joined;
-        let begins = self.may_begin_without(&refused);
+        if let Some((rail, source)) = reported(&refused)
+            && !self.may_begin_without(&refused)
+        {
+            return Err(self.not_joined(rail, source));
+        }
         for (rail, source) in refused {
-            let QueuePairId { end, index } = rail;
-            let queue_pair = usize::from(index);
-            let device = self.device_at(queue_pair);
-            let error = P2pConnectError::Modify { end, queue_pair, device, source };
-            if !begins {
-                return Err(error);
-            }
-            self.report_attempt(end, queue_pair, &error);
+            let error = self.not_joined(rail, source);
+            self.report_attempt(rail.end, rail.index.into(), &error);
             if self.fail_queue_pair(rail) {
                 self.log.note_detected(rail, Detected::NotConnected);
             }
         }
         self.joined.end();
         Ok(())
+    }
+
+    fn not_joined(
+        &self,
+        QueuePairId { end, index }: QueuePairId,
+        source: DeviceError,
+    ) -> P2pConnectError {
+        let queue_pair = usize::from(index);
+        P2pConnectError::Modify { end, queue_pair, device: self.device_at(queue_pair), source }
     }
 
     /// Whether queue pairs that were refused can be repaired later, and enough others of both ends

@@ -79,6 +79,13 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
     }
 }
 
+/// Returns the refusal that a failed call reports: the first that does not pass, because it ends
+/// the repetition of the call, or else the first.
+pub(crate) fn reported<R: Copy>(refused: &[(R, DeviceError)]) -> Option<(R, DeviceError)> {
+    let lasting = refused.iter().find(|(_, error)| !error.may_pass());
+    lasting.or(refused.first()).cloned()
+}
+
 /// Repeats a call until it succeeds, fails for an error that does not pass, or has been repeated for
 /// longer than the limit.
 pub(crate) fn retry<E>(
@@ -129,6 +136,14 @@ mod tests {
         assert_eq!(joined.count(|_| true), 4);
         joined.end();
         assert!(!joined.continues(&7));
+    }
+
+    #[test]
+    fn a_refusal_that_does_not_pass_is_reported_before_those_that_do() {
+        let gone = DeviceError::NotOpened;
+        assert_eq!(reported(&[(0, DOWN), (1, gone.clone())]), Some((1, gone)));
+        assert_eq!(reported(&[(0, DOWN), (1, DOWN)]), Some((0, DOWN)));
+        assert_eq!(reported::<u8>(&[]), None);
     }
 
     #[test]
