@@ -130,6 +130,27 @@ fn an_endpoint_that_needs_no_rail_begins_with_none() {
     }
 }
 
+/// Each end begins with two rails, and no rail is left.
+#[test]
+fn ends_that_begin_without_different_rails_fail_unless_they_need_none() {
+    for scheme in SCHEMES {
+        for min_rails in [0, 1, 2] {
+            let mut hosts = hosts(&builder(scheme).min_rails(min_rails));
+            refuse(&hosts[0].devices[..2], ALWAYS);
+            refuse(&hosts[1].devices[2..], ALWAYS);
+            connect(&mut hosts).unwrap();
+            if min_rails == 0 {
+                notify(&mut hosts, 1);
+                hosts.iter().for_each(|host| refuse(&host.devices, 0));
+                poll_until(&mut hosts, |hosts, done| done == 2 && is_ready(hosts));
+                continue;
+            }
+            let has_failed = |host: &Host| host.endpoint.state() == QpState::Error;
+            poll_until(&mut hosts, |hosts, _| hosts.iter().all(has_failed));
+        }
+    }
+}
+
 #[test]
 fn requests_do_not_wait_without_end_for_rails_that_never_come_up() {
     let limit = Duration::from_millis(200);

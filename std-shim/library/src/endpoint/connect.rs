@@ -163,7 +163,9 @@ where
     /// If rails are [re-routed](RailFailure::Reroute), an endpoint may begin with fewer rails: those
     /// whose ports are down, or have no path to the peer, count as failed, and are
     /// [repaired](super::Healing) later. [`min_rails`](super::EndpointBuilder::min_rails) have to
-    /// be connected.
+    /// be connected. The two ends may lack different rails, and neither end uses a rail that the
+    /// other one lacks: if fewer than `min_rails` are left, both endpoints fail. With `min_rails` 0
+    /// they wait until rails are repaired.
     ///
     /// # Errors
     ///

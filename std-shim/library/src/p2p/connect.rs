@@ -40,7 +40,9 @@ impl<D: Domain> P2pMember<D> {
     /// If rails are [re-routed](super::P2pBuilder::rail_failure), an endpoint may begin with fewer
     /// rails: those whose ports are down, or have no path to the peer, count as failed, and are
     /// [repaired](crate::endpoint::Healing) later. [`min_rails`](super::P2pBuilder::min_rails) have
-    /// to be connected.
+    /// to be connected. The two ends may lack different rails, and neither end uses a rail that the
+    /// other one lacks: if fewer than `min_rails` are left, both endpoints fail. With `min_rails` 0
+    /// they wait until rails are repaired.
     ///
     /// # Errors
     ///
