@@ -5,6 +5,7 @@ use super::message::Message;
 use super::purpose::{NoPurpose, Purpose};
 use super::wire::{HEADER_BYTES, MAX_MESSAGE_BYTES};
 use std::marker::PhantomData;
+use std::mem;
 
 /// Bytes of the longest message with its header.
 const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
@@ -30,8 +31,11 @@ pub struct Incoming<P = NoPurpose> {
     /// Bytes of the buffer that are not taken yet.
     pending: usize,
     turn: Turn,
-    /// The bytes come over a stream that is not the link's first.
-    is_resumed: bool,
+    /// The peer may repeat "ready" and "done" over this stream. Each came over an earlier one, and
+    /// is dropped once: a peer that could repeat it without a limit could keep
+    /// [`next_message`](Self::next_message) busy without end.
+    may_repeat_ready: bool,
+    may_repeat_done: bool,
     purpose: PhantomData<fn() -> P>,
 }
 
@@ -100,18 +104,20 @@ impl<P: Purpose> Incoming<P> {
             buffer: vec![0; MAX_FRAME_BYTES].into(),
             pending: 0,
             turn: Turn::Hello,
-            is_resumed: false,
+            may_repeat_ready: false,
+            may_repeat_done: false,
             purpose: PhantomData,
         }
     }
 
     /// Continues with the bytes of a new stream, which begin with these. The order of messages goes
-    /// on, except that the peer may repeat what may have been lost.
+    /// on, except that the peer may repeat once what may have been lost.
     pub(super) fn go_on(&mut self, unread: &[u8]) {
         let unread = &unread[..unread.len().min(self.buffer.len())];
         self.buffer[..unread.len()].copy_from_slice(unread);
         self.pending = unread.len();
-        self.is_resumed = true;
+        self.may_repeat_ready = matches!(self.turn, Turn::Done | Turn::Nothing);
+        self.may_repeat_done = self.turn == Turn::Nothing;
     }
 
     /// Returns the bytes that came and were not taken.
@@ -124,14 +130,14 @@ impl<P: Purpose> Incoming<P> {
         self.turn == Turn::Over
     }
 
-    /// Returns whether the message came over an earlier stream already.
-    fn is_repeated(&self, message: &Message<P>) -> bool {
-        let has_come = match message {
-            Message::Ready {} => matches!(self.turn, Turn::Done | Turn::Nothing),
-            Message::Done(_) => self.turn == Turn::Nothing,
+    /// Takes note of a message that the peer may repeat. Returns whether the message is that: it
+    /// came over an earlier stream.
+    fn note_repeated(&mut self, message: &Message<P>) -> bool {
+        match message {
+            Message::Ready {} => mem::take(&mut self.may_repeat_ready),
+            Message::Done(_) => mem::take(&mut self.may_repeat_done),
             _ => false,
-        };
-        self.is_resumed && has_come
+        }
     }
 
     /// Returns the free space of the buffer, to be filled with the next received bytes. It is
@@ -157,7 +163,7 @@ impl<P: Purpose> Incoming<P> {
     /// The bytes are not a message, or not a message that may come now.
     pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
         while let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? {
-            let is_repeated = self.is_repeated(&message);
+            let is_repeated = self.note_repeated(&message);
             if !is_repeated {
                 self.turn = self.turn.after(&message)?;
             }

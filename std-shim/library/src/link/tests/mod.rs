@@ -1,12 +1,14 @@
 //! Bytes and messages: nothing that a peer can send is taken for more than it is.
 //!
 //! `given` are messages of all kinds; `bytes` are tests of how one is written and found again,
-//! `fields` of what is in it, and `stream` of the order in which messages come.
+//! `fields` of what is in it, `stream` of the order in which messages come, and `repeats` of those
+//! that come again over a new stream.
 
 mod bytes;
 mod drawn;
 mod fields;
 mod given;
+mod repeats;
 mod stream;
 
 use super::{HandshakeError, NoPurpose};
