@@ -10,6 +10,8 @@ use polyrail::link::{
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 use polyrail_faults::Relay;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -402,4 +404,46 @@ fn a_link_that_was_given_up_is_not_resumed_later() {
         }
     };
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
+}
+
+/// The peer may be about to resume a link, which a reason would end, while a reset does not.
+#[test]
+fn a_peer_that_is_late_is_reset_and_sent_no_reason() {
+    let resume: Message = Message::Resume { session: Session::random().unwrap() };
+    let resume = resume.encode();
+    let knock = format!(r#"{{"knock":{{"nonce":"{}"}}}}"#, "0f".repeat(16));
+    let knock = <Message>::from_json(knock.as_bytes()).unwrap().encode();
+    let token = Token::new([1; 32]).unwrap();
+    let timeouts = Timeouts { message: Duration::from_millis(50), ..Timeouts::default() };
+    for (sent, token) in [
+        (&b""[..], None),
+        (&resume[..7], None),
+        (&resume[..resume.len() - 1], None),
+        (&b""[..], Some(&token)),
+        (&knock[..7], Some(&token)),
+        (&knock[..], Some(&token)),
+    ] {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = match token {
+            Some(token) => listener.with_token(token.clone()),
+            None => listener,
+        };
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(sent).unwrap();
+        let mut arrivals = Arrivals::<NoPurpose>::default();
+        let mut refused = Vec::new();
+        while refused.is_empty() {
+            let arrived = arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
+            assert!(arrived.is_empty(), "{arrived:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let is_late = matches!(refused[0], LinkError::NoAnswer { .. } | LinkError::Stalled { .. });
+        assert!(is_late, "{refused:?}");
+        let mut received = Vec::new();
+        let end = peer.read_to_end(&mut received).map_err(|error| error.kind());
+        let received = String::from_utf8_lossy(&received);
+        assert!(!received.contains("failed"), "{received}");
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "{received}");
+    }
 }

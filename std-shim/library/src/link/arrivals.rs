@@ -14,11 +14,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Sends the reason, if the peer is still there.
-fn refuse<P: Purpose>(link: &mut Link<P>, error: &LinkError) {
-    _ = link.offer(&Message::Failed { reason: Reason::new(error) });
-}
-
 /// Limit of links whose first message has not come. Each takes a socket and about 17 KiB.
 const PLACES: usize = 64;
 
@@ -191,9 +186,6 @@ impl<P: Purpose> Arrivals<P> {
     /// Resets the link of the oldest peer that has not proved that it has the token, unless it came
     /// just now. A peer with the token keeps its place for as long as a message may take, because
     /// it may create queue pairs before its hello.
-    ///
-    /// The link is reset, and no reason is sent: to a peer that resumes an earlier link, a reason
-    /// is the end of that link, while after a reset it tries again.
     fn evict(&mut self, listener: &Listener, now: Instant, refused: &mut Refused<'_>) -> bool {
         let has_proved = |guest: &Guest<P>| listener.has_token() && guest.link.is_open();
         let oldest = self.guests.iter().position(|guest| !has_proved(guest));
@@ -201,8 +193,7 @@ impl<P: Purpose> Arrivals<P> {
         let Some(guest) = oldest.filter(is_late).and_then(|at| self.guests.remove(at)) else {
             return false;
         };
-        guest.link.reset();
-        refused(guest.address, guest.no_hello(now));
+        guest.leave(now, refused);
         true
     }
 
@@ -275,8 +266,17 @@ impl<P: Purpose> Guest<P> {
         self.link.no_answer(HELLO, waited)
     }
 
+    /// Ends the link. The peer is sent the reason if the reason is what it has sent. Otherwise the
+    /// link is reset, because the peer may be about to resume an earlier link: a reason would end
+    /// that link, while after a reset the peer tries again.
     fn refuse(mut self, why: LinkError, refused: &mut Refused<'_>) {
-        refuse(&mut self.link, &why);
+        match why {
+            LinkError::NoAnswer { .. } | LinkError::Stalled { .. } | LinkError::Io { .. } => {
+                self.link.reset();
+            }
+            // A peer that is gone misses it.
+            _ => _ = self.link.offer(&Message::Failed { reason: Reason::new(&why) }),
+        }
         refused(self.address, why);
     }
 }
