@@ -93,6 +93,7 @@ pub mod p2p;
 pub mod printable;
 pub mod progress;
 mod queue_pair;
+mod random;
 #[doc = include_str!("../docs/rails.md")]
 pub mod rails {}
 #[cfg(feature = "verbs")]

@@ -6,10 +6,11 @@ mod joined;
 pub(crate) use joined::{Joined, reported, retry};
 
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
+use crate::random::random;
 use polyrail_core::virtual_qp::MAX_RAILS;
+use rustix::io::Errno;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// The device and port of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +139,9 @@ pub(crate) fn join<Q: Connect>(
     qp.ready_to_send(own.psn, &sends)
 }
 
-/// Returns a first packet sequence number that old packets of other connections will not match.
-pub(crate) fn random_psn() -> u32 {
-    RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
+/// Returns a first packet sequence number that old packets of other connections will not match. A
+/// process and its forks draw different numbers.
+pub(crate) fn random_psn() -> Result<u32, DeviceError> {
+    let failed = |error: Errno| DeviceError::NoRandom { errno: error.raw_os_error() };
+    random().map(|bytes| u32::from_ne_bytes(bytes) & 0x00ff_ffff).map_err(failed)
 }

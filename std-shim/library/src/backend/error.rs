@@ -126,6 +126,13 @@ pub enum DeviceError {
         /// system, or for lack of memory.
         errno: i32,
     },
+    /// The system gave no random bytes for the first packet sequence number of a queue pair.
+    #[error("cannot draw a packet sequence number: {}", std::io::Error::from_raw_os_error(*errno))]
+    NoRandom {
+        /// Errno of the system: EPERM or ENOSYS where a filter of system calls refuses
+        /// getrandom(2).
+        errno: i32,
+    },
     /// A virtual queue pair was moved to a set that has not opened its devices.
     #[error("the set that owns the queue pair has not opened the device")]
     NotOpened,

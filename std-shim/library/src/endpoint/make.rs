@@ -212,6 +212,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let idle = self.builder.always_notify_qp && self.places.len() == rails;
         let idle = idle.then(|| self.idle_queue_pair(&self.places[0], cqs));
         let places = self.places.clone();
+        let first = self.domains[places[0].device];
+        let psn = random_psn().map_err(|source| refused(first, source))?;
         let names = Arc::clone(names);
         let idle_notify = idle.transpose()?;
         let reroutes = qp.config().rail_failure == RailFailure::Reroute;
@@ -225,7 +227,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             homes: places.clone(),
             far_devices: Vec::new(),
             places,
-            psn: random_psn(),
+            psn,
             options,
             shape: self.builder.shape,
             connected: false,

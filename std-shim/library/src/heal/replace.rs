@@ -127,7 +127,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         made: Result<(E::Qp, Port), DeviceError>,
     ) {
         let Making { place, mut others, first, answers, .. } = step;
-        let (queue_pair, port) = match made {
+        let made = made.and_then(|(queue_pair, port)| Ok((queue_pair, port, random_psn()?)));
+        let (queue_pair, port, psn) = match made {
             Ok(made) => made,
             Err(error) => {
                 let first = first.unwrap_or((place, error));
@@ -146,7 +147,7 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             }
         };
         let place = Place { port, ..place };
-        let address = RailAddress::new(place.device, &port, random_psn(), &self.end.options());
+        let address = RailAddress::new(place.device, &port, psn, &self.end.options());
         let own = NewQueuePair { queue_pair, place, address };
         if let Some(peer) = answers {
             return self.begin_to_join(rail, own, &peer, Some(peer.qp_num));

@@ -3,7 +3,7 @@
 use super::error::LinkError;
 use super::field::Hex;
 use hmac::{Hmac, KeyInit, Mac};
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::io::Errno;
 use sha2::Sha256;
 use std::fmt;
 use std::fs;
@@ -128,17 +128,11 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Draws 128 bits that cannot be guessed from the system, each time: numbers that a process keeps
-/// are the same in a process that it forks.
+/// Draws 128 bits that cannot be guessed.
 pub(super) fn random() -> Result<Hex<16>, LinkError> {
-    let failed = |source| LinkError::Io { doing: "asking for random bytes", source };
-    let mut bytes = [0; 16];
-    // The system gives this many bytes at once.
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(16) => Ok(Hex(bytes)),
-        Ok(_) => Err(failed(io::ErrorKind::UnexpectedEof.into())),
-        Err(error) => Err(failed(error.into())),
-    }
+    let failed =
+        |errno: Errno| LinkError::Io { doing: "asking for random bytes", source: errno.into() };
+    crate::random::random().map(Hex).map_err(failed)
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ impl<D: Domain> Make<'_, D> {
         pools: &mut Pools<D::Srq>,
         number: u16,
     ) -> Result<P2pMember<D>, P2pBuildError> {
-        let psn = random_psn();
+        let first = &self.domains[self.places[0].device];
+        let psn = random_psn().map_err(|source| refused(first, source))?;
         let mut regions = Vec::new();
         let sends = self.builder.has(End::Sender);
         let sender = sends.then(|| self.sender(cqs, number, &mut regions)).transpose()?;
