@@ -1,9 +1,10 @@
-//! A listener in a process without file descriptors. Alone in its process, since it takes them all.
+//! A listener, and a side that connects, in a process without file descriptors. Alone in its
+//! process, since it takes them all.
 
 mod fixture;
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
-use polyrail::link::{Arrivals, Hello, Listener, Message, NoPurpose, Timeouts};
+use polyrail::link::{Arrivals, Hello, Link, Listener, Message, NoPurpose, Timeouts};
 use polyrail::nic::Fabric;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_listener_without_descriptors_recovers_when_silent_peers_make_room() {
+fn links_are_accepted_and_connected_once_there_are_descriptors() {
     let fabric = Fabric::threaded();
     let host = fixture::Host::new(&fabric, "a", 2, 4096);
     let endpoint: Endpoint = EndpointBuilder::new().build(&host.all()).unwrap();
@@ -54,5 +55,15 @@ fn a_listener_without_descriptors_recovers_when_silent_peers_make_room() {
     assert!(refused > 0);
     // The one that was silent longest has lost its place.
     assert!(silent[0].read(&mut [0]).is_err());
+    // Peers that lost their places left some.
+    while let Ok(file) = File::open("/dev/null") {
+        files.push(file);
+    }
+    let patient = Timeouts { connect: LONG, ..timeouts };
+    let connecting =
+        thread::spawn(move || Link::<NoPurpose>::connect(&address.to_string(), &patient));
+    thread::sleep(Duration::from_millis(100));
+    assert!(!connecting.is_finished());
     drop(files);
+    connecting.join().unwrap().unwrap();
 }

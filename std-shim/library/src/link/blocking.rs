@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest wait of a link that may be resumed: neither a new stream nor the time for the next
-/// attempt shows on the old stream.
+/// attempt shows on the old stream. The same holds for a link that lacks resources to connect.
 const LOOK_FOR_STREAM: Duration = Duration::from_millis(20);
 
 impl<P: Purpose> Link<P> {
@@ -26,7 +26,8 @@ impl<P: Purpose> Link<P> {
     ///
     /// # Errors
     ///
-    /// The name is unknown; no process listens there; the host does not answer in time.
+    /// The name is unknown; no process listens there; the host does not answer, or the system
+    /// [lacks resources](LinkError::lacks_resources), until the time is up.
     pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, LinkError> {
         Self::connect_with_token(address, timeouts, None)
     }
@@ -50,9 +51,25 @@ impl<P: Purpose> Link<P> {
             timeouts: *timeouts,
             token: token.cloned(),
         };
-        let mut link = Self::dial(target, Instant::now())?;
+        let mut link = Self::dial_when_possible(&target)?;
         link.wait_until_open()?;
         Ok(link)
+    }
+
+    /// Begins to connect. Waits while the system lacks resources for that, as long as connecting
+    /// may take.
+    fn dial_when_possible(target: &Target) -> Result<Self, LinkError> {
+        let begin = Instant::now();
+        loop {
+            match Self::dial(target.clone(), begin) {
+                Err(error)
+                    if error.lacks_resources() && begin.elapsed() < target.timeouts.connect =>
+                {
+                    thread::sleep(LOOK_FOR_STREAM);
+                }
+                begun => return begun,
+            }
+        }
     }
 
     /// Waits until this side is connected, and both sides have proved that they have the token.

@@ -303,14 +303,15 @@ impl<P: Purpose> Channel<P> {
         self.incoming.is_over()
     }
 
-    /// What the channel waits for.
-    pub(super) fn waits_for(&self) -> (BorrowedFd<'_>, PollFlags) {
+    /// What the channel waits for; `None` if that does not show on a stream.
+    pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let flags = match (&self.dial, self.unsent.is_empty()) {
-            (Some(_), _) => PollFlags::OUT,
+            (Some(dial), _) if dial.is_under_way() => PollFlags::OUT,
+            (Some(_), _) => return None,
             (None, true) => PollFlags::IN,
             (None, false) => PollFlags::IN | PollFlags::OUT,
         };
-        (self.as_fd(), flags)
+        Some((self.as_fd(), flags))
     }
 
     /// When an incomplete message is too late.

@@ -8,9 +8,11 @@
 //!
 //! An address that does not answer costs the others only a short delay (RFC 8305, "Happy
 //! Eyeballs"), and an attempt that the system refuses costs nothing: the next one begins at once.
-//! Attempts go on side by side until one succeeds, or the time limit, which is one for all of them.
+//! An address for which the system lacks resources now, such as a file descriptor, is tried again
+//! at the next step. Attempts go on side by side until one succeeds, or the time limit, which is
+//! one for all of them.
 
-use super::error::LinkError;
+use super::error::{LinkError, is_lack};
 use super::stream::{Network, Stream};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -72,13 +74,15 @@ pub(super) struct Dial {
     name: String,
     /// Addresses that were not tried yet.
     remaining: VecDeque<SocketAddr>,
-    /// The address of the attempt that began last.
-    newest: SocketAddr,
+    /// The address of the attempt that began last; `None` once that attempt has failed.
+    newest: Option<SocketAddr>,
     /// Attempts that began before, and go on.
     earlier: Vec<Attempt>,
     stagger: Duration,
     /// When the next attempt begins.
     next_at: Instant,
+    /// Why the next attempt has not begun, if the system lacked resources.
+    lack: Option<io::Error>,
     /// When all attempts fail.
     until: Instant,
 }
@@ -89,7 +93,8 @@ impl Dial {
     ///
     /// # Errors
     ///
-    /// There are no addresses, or the system cannot connect to any of them.
+    /// There are no addresses; the system cannot connect to any of them; or it [lacks
+    /// resources](LinkError::lacks_resources), which is temporary.
     pub(super) fn begin(
         network: Arc<dyn Network>,
         name: String,
@@ -102,10 +107,18 @@ impl Dial {
         let stagger = STAGGER.min(timeout / count.saturating_mul(2));
         let until = now.checked_add(timeout).unwrap_or(now + Duration::from_hours(24));
         match begin_next(&*network, &mut remaining) {
-            Ok(Attempt { address: newest, stream }) => {
-                let (earlier, next_at) = (Vec::new(), now + stagger);
-                let dial =
-                    Self { network, name, remaining, newest, earlier, stagger, next_at, until };
+            Ok(Attempt { address, stream }) => {
+                let dial = Self {
+                    network,
+                    name,
+                    remaining,
+                    newest: Some(address),
+                    earlier: Vec::new(),
+                    stagger,
+                    next_at: now + stagger,
+                    lack: None,
+                    until,
+                };
                 Ok((dial, stream))
             }
             Err(source) => {
@@ -127,56 +140,84 @@ impl Dial {
         now: Instant,
     ) -> Result<Option<SocketAddr>, LinkError> {
         let mut failed = None;
+        if let Some(address) = self.answered(newest, &mut failed) {
+            return Ok(Some(address));
+        }
+        if now >= self.until {
+            let source = self.lack.take().unwrap_or_else(|| ErrorKind::TimedOut.into());
+            return Err(self.failed(source));
+        }
+        // After a failure at once (RFC 8305, section 5).
+        if failed.is_some() || self.lack.is_some() || now >= self.next_at {
+            match begin_next(&*self.network, &mut self.remaining) {
+                Ok(Attempt { address, stream }) => {
+                    let stream = mem::replace(newest, stream);
+                    if let Some(address) = self.newest.replace(address) {
+                        self.earlier.push(Attempt { address, stream });
+                    }
+                    self.next_at = now + self.stagger;
+                    self.lack = None;
+                    return Ok(None);
+                }
+                Err(Some(error)) if is_lack(&error) => self.lack = Some(error),
+                Err(error) => {
+                    self.lack = None;
+                    failed = error.or(failed);
+                }
+            }
+        }
+        if self.newest.is_some() {
+            return Ok(None);
+        }
+        match (self.earlier.pop(), failed) {
+            (Some(Attempt { address, stream }), _) => {
+                (self.newest, *newest) = (Some(address), stream);
+                Ok(None)
+            }
+            (None, Some(error)) if self.lack.is_none() => Err(self.failed(error)),
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// Returns the address that answered, if one has; `newest` is then its stream. Otherwise drops
+    /// the attempts that failed, and leaves the last one's error in `failed`.
+    fn answered(
+        &mut self,
+        newest: &mut Box<dyn Stream>,
+        failed: &mut Option<io::Error>,
+    ) -> Option<SocketAddr> {
         let mut place = 0;
         while let Some(attempt) = self.earlier.get(place) {
             match attempt.stream.is_connected() {
                 Ok(true) => {
                     let Attempt { address, stream } = self.earlier.swap_remove(place);
                     *newest = stream;
-                    return Ok(Some(address));
+                    return Some(address);
                 }
                 Ok(false) => place += 1,
                 Err(error) => {
-                    failed = Some(error);
+                    *failed = Some(error);
                     self.earlier.remove(place);
                 }
             }
         }
-        let is_under_way = match newest.is_connected() {
-            Ok(true) => return Ok(Some(self.newest)),
-            Ok(false) => true,
+        // A stream reports its failure once, and seems connected afterwards (socket(7), SO_ERROR).
+        let address = self.newest?;
+        match newest.is_connected() {
+            Ok(true) => Some(address),
+            Ok(false) => None,
             Err(error) => {
-                failed = Some(error);
-                false
-            }
-        };
-        if now >= self.until {
-            return Err(self.failed(ErrorKind::TimedOut.into()));
-        }
-        // After a failure at once (RFC 8305, section 5).
-        if failed.is_some() || now >= self.next_at {
-            match begin_next(&*self.network, &mut self.remaining) {
-                Ok(Attempt { address, stream }) => {
-                    let before = Attempt {
-                        address: mem::replace(&mut self.newest, address),
-                        stream: mem::replace(newest, stream),
-                    };
-                    if is_under_way {
-                        self.earlier.push(before);
-                    }
-                    self.next_at = now + self.stagger;
-                    return Ok(None);
-                }
-                Err(error) => failed = error.or(failed),
+                *failed = Some(error);
+                self.newest = None;
+                None
             }
         }
-        if let Some(error) = failed.filter(|_| !is_under_way) {
-            let Some(Attempt { address, stream }) = self.earlier.pop() else {
-                return Err(self.failed(error));
-            };
-            (self.newest, *newest) = (address, stream);
-        }
-        Ok(None)
+    }
+
+    /// Returns whether an attempt is under way. Otherwise the stream of the owner has failed, and
+    /// the next attempt waits until the system has resources.
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.newest.is_some()
     }
 
     fn failed(&self, source: io::Error) -> LinkError {
@@ -185,7 +226,8 @@ impl Dial {
 }
 
 /// Begins to connect to the next address that the system takes. Without one, returns the last
-/// error, or `None` if there are no addresses.
+/// error, or `None` if there are no addresses. An address for which the system lacks resources
+/// stays the next one.
 fn begin_next(
     network: &dyn Network,
     remaining: &mut VecDeque<SocketAddr>,
@@ -194,6 +236,10 @@ fn begin_next(
     while let Some(address) = remaining.pop_front() {
         match network.connect(&address) {
             Ok(stream) => return Ok(Attempt { address, stream }),
+            Err(error) if is_lack(&error) => {
+                remaining.push_front(address);
+                return Err(Some(error));
+            }
             Err(error) => last = Some(error),
         }
     }

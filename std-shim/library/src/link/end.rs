@@ -60,11 +60,14 @@ impl<P: Purpose> Link<P> {
     ///
     /// The attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails.
     /// They go on side by side until the first address answers, for up to [`Timeouts::connect`]
-    /// together. The two versions of IP alternate; within a version, the order is kept.
+    /// together. The two versions of IP alternate; within a version, the order is kept. Once the
+    /// first attempt is under way, an attempt for which the system lacks resources, such as a file
+    /// descriptor, is made again.
     ///
     /// # Errors
     ///
-    /// There are no addresses, or the system cannot connect to any of them.
+    /// There are no addresses; the system cannot connect to any of them; it [lacks
+    /// resources](LinkError::lacks_resources) for the first attempt, which is temporary.
     pub fn begin(
         addresses: &[SocketAddr],
         timeouts: &Timeouts,
@@ -283,7 +286,7 @@ impl<P: Purpose> Link<P> {
     pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match &self.resumption {
             Some(resumption) if resumption.is_broken() => resumption.waits_for(),
-            _ => Some(self.channel.waits_for()),
+            _ => self.channel.waits_for(),
         }
     }
 

@@ -268,9 +268,14 @@ impl LinkError {
         else {
             return false;
         };
-        let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSR];
-        Errno::from_io_error(source).is_some_and(|errno| lacking.contains(&errno))
+        is_lack(source)
     }
+}
+
+/// Returns whether the system has no file descriptor, buffer or memory left.
+pub(super) fn is_lack(error: &io::Error) -> bool {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSR];
+    Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
 
 /// Why a side gave up, for people. No longer than [`MAX_REASON_BYTES`], and safe to print.

@@ -297,7 +297,7 @@ impl<P: Purpose> Resumption<P> {
     pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match &self.state {
             State::Broken(Broken { attempt: Attempt::Trying(channel, _), .. }) => {
-                Some(channel.waits_for())
+                channel.waits_for()
             }
             _ => None,
         }

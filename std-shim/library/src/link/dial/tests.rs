@@ -1,6 +1,9 @@
 use super::*;
+use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
@@ -22,18 +25,24 @@ enum Answer {
 #[derive(Debug)]
 struct Net {
     answers: HashMap<SocketAddr, Answer>,
+    /// The attempts for which the system has no file descriptor.
+    lacks: Range<usize>,
     tried: Mutex<Vec<SocketAddr>>,
 }
 
 #[derive(Debug)]
-struct Fake(Answer, UnixStream);
+struct Fake(Answer, UnixStream, Cell<bool>);
 
 impl Network for Net {
     fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
-        self.tried.lock().unwrap().push(*address);
+        let mut tried = self.tried.lock().unwrap();
+        tried.push(*address);
+        if self.lacks.contains(&(tried.len() - 1)) {
+            return Err(Errno::MFILE.into());
+        }
         match self.answers.get(address).copied().unwrap_or(Answer::Silent) {
             Answer::Unreachable => Err(ErrorKind::NetworkUnreachable.into()),
-            answer => Ok(Box::new(Fake(answer, UnixStream::pair()?.0))),
+            answer => Ok(Box::new(Fake(answer, UnixStream::pair()?.0, Cell::new(false)))),
         }
     }
 }
@@ -42,6 +51,8 @@ impl Stream for Fake {
     fn is_connected(&self) -> io::Result<bool> {
         match self.0 {
             Answer::Connects => Ok(true),
+            // The system reports an error once (socket(7), SO_ERROR).
+            Answer::Refuses if self.2.replace(true) => Ok(true),
             Answer::Refuses => Err(ErrorKind::ConnectionRefused.into()),
             Answer::Silent | Answer::Unreachable => Ok(false),
         }
@@ -87,8 +98,17 @@ struct Outcome {
 
 /// Connects in steps of a millisecond.
 fn dial(addresses: &[SocketAddr], answers: &[(SocketAddr, Answer)]) -> Outcome {
+    dial_with_lack(addresses, answers, 0..0)
+}
+
+/// Connects, while the system has no file descriptor for some of the attempts.
+fn dial_with_lack(
+    addresses: &[SocketAddr],
+    answers: &[(SocketAddr, Answer)],
+    lacks: Range<usize>,
+) -> Outcome {
     let answers = answers.iter().copied().collect();
-    let net = Arc::new(Net { answers, tried: Mutex::default() });
+    let net = Arc::new(Net { answers, lacks, tried: Mutex::default() });
     let begin = Instant::now();
     let mut waited = Duration::ZERO;
     let made = Dial::begin(net.clone(), "far".into(), addresses, (TIMEOUT, begin));
@@ -162,6 +182,42 @@ fn an_attempt_that_fails_late_leaves_the_earlier_ones() {
     let (dead, refuses) = (at("10.0.0.1:1"), at("10.0.0.2:1"));
     let outcome = dial(&[dead, refuses], &[(refuses, Answer::Refuses)]);
     assert_eq!((outcome.result, outcome.waited), (Err(ErrorKind::TimedOut), TIMEOUT));
+}
+
+#[test]
+fn an_address_is_tried_again_when_the_system_lacked_a_descriptor() {
+    let (refuses, dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
+    let answers = [(refuses, Answer::Refuses), (alive, Answer::Connects)];
+    // No other attempt is under way.
+    let outcome = dial_with_lack(&[refuses, alive], &answers, 1..20);
+    assert_eq!(outcome.result, Ok(alive));
+    assert_eq!(outcome.tried, [&[refuses][..], &[alive; 20]].concat());
+    assert!(outcome.waited < 30 * MS, "{:?}", outcome.waited);
+    // One is, which does not answer.
+    let outcome = dial_with_lack(&[dead, alive], &answers, 1..20);
+    assert_eq!(outcome.result, Ok(alive));
+    assert_eq!(outcome.tried, [&[dead][..], &[alive; 20]].concat());
+    assert!(outcome.waited < STAGGER + 30 * MS, "{:?}", outcome.waited);
+    // One is, and the one that began after it fails.
+    let addresses = [dead, refuses, alive];
+    let outcome = dial_with_lack(&addresses, &answers, 2..20);
+    assert_eq!(outcome.result, Ok(alive));
+    assert!(outcome.waited < STAGGER + 30 * MS, "{:?}", outcome.waited);
+}
+
+#[test]
+fn a_lack_of_descriptors_that_lasts_is_the_error() {
+    let lack = io::Error::from(Errno::MFILE).kind();
+    let (refuses, dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
+    let answers = [(refuses, Answer::Refuses), (alive, Answer::Connects)];
+    for first in [refuses, dead] {
+        let outcome = dial_with_lack(&[first, alive], &answers, 1..usize::MAX);
+        assert_eq!((outcome.result, outcome.waited), (Err(lack), TIMEOUT));
+    }
+    // Without a first attempt there is nothing to wait for, and the caller may begin again.
+    let outcome = dial_with_lack(&[dead, alive], &answers, 0..1);
+    assert_eq!((outcome.result, outcome.waited), (Err(lack), Duration::ZERO));
+    assert_eq!(outcome.tried, [dead]);
 }
 
 #[test]
