@@ -68,6 +68,7 @@ pub(crate) fn device_failure(error: &DeviceError) -> Failure {
         DeviceError::NoDmaBuf { .. } | DeviceError::NoOnDemandPaging { .. } => Code::Unsupported,
         DeviceError::Deregister { .. } => Code::StillAccessed,
         DeviceError::Memory(_) => Code::System,
+        DeviceError::Forked(_) => Code::Forked,
         _ => Code::Device,
     };
     Failure::of(code, error)

@@ -1,5 +1,6 @@
 //! Errors of devices, for all backends.
 
+use polyrail_process::Forked;
 use polyrail_software_nic::{ModifyError, NicError, OutOfMemory};
 
 /// A device, or the operating system, refused an operation.
@@ -139,6 +140,9 @@ pub enum DeviceError {
     /// Memory must be registered with at least one device.
     #[error("memory cannot be registered without a device")]
     NoDevice,
+    /// The object belongs to the process that this one is a fork of.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl DeviceError {

@@ -55,7 +55,8 @@ impl<R: RailName, Q, const RAILS: usize> Healer<R, Q, RAILS> {
     }
 }
 
-/// The peer does not wait for messages of an end that was dropped.
+/// The peer does not wait for messages of an end that was dropped. In a fork of the process, the
+/// link sends nothing: the parent still has the end.
 impl<R: RailName, Q, const RAILS: usize> Drop for Healer<R, Q, RAILS> {
     fn drop(&mut self) {
         if let Some(failed) = R::FAILED {

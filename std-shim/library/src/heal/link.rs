@@ -243,10 +243,10 @@ impl<R: RailName> HealingLink<R> {
 /// The endpoint's methods.
 impl<R: RailName> HealingLink<R> {
     /// Returns the next message of the peer; `None` before the endpoint has noticed that the
-    /// channel is a new one.
+    /// channel is a new one, and in a fork of the process.
     pub(super) fn received(&self) -> Option<HealingMessage<R>> {
-        let Directions { to_peer, from_peer, .. } = &*self.0;
-        take((from_peer, to_peer), || !self.is_broken())
+        let Directions { to_peer, from_peer, process, .. } = &*self.0;
+        process.is_current().then(|| take((from_peer, to_peer), || !self.is_broken()))?
     }
 
     /// Whether a message waits for the endpoint, or it has not noticed yet that messages were lost.
@@ -266,9 +266,13 @@ impl<R: RailName> HealingLink<R> {
 
     /// Sends a message to the peer, whether or not there is [room](Self::has_room): apart from
     /// control messages, an endpoint sends a limited number for each message that it handled. The
-    /// message is dropped if messages were lost and the endpoint has not noticed yet.
+    /// message is dropped if messages were lost and the endpoint has not noticed yet, and in a fork
+    /// of the process.
     pub(super) fn send(&self, message: HealingMessage<R>) {
-        let Directions { to_peer, .. } = &*self.0;
+        let Directions { to_peer, process, .. } = &*self.0;
+        if !process.is_current() {
+            return;
+        }
         let mut messages = to_peer.lock();
         if !self.is_broken() {
             to_peer.add(&mut messages, message, usize::MAX);
@@ -278,20 +282,27 @@ impl<R: RailName> HealingLink<R> {
     }
 
     /// Sets what wakes the thread that polls the endpoint: without it, the thread would find a
-    /// message of the peer only at the end of its sleep.
+    /// message of the peer only at the end of its sleep. Does nothing in a fork of the process.
     pub(crate) fn set_waker(&self, waker: &Waker) {
+        if !self.0.process.is_current() {
+            return;
+        }
         let mut own = self.0.from_peer.waker.lock().unwrap_or_else(PoisonError::into_inner);
         *own = Some(waker.clone());
     }
 
-    /// Whether there is room for one message more.
+    /// Whether there is room for one message more; never in a fork of the process.
     pub(super) fn has_room(&self) -> bool {
-        self.0.to_peer.lock().len() < MOST_UNCARRIED
+        self.has_fewer_than(MOST_UNCARRIED)
     }
 
-    /// Whether there is room for an answer to one message more.
+    /// Whether there is room for an answer to one message more; never in a fork of the process.
     pub(super) fn has_room_to_answer(&self) -> bool {
-        self.0.to_peer.lock().len() < MOST_UNANSWERED
+        self.has_fewer_than(MOST_UNANSWERED)
+    }
+
+    fn has_fewer_than(&self, most: usize) -> bool {
+        self.0.process.is_current() && self.0.to_peer.lock().len() < most
     }
 
     /// Whether messages were lost since the last call.

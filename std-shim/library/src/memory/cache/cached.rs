@@ -39,6 +39,7 @@ impl<R: Region> Deref for CachedBuffer<R> {
 
 impl<R: Region> Drop for Release<R> {
     fn drop(&mut self) {
-        self.0.change(|_| ());
+        // In a fork of the process, the registrations are the parent's.
+        _ = self.0.change(|_| ());
     }
 }

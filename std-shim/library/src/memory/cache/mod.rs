@@ -40,6 +40,9 @@ use std::sync::Arc;
 ///   uses it. Only send them to peers that may access all of it.
 /// - **Threads** share the cache by reference. No thread waits while another registers or
 ///   deregisters, except `invalidate`, which waits for deregistrations of its range.
+/// - **Forks**: a child of `fork` cannot use its parent's cache. [`get`](Self::get) returns
+///   [`DeviceError::Forked`] there; the other methods and drops do nothing, because devices access
+///   the memory of the parent.
 ///
 /// ```
 /// use polyrail::memory::{CacheLimits, RegistrationCache};
@@ -86,8 +89,8 @@ impl<D: Domain> RegistrationCache<D> {
     ///
     /// # Errors
     ///
-    /// Those of [`ForeignBuffer::new`]. After [`DeviceError::Deregister`], invalidating the range
-    /// always fails.
+    /// Those of [`ForeignBuffer::new`], and [`DeviceError::Forked`]. After
+    /// [`DeviceError::Deregister`], invalidating the range always fails.
     ///
     /// # Safety
     ///
@@ -102,17 +105,19 @@ impl<D: Domain> RegistrationCache<D> {
     ) -> Result<CachedBuffer<D::Region>, DeviceError> {
         let range = range(start, length);
         // Not in a `match`, whose arms would hold the lock.
-        let found = self.shared.lock().find(access, &range);
+        let found = self.shared.lock()?.find(access, &range);
         if let Some(found) = found {
             return Ok(CachedBuffer::new(found, &self.shared));
         }
         // SAFETY: guaranteed by the caller.
-        let made = unsafe { self.register(start, length, access) }.inspect_err(|error| {
-            if matches!(error, DeviceError::Deregister { .. }) {
-                self.shared.lock().keep(range);
+        let made = match unsafe { self.register(start, length, access) } {
+            Err(error @ DeviceError::Deregister { .. }) => {
+                self.shared.lock()?.keep(range);
+                return Err(error);
             }
-        })?;
-        let part = self.shared.change(|state| state.insert(access, made));
+            made => made?,
+        };
+        let part = self.shared.change(|state| state.insert(access, made))?;
         Ok(CachedBuffer::new(part, &self.shared))
     }
 
@@ -131,7 +136,7 @@ impl<D: Domain> RegistrationCache<D> {
         // SAFETY: guaranteed by the caller.
         let made = unsafe { ForeignBuffer::new(start, length, access, &domains) };
         let is_exhausted = made.as_ref().is_err_and(DeviceError::is_exhaustion);
-        if !is_exhausted || !self.shared.change(|state| state.forget_idle()) {
+        if !is_exhausted || !self.shared.change(|state| state.forget_idle())? {
             return made;
         }
         // SAFETY: guaranteed by the caller.
@@ -139,7 +144,8 @@ impl<D: Domain> RegistrationCache<D> {
     }
 
     /// Drops all registrations that overlap `length` bytes from `start`, and deregisters them. Call
-    /// this before any of the memory is freed, unmapped or remapped.
+    /// this before any of the memory is freed, unmapped or remapped. Does nothing in a fork of the
+    /// process.
     ///
     /// # Errors
     ///
@@ -151,7 +157,7 @@ impl<D: Domain> RegistrationCache<D> {
     }
 
     /// Drops and deregisters all registrations. Dropping the cache does the same, but cannot report
-    /// memory that is still registered.
+    /// memory that is still registered. Both do nothing in a fork of the process.
     ///
     /// # Errors
     ///
@@ -160,15 +166,16 @@ impl<D: Domain> RegistrationCache<D> {
         self.shared.forget(&(0..u64::MAX))
     }
 
-    /// Returns the cache's counters.
+    /// Returns the cache's counters; zeros in a fork of the process.
     pub fn counters(&self) -> CacheCounters {
-        self.shared.lock().counters()
+        self.shared.lock().map(|state| state.counters()).unwrap_or_default()
     }
 }
 
 impl<D: Domain> Drop for RegistrationCache<D> {
     fn drop(&mut self) {
-        self.shared.change(state::State::shut);
+        // In a fork of the process, the registrations are the parent's.
+        _ = self.shared.change(state::State::shut);
     }
 }
 

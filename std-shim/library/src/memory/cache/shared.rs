@@ -3,7 +3,7 @@
 use super::limits::{CacheLimits, StillRegistered};
 use super::state::State;
 use crate::backend::Region;
-use crate::memory::foreign::ForeignBuffer;
+use polyrail_process::{Forked, Process};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -14,40 +14,52 @@ pub(super) struct Shared<R> {
     state: Mutex<State<R>>,
     /// Notified when a deregistration ends, successful or not.
     closed: Condvar,
+    /// A fork must not wait for the lock, which another thread may have held, or for another
+    /// thread's deregistration.
+    process: Process,
 }
 
 impl<R: Region> Shared<R> {
     pub(super) fn new(limits: CacheLimits) -> Self {
-        Self { state: Mutex::new(State::new(limits)), closed: Condvar::new() }
+        let (state, process) = (Mutex::new(State::new(limits)), Process::current());
+        Self { state, closed: Condvar::new(), process }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// # Errors
+    ///
+    /// The calling process is a fork of the process that made the cache.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<R>>, Forked> {
+        self.process.check()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes the state, then deregisters surplus registrations.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State<R>) -> T) -> T {
-        let mut state = self.lock();
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State<R>) -> T) -> Result<T, Forked> {
+        let mut state = self.lock()?;
         let result = change(&mut state);
         let surplus = state.surplus();
         drop(state);
-        surplus.into_iter().for_each(|buffer| self.close(buffer));
-        result
-    }
-
-    fn close(&self, buffer: ForeignBuffer<R>) {
-        let range = buffer.range();
-        let is_kept = buffer.close().is_err();
-        self.lock().closed(range, is_kept);
-        self.closed.notify_all();
+        for buffer in surplus {
+            let range = buffer.range();
+            let is_kept = buffer.close().is_err();
+            self.lock()?.closed(range, is_kept);
+            self.closed.notify_all();
+        }
+        Ok(result)
     }
 
     /// Drops the registrations that overlap a range, and waits until no thread is deregistering any
-    /// of it.
+    /// of it. Returns at once in a fork of the process, where no device accesses the range.
     pub(super) fn forget(&self, range: &Range<u64>) -> Result<(), StillRegistered> {
-        self.change(|state| state.forget(range));
+        let Ok(state) = self.change(|state| state.forget(range)).and_then(|()| self.lock()) else {
+            return Ok(());
+        };
         let closing = |state: &mut State<R>| state.is_closing(range);
-        let state = self.closed.wait_while(self.lock(), closing);
+        let state = self.closed.wait_while(state, closing);
         state.unwrap_or_else(PoisonError::into_inner).check_gone(range)
     }
 }
