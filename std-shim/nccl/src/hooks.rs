@@ -29,6 +29,9 @@ unsafe extern "C" fn polyrail_nccl_test_fault(
         5 => Fault::Silent(true),
         6 => Fault::Silent(false),
         7 => Fault::DropArriving(true),
+        8 => Fault::RefuseRtr { transitions: 3 },
+        9 => Fault::RefuseRtr { transitions: u32::MAX },
+        10 => Fault::RefuseRtr { transitions: 0 },
         _ => return -1,
     };
     if inject(&name, after_bytes, fault) { 0 } else { -1 }

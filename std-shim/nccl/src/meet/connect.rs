@@ -2,12 +2,12 @@
 
 use super::call::{Call, Hello, Link, Message};
 use super::handle::Handle;
-use super::site::{Met, Site, join, session};
+use super::site::{Joining, Met, Site, give_up, session};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
-use polyrail::link::{LinkError, Reason, Token};
+use polyrail::link::{LinkError, Token};
 use polyrail::p2p::End;
 use std::time::Instant;
 
@@ -29,6 +29,8 @@ enum Stage {
     Reaching(Box<Link>),
     /// This end has sent its hello, and waits for the peer's.
     Greeting(Box<Link>, Box<dyn Wire>),
+    /// This end is being connected. With whether the peer's is connected already.
+    Joining(Box<Link>, Box<Joining>, bool),
     /// This end is connected, and waits until the peer's is.
     Ready(Box<Link>, Box<dyn Wire>),
     /// The attempt failed, or has succeeded.
@@ -70,13 +72,19 @@ impl Attempt {
                 Stage::Opening(_) => self.open(),
                 Stage::Reaching(link) => self.reach(link),
                 Stage::Greeting(link, wire) => self.greet(link, wire),
+                Stage::Joining(link, joining, peer_is_ready) => {
+                    self.join(link, joining, peer_is_ready)
+                }
                 Stage::Ready(link, wire) => self.wait(link, wire),
                 Stage::Over => Err(Refusal::new(Code::Internal, "this attempt to connect is over")),
             };
             match step? {
                 Step::Goes(stage) => self.stage = stage,
                 Step::Met(met) => return Ok(Some(met)),
-                Step::Stays(stage) if self.is_late() => return Err(self.late(&stage)),
+                // An end that cannot be connected in time reports why.
+                Step::Stays(stage) if !matches!(stage, Stage::Joining(..)) && self.is_late() => {
+                    return Err(self.late(&stage));
+                }
                 Step::Stays(stage) => {
                     self.stage = stage;
                     return Ok(None);
@@ -150,20 +158,50 @@ impl Attempt {
         Ok(Step::Goes(Stage::Greeting(link, wire)))
     }
 
-    /// Connects this end, once the peer's hello has arrived.
-    fn greet(&self, mut link: Box<Link>, mut wire: Box<dyn Wire>) -> Result<Step, Refusal> {
+    /// Starts to connect this end, once the peer's hello has arrived.
+    fn greet(&self, mut link: Box<Link>, wire: Box<dyn Wire>) -> Result<Step, Refusal> {
         let hello = match self.next(&mut link)? {
             None => return Ok(Step::Stays(Stage::Greeting(link, wire))),
             Some(Message::Hello(hello)) => hello,
             Some(message) => return Err(self.out_of_turn(&message, "\"hello\"")),
         };
-        if let Err(refusal) = join(&mut *wire, &hello.reach) {
-            // If the message cannot be sent at once, the peer notices that the link is closed.
-            _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
-            return Err(refusal);
+        let limit = self.site.settings.connect_timeout;
+        match Joining::new(wire, &hello.reach, self.since, limit) {
+            Ok(joining) => Ok(Step::Goes(Stage::Joining(link, joining.into(), false))),
+            Err(refusal) => Err(give_up(&mut link, refusal)),
         }
-        link.offer(&Message::Ready {}).map_err(|error| self.broken(&error))?;
-        Ok(Step::Goes(Stage::Ready(link, wire)))
+    }
+
+    /// Connects this end, and sends that it is connected.
+    fn join(
+        &self,
+        mut link: Box<Link>,
+        mut joining: Box<Joining>,
+        mut peer_is_ready: bool,
+    ) -> Result<Step, Refusal> {
+        match joining.step() {
+            Ok(true) => {
+                link.offer(&Message::Ready {}).map_err(|error| self.broken(&error))?;
+                let wire = joining.wire;
+                if peer_is_ready {
+                    return Ok(Step::Met(self.met(link, wire)));
+                }
+                return Ok(Step::Goes(Stage::Ready(link, wire)));
+            }
+            Ok(false) => {}
+            Err(refusal) => return Err(give_up(&mut link, refusal)),
+        }
+        // The peer may fail in the meantime.
+        match self.next(&mut link)? {
+            None | Some(Message::Resumed {}) => {}
+            Some(Message::Ready {}) => peer_is_ready = true,
+            Some(message) => return Err(self.out_of_turn(&message, "\"ready\"")),
+        }
+        Ok(Step::Stays(Stage::Joining(link, joining, peer_is_ready)))
+    }
+
+    fn met(&self, link: Box<Link>, wire: Box<dyn Wire>) -> Met {
+        Met { wire, link, peer: self.handle.address, terms: self.terms, door: None }
     }
 
     fn wait(&self, mut link: Box<Link>, wire: Box<dyn Wire>) -> Result<Step, Refusal> {
@@ -171,10 +209,7 @@ impl Attempt {
             None => Ok(Step::Stays(Stage::Ready(link, wire))),
             // Nothing was sent that a resumed link could have lost.
             Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(link, wire))),
-            Some(Message::Ready {}) => {
-                let peer = self.handle.address;
-                Ok(Step::Met(Met { wire, link, peer, terms: self.terms, door: None }))
-            }
+            Some(Message::Ready {}) => Ok(Step::Met(self.met(link, wire))),
             Some(message) => Err(self.out_of_turn(&message, "\"ready\"")),
         }
     }

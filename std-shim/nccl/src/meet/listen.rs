@@ -3,14 +3,13 @@
 use super::call::{Call, Hello, Link, Message};
 use super::door::{self, Caller, Door};
 use super::handle::Handle;
-use super::site::{Met, Site, join, session};
+use super::site::{Joining, Met, Site, give_up, session};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::log;
-use crate::rails::Wire;
 use polyrail::chain::Chain;
 use polyrail::interfaces::{InterfaceFilter, reachable_at};
-use polyrail::link::{LinkError, Reason};
+use polyrail::link::LinkError;
 use polyrail::p2p::End;
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,7 +32,11 @@ struct Answered {
     link: Box<Link>,
     address: SocketAddr,
     since: Instant,
-    wire: Box<dyn Wire>,
+    joining: Joining,
+    /// Whether the sender was sent that this side's end is connected.
+    is_ready: bool,
+    /// Whether the sender's end is connected.
+    peer_is_ready: bool,
     terms: Terms,
 }
 
@@ -67,17 +70,32 @@ impl Listener {
         let mut at = 0;
         while at < self.answered.len() {
             let answered = &mut self.answered[at];
-            match answered.link.try_recv() {
-                Ok(None) if answered.since.elapsed() >= self.site.settings.connect_timeout => {
-                    self.dropped(at, "it is silent");
+            match answered.joining.step() {
+                Ok(true) if !answered.is_ready => {
+                    answered.is_ready = true;
+                    if let Err(error) = answered.link.offer(&Message::Ready {}) {
+                        self.dropped(at, &Chain(&error).to_string());
+                        continue;
+                    }
                 }
+                Ok(_) => {}
+                Err(refusal) => {
+                    let Answered { mut link, .. } = self.answered.swap_remove(at);
+                    return Err(give_up(&mut link, refusal));
+                }
+            }
+            if answered.is_ready && answered.peer_is_ready {
+                let Answered { link, address, joining, terms, .. } = self.answered.swap_remove(at);
+                let door = Some(Arc::clone(&self.door));
+                return Ok(Some(Met { wire: joining.wire, link, peer: address, terms, door }));
+            }
+            let is_late = answered.since.elapsed() >= self.site.settings.connect_timeout;
+            match answered.link.try_recv() {
+                // Otherwise it waits for this side.
+                Ok(None) if answered.is_ready && is_late => self.dropped(at, "it is silent"),
                 Ok(None) => at += 1,
                 Ok(Some(Message::Resumed {})) => {}
-                Ok(Some(Message::Ready {})) => {
-                    let Answered { link, address, wire, terms, .. } = self.answered.swap_remove(at);
-                    let door = Some(Arc::clone(&self.door));
-                    return Ok(Some(Met { wire, link, peer: address, terms, door }));
-                }
+                Ok(Some(Message::Ready {})) => answered.peer_is_ready = true,
                 // The sender cannot be connected.
                 Ok(Some(Message::Failed { reason })) => {
                     self.answered.swap_remove(at);
@@ -95,23 +113,24 @@ impl Listener {
 
     /// Logs that a sender was dropped, which is not an error of this side.
     fn dropped(&mut self, at: usize, why: &str) {
-        let Answered { address, .. } = self.answered.swap_remove(at);
+        let Answered { address, joining, .. } = self.answered.swap_remove(at);
         log::info(&format!("a connection from {address} is dropped: {why}"));
+        if let Some(error) = joining.failure() {
+            log::info(&format!("its end here was not connected: {}", Chain(error)));
+        }
     }
 
-    /// Makes this side's end for a sender, and answers the sender.
+    /// Makes this side's end for a sender, and answers the sender with its address.
     fn welcome(&self, caller: Caller) -> Result<Option<Answered>, Refusal> {
         let Caller { mut link, hello, call, address } = caller;
-        let admitted = admit(&self.site, &hello, &call);
-        let wire = admitted.inspect_err(|refusal| {
-            // If the message cannot be sent at once, the peer notices that the link is closed.
-            _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
-        })?;
-        let answer = Hello::without_memory(wire.address().into(), None, session(&link)?);
-        let answers = [Message::Hello(answer), Message::Ready {}];
-        match answers.iter().try_for_each(|answer| link.offer(answer)) {
+        let since = Instant::now();
+        let admitted = admit(&self.site, &hello, &call, since);
+        let joining = admitted.map_err(|refusal| give_up(&mut link, refusal))?;
+        let answer = Hello::without_memory(joining.wire.address().into(), None, session(&link)?);
+        match link.offer(&Message::Hello(answer)) {
             Ok(()) => {
-                Ok(Some(Answered { link, address, since: Instant::now(), wire, terms: call.terms }))
+                let (is_ready, peer_is_ready, terms) = (false, false, call.terms);
+                Ok(Some(Answered { link, address, since, joining, is_ready, peer_is_ready, terms }))
             }
             Err(error) => {
                 log::info(&format!("a connection from {address} is dropped: {}", Chain(&error)));
@@ -143,8 +162,8 @@ fn local_address(site: &Site) -> Result<SocketAddr, Refusal> {
     best.ok_or_else(|| Refusal::new(Code::Internal, "a list of addresses is empty"))
 }
 
-/// Makes this side's end for a sender.
-fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Box<dyn Wire>, Refusal> {
+/// Makes this side's end for a sender, and tries to connect it.
+fn admit(site: &Site, hello: &Hello, call: &Call, since: Instant) -> Result<Joining, Refusal> {
     if call.software != site.is_software() {
         return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
     }
@@ -156,7 +175,8 @@ fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Box<dyn Wire>, Refus
         let words = "the peer's rails, queue pairs or healing do not fit the settings here";
         return Err(Refusal::new(Code::Usage, words));
     }
-    let mut wire = site.wire(call.terms, End::Receiver)?;
-    join(&mut *wire, &hello.reach)?;
-    Ok(wire)
+    let wire = site.wire(call.terms, End::Receiver)?;
+    let mut joining = Joining::new(wire, &hello.reach, since, site.settings.connect_timeout)?;
+    joining.step()?;
+    Ok(joining)
 }

@@ -1,6 +1,6 @@
 //! What an end of a connection is made with.
 
-use super::call::Link;
+use super::call::{Link, Message};
 use super::door::Door;
 use super::terms::Terms;
 use crate::devices::Device;
@@ -8,17 +8,21 @@ use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
-use polyrail::link::{Reach, Session, Timeouts};
-use polyrail::p2p::End;
+use polyrail::link::{Reach, Reason, Session, Timeouts};
+use polyrail::p2p::{End, P2pAddress, P2pConnectError};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time without an answer of the peer's host after which a link breaks.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Time after which a receiver's process counts as gone if its host refuses to resume the link.
 const REFUSED: Duration = Duration::from_secs(5);
+
+/// The pause between two attempts to connect an end. Over RoCE, an attempt may block for as long as
+/// the kernel needs to find that a peer's address has no path.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long to wait for a sender whose link was reset, since it may have been killed.
 const RESET: Duration = Duration::from_secs(30);
@@ -80,13 +84,56 @@ impl Site {
     }
 }
 
-/// Connects an end to the peer's.
-pub(super) fn join(wire: &mut dyn Wire, reach: &Reach) -> Result<(), Refusal> {
-    let address = reach.messages();
-    let address = address.ok_or_else(|| {
-        Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
-    })?;
-    wire.connect(address).map_err(|error| Refusal::new(Code::System, Chain(&error)))
+/// An end that is being connected to the peer's. If no path to the peer is found, or a port is down,
+/// connecting is tried again.
+pub(super) struct Joining {
+    pub(super) wire: Box<dyn Wire>,
+    address: P2pAddress,
+    next: Instant,
+    /// The time of the last attempt.
+    until: Instant,
+    is_joined: bool,
+    /// Why the last attempt failed.
+    failed: Option<P2pConnectError>,
+}
+
+impl Joining {
+    /// Starts to connect an end to the peer's, for up to `limit` from `since`.
+    pub(super) fn new(
+        wire: Box<dyn Wire>,
+        reach: &Reach,
+        since: Instant,
+        limit: Duration,
+    ) -> Result<Self, Refusal> {
+        let address = reach.messages().cloned().ok_or_else(|| {
+            Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
+        })?;
+        let now = Instant::now();
+        let until = since.checked_add(limit).unwrap_or(now);
+        Ok(Self { wire, address, next: now, until, is_joined: false, failed: None })
+    }
+
+    /// Tries to connect if that is due. Returns whether the end is connected.
+    pub(super) fn step(&mut self) -> Result<bool, Refusal> {
+        let now = Instant::now();
+        if self.is_joined || now < self.next.min(self.until) {
+            return Ok(self.is_joined);
+        }
+        match self.wire.connect(&self.address) {
+            Ok(()) => self.is_joined = true,
+            Err(error) if error.may_pass() && now < self.until => {
+                self.next = now + AGAIN;
+                self.failed = Some(error);
+            }
+            Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
+        }
+        Ok(self.is_joined)
+    }
+
+    /// Returns why the end is not connected, if an attempt failed.
+    pub(super) fn failure(&self) -> Option<&P2pConnectError> {
+        self.failed.as_ref().filter(|_| !self.is_joined)
+    }
 }
 
 /// Returns the session with which a link can be resumed.
@@ -95,4 +142,11 @@ pub(super) fn session(link: &Link) -> Result<Option<Session>, Refusal> {
         Some(session) => Ok(Some(session)),
         None => Err(Refusal::new(Code::System, "the link cannot be resumed")),
     }
+}
+
+/// Sends the peer why this end cannot be connected.
+pub(super) fn give_up(link: &mut Link, refusal: Refusal) -> Refusal {
+    // If the message cannot be sent at once, the peer notices that the link is closed.
+    _ = link.offer(&Message::Failed { reason: Reason::new(&refusal.words) });
+    refusal
 }

@@ -2,9 +2,9 @@
 
 use crate::random::Random;
 use crate::ranks::{LOGGER, Pair, at_once, count_logged, logged, until};
-use crate::table::{INVALID_ARGUMENT, INVALID_USAGE, Pointer, REMOTE};
+use crate::table::{HANDLE, INVALID_ARGUMENT, INVALID_USAGE, Pointer, REMOTE};
 use crate::traffic::{self, Meanwhile};
-use crate::works::merged;
+use crate::works::{merged, merged_devices};
 use crate::{Plugin, cases};
 use std::time::{Duration, Instant};
 
@@ -34,11 +34,55 @@ cases! {
         ("POLYRAIL_QP_TIMEOUT", "8"),
         ("POLYRAIL_RETRIES", "1"),
     ],
+    paths_that_are_found_late_are_waited_for,
+    paths_that_are_never_found_end_the_attempt: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "3000")],
     rails_that_drop_everything_end_the_connection: &[
         ("POLYRAIL_QP_TIMEOUT", "14"),
         ("POLYRAIL_RETRIES", "1"),
         ("POLYRAIL_RAIL_TIMEOUT_MS", "1000"),
     ],
+}
+
+/// No path is found when the ends connect: at the sender, at the receiver, at both.
+fn paths_that_are_found_late_are_waited_for(plugin: &Plugin) {
+    let (table, context, [here, there]) = merged_devices(plugin);
+    for without in [&["s0", "s1"][..], &["s2", "s3"], &["s0", "s1", "s2", "s3"]] {
+        without.iter().for_each(|nic| plugin.fault(nic, 0, 8));
+        let pair = Pair::new(table, context, here, there);
+        let [mut from, mut to] = pair.memories(1000);
+        pair.send_through(&mut from, &mut to, 1000);
+        pair.close();
+    }
+}
+
+/// The attempt ends after its limit, and the end without a path logs why: as its error, or, if the
+/// other end gave up first, when it drops the connection.
+fn paths_that_are_never_found_end_the_attempt(plugin: &Plugin) {
+    let (table, context, [here, there]) = merged_devices(plugin);
+    for without in [["s0", "s1"], ["s2", "s3"]] {
+        logged();
+        without.iter().for_each(|nic| plugin.fault(nic, 0, 9));
+        let mut handle = [0u8; HANDLE];
+        let listener = table.listen(context, there, handle.as_mut_ptr().cast()).unwrap();
+        let begin = Instant::now();
+        let (mut sender, mut receiver) = (Ok(Pointer::default()), Ok(Pointer::default()));
+        let mut lines = Vec::new();
+        until("the reason", || {
+            if sender.is_ok() {
+                sender = at_once(|| table.connect(context, here, handle.as_mut_ptr().cast()));
+            }
+            if receiver.is_ok() {
+                receiver = at_once(|| table.accept(listener));
+            }
+            assert!(![sender, receiver].iter().flatten().any(|met| !met.is_null()));
+            lines.extend(logged());
+            let is_logged = lines.iter().any(|line| line.contains("no path to the peer"));
+            (sender.is_err() && is_logged).then_some(())
+        });
+        assert!(begin.elapsed() >= Duration::from_secs(3), "{lines:?}");
+        assert_eq!(table.close_listen(listener), 0);
+        without.iter().for_each(|nic| plugin.fault(nic, 0, 10));
+    }
 }
 
 fn no_request_free_is_not_now(plugin: &Plugin) {

@@ -97,7 +97,8 @@ impl Plugin {
     }
 
     /// Something happens to a software NIC: 0 its link goes down, 1 it comes up, 2 the device is
-    /// gone, 3 it loses acknowledgements, 4 it does not any more, 7 it drops what arrives.
+    /// gone, 3 it loses acknowledgements, 4 it does not any more, 7 it drops what arrives, 8 it finds no path three times, 9 it
+    /// never finds one, 10 it finds paths again.
     pub(crate) fn fault(&self, device: &str, after_bytes: u64, fault: c_int) {
         type Fault = unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int;
         let name = CString::new(device).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use crate::ranks::{LOGGER, Memory, Pair, at_once, logged, until};
-use crate::table::{HANDLE, Pointer};
+use crate::table::{HANDLE, Pointer, Table};
 use crate::{Plugin, VERSIONS, cases, text, traffic};
 use std::ffi::c_int;
 
@@ -86,11 +86,16 @@ fn every_version_moves_random_messages(plugin: &Plugin) {
 
 /// A pair over two merged devices of two NICs each.
 pub(crate) fn merged(plugin: &Plugin) -> Pair {
+    let (table, context, [here, there]) = merged_devices(plugin);
+    Pair::new(table, context, here, there)
+}
+
+/// Two devices of two NICs each, which are not connected.
+pub(crate) fn merged_devices(plugin: &Plugin) -> (Table, Pointer, [c_int; 2]) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
-    let (here, there) =
-        (table.make_v_device(&[0, 1]).unwrap(), table.make_v_device(&[2, 3]).unwrap());
-    Pair::new(table, context, here, there)
+    let devices = [[0, 1], [2, 3]].map(|nics| table.make_v_device(&nics).unwrap());
+    (table, context, devices)
 }
 
 fn four_rails_of_two_queue_pairs_move_random_messages(plugin: &Plugin) {
