@@ -1,9 +1,10 @@
 //! Drives a link: connects it and exchanges messages, in steps that never wait.
 
 use super::handle::Connecting;
+use super::handle::said;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
-use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
+use super::peer::{AGAIN, Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
@@ -80,19 +81,17 @@ impl PeerLink {
             },
             Stage::Greeted(mut control, others) => match next(&mut control) {
                 Ok(None) => Ok(Step::Stays(Stage::Greeted(control, others))),
-                Ok(Some(Message::Hello(theirs))) => Ok(Step::Goes(ready(control, &theirs, peer)?)),
+                Ok(Some(Message::Hello(theirs))) => Ok(Step::Goes(join(control, theirs, peer)?)),
                 Ok(Some(other)) => Err(out_of_turn(&other, "\"hello\"")),
                 Err(failure) => {
                     let connecting = others.next(control.peer_addr(), failure)?;
                     Ok(Step::Goes(Stage::Connecting(connecting)))
                 }
             },
+            Stage::Joining(joining) => self.join(joining, number, peer, events),
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
-                Some(Message::Ready {}) => {
-                    events.push(number, PeerEvent::new(EventKind::Connected, theirs));
-                    Ok(Step::Goes(Stage::Met(control)))
-                }
+                Some(Message::Ready {}) => Ok(met(control, theirs, number, events)),
                 // Nothing was sent that a reconnected link could have lost.
                 Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(control, theirs))),
                 Some(other) => Err(out_of_turn(&other, "\"ready\"")),
@@ -101,12 +100,50 @@ impl PeerLink {
         }
     }
 
+    /// Tries to connect if that is due: at intervals, and when the time of the meeting is up.
+    fn join(
+        &self,
+        mut joining: Box<Joining>,
+        number: u64,
+        peer: &mut dyn Meets,
+        events: &mut EventQueue,
+    ) -> Result<Step, Failure> {
+        let Joining { control, theirs, peer_is_ready, next: due, failure } = &mut *joining;
+        let now = Instant::now();
+        let is_late = now.saturating_duration_since(self.since) >= control.message_timeout();
+        if is_late || now >= *due {
+            match attempt(control, theirs, peer, is_late)? {
+                None => {
+                    let Joining { control, theirs, peer_is_ready, .. } = *joining;
+                    let said = said(&theirs).to_vec();
+                    return Ok(match peer_is_ready {
+                        true => met(control, said, number, events),
+                        false => Step::Goes(Stage::Ready(control, said)),
+                    });
+                }
+                Some(error) => (*due, *failure) = (now + AGAIN, error),
+            }
+        }
+        // The other side may fail in the meantime.
+        match next(control) {
+            Ok(None | Some(Message::Resumed {})) => {}
+            Ok(Some(Message::Ready {})) => *peer_is_ready = true,
+            Ok(Some(other)) => return Err(out_of_turn(&other, "\"ready\"")),
+            Err(Failure { code, words }) => {
+                let words = format!("{words}; this side was not connected: {}", failure.words);
+                return Err(Failure { code, words });
+            }
+        }
+        Ok(Step::Stays(Stage::Joining(joining)))
+    }
+
     /// Limits the time of a meeting, from when the link is open. Opening has separate limits.
     fn check_time(&mut self) -> Result<(), Failure> {
         let (control, expected) = match &self.stage {
             Stage::Greeted(control, _) => (control, "\"hello\""),
             Stage::Ready(control, _) => (control, "\"ready\""),
-            Stage::Connecting(_) | Stage::Met(_) | Stage::Over => return Ok(()),
+            // A side that is not connected in time reports why.
+            Stage::Joining(_) | Stage::Connecting(_) | Stage::Met(_) | Stage::Over => return Ok(()),
         };
         if !control.is_open() {
             self.since = Instant::now();
@@ -120,12 +157,18 @@ impl PeerLink {
     }
 }
 
+/// Reports that both sides are ready, with the other side's hello.
+fn met(control: OurLink, hello: Vec<u8>, number: u64, events: &mut EventQueue) -> Step {
+    events.push(number, PeerEvent::new(EventKind::Connected, hello));
+    Step::Goes(Stage::Met(control))
+}
+
 fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
     link_failure(&LinkError::Handshake(message.out_of_turn(expected)))
 }
 
 /// Checks the length of a message of the peer's program: the link itself takes longer ones.
-fn said(bytes: &[u8]) -> Result<&[u8], Failure> {
+fn of_program(bytes: &[u8]) -> Result<&[u8], Failure> {
     let length = bytes.len();
     if length <= POLYRAIL_MESSAGE_BYTES {
         return Ok(bytes);
@@ -178,7 +221,7 @@ fn carry(
         }
         match message {
             Message::Note { bytes } if bytes.0.first() == Some(&PROGRAM) => {
-                events.push(number, PeerEvent::new(EventKind::Message, said(&bytes.0[1..])?));
+                events.push(number, PeerEvent::new(EventKind::Message, of_program(&bytes.0[1..])?));
             }
             Message::Resumed {} => {
                 peer.control_lost();

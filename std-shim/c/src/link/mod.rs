@@ -24,4 +24,4 @@ pub use listener::{
 };
 pub(crate) use meeting::OurMessage as Message;
 pub(crate) use notes::RAILS;
-pub(crate) use peer::{Meets, PeerLink, say};
+pub(crate) use peer::{Meets, NotConnected, PeerLink, say};

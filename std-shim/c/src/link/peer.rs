@@ -1,20 +1,43 @@
 //! A link that belongs to a peer, and the stage of its handshake.
 
-use super::handle::{Connecting, Others, Unused};
+use super::handle::{Connecting, Others, Unused, said};
 use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use polyrail::link::{HexBytes, LinkError, Reach, Reason};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The pause between two attempts to connect with the peer's endpoint. Over RoCE, an attempt may
+/// block for as long as the kernel needs to find that a peer's address has no path.
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
+
+/// Why two endpoints were not connected.
+pub(crate) struct NotConnected {
+    pub(crate) failure: Failure,
+    /// Whether the same call may succeed later: a port is down, or no path to the peer is found.
+    pub(crate) may_pass: bool,
+}
+
+impl From<Failure> for NotConnected {
+    fn from(failure: Failure) -> Self {
+        Self { failure, may_pass: false }
+    }
+}
+
+impl From<NotConnected> for Failure {
+    fn from(NotConnected { failure, .. }: NotConnected) -> Self {
+        failure
+    }
+}
 
 /// The operations of a peer that its link calls.
 pub(crate) trait Meets {
     /// Returns the address of this side's endpoint.
     fn reach(&mut self) -> Result<Reach, Failure>;
 
-    /// Connects to the peer's endpoint.
-    fn connect(&mut self, theirs: &Reach) -> Result<(), Failure>;
+    /// Connects to the peer's endpoint. Repeated while the error may pass.
+    fn connect(&mut self, theirs: &Reach) -> Result<(), NotConnected>;
 
     /// Returns the next message of this end's rails for the other end, if there is one.
     fn next_control(&mut self) -> Option<Message>;
@@ -35,10 +58,24 @@ pub(super) enum Stage {
     /// This side connects or has connected, its hello is sent or held back, and it waits for the
     /// other side's. If a process other than the peer answers, other addresses may be the peer's.
     Greeted(OurLink, Box<Others>),
+    /// This side has the other side's hello, and could not be connected yet.
+    Joining(Box<Joining>),
     /// This side is ready, and waits until the peer is. With the peer's hello.
     Ready(OurLink, Vec<u8>),
     /// Both sides are ready.
     Met(OurLink),
+}
+
+/// A side that could not be connected yet.
+pub(super) struct Joining {
+    pub(super) control: OurLink,
+    pub(super) theirs: OurHello,
+    /// Whether the other side is ready.
+    pub(super) peer_is_ready: bool,
+    /// When connecting is tried again.
+    pub(super) next: Instant,
+    /// Why the last attempt failed.
+    pub(super) failure: Failure,
 }
 
 /// A link that belongs to a peer.
@@ -61,7 +98,7 @@ impl PeerLink {
             Unused::Accepted(accepted) => {
                 let (mut control, theirs) = *accepted;
                 greet(&mut control, &hello, peer)?;
-                ready(control, &theirs, peer)?
+                join(control, theirs, peer)?
             }
         };
         Ok(Self { stage, hello, since, unhandled: None })
@@ -88,12 +125,13 @@ impl PeerLink {
             Stage::Met(_) => Message::Done(polyrail::link::NoOutcome {}),
             _ => Message::Failed { reason: Reason::new("the peer was removed") },
         };
-        if let Stage::Greeted(control, _) | Stage::Ready(control, _) | Stage::Met(control) =
-            &mut self.stage
-        {
-            // If the message cannot be sent, the peer notices that the link is closed.
-            _ = control.offer(&last);
-        }
+        let control = match &mut self.stage {
+            Stage::Greeted(control, _) | Stage::Ready(control, _) | Stage::Met(control) => control,
+            Stage::Joining(joining) => &mut joining.control,
+            Stage::Connecting(_) | Stage::Over => return,
+        };
+        // If the message cannot be sent, the peer notices that the link is closed.
+        _ = control.offer(&last);
     }
 }
 
@@ -121,19 +159,40 @@ pub(super) fn greet(
     control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))
 }
 
-/// Connects with the other side, whose hello has come, and sends that this side is ready.
-pub(super) fn ready(
-    mut control: OurLink,
+/// Tries to connect with the other side, whose hello has come. If this side is connected, sends that
+/// it is ready. Returns the error if it may pass.
+pub(super) fn attempt(
+    control: &mut OurLink,
     theirs: &OurHello,
     peer: &mut dyn Meets,
-) -> Result<Stage, Failure> {
-    let connected = peer.connect(&theirs.reach);
-    if let Err(failure) = connected {
-        _ = control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
-        return Err(failure);
+    is_last: bool,
+) -> Result<Option<Failure>, Failure> {
+    match peer.connect(&theirs.reach) {
+        Ok(()) => {
+            control.offer(&Message::Ready {}).map_err(|error| link_failure(&error))?;
+            Ok(None)
+        }
+        Err(NotConnected { failure, may_pass: true }) if !is_last => Ok(Some(failure)),
+        Err(NotConnected { failure, .. }) => {
+            // If the message cannot be sent, the peer notices that the link is closed.
+            _ = control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
+            Err(failure)
+        }
     }
-    control.offer(&Message::Ready {}).map_err(|error| link_failure(&error))?;
-    Ok(Stage::Ready(control, super::handle::said(theirs).to_vec()))
+}
+
+/// Begins to connect with the other side, whose hello has come.
+pub(super) fn join(
+    mut control: OurLink,
+    theirs: OurHello,
+    peer: &mut dyn Meets,
+) -> Result<Stage, Failure> {
+    let Some(failure) = attempt(&mut control, &theirs, peer, false)? else {
+        return Ok(Stage::Ready(control, said(&theirs).to_vec()));
+    };
+    let next = Instant::now() + AGAIN;
+    let joining = Joining { control, theirs, peer_is_ready: false, next, failure };
+    Ok(Stage::Joining(Box::new(joining)))
 }
 
 pub(super) fn link_failure(error: &LinkError) -> Failure {

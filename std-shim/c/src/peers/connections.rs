@@ -2,7 +2,7 @@
 
 use crate::error::{Failure, Refusal};
 use crate::events::PeerEvent;
-use crate::link::{Meets, Message};
+use crate::link::{Meets, Message, NotConnected};
 use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::link::Reach;
 use polyrail::virtual_qp;
@@ -38,7 +38,7 @@ pub(super) trait Connections {
     fn reach(&mut self, place: usize) -> Result<Reach, Failure>;
 
     /// Connects with the other end of a link.
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), Failure>;
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected>;
 
     /// Whether rails of this connection are rerouted.
     fn reroutes(&self, place: usize) -> bool;
@@ -108,7 +108,7 @@ impl Meets for Member<'_> {
         self.set.reach(self.place)
     }
 
-    fn connect(&mut self, theirs: &Reach) -> Result<(), Failure> {
+    fn connect(&mut self, theirs: &Reach) -> Result<(), NotConnected> {
         self.set.meet(self.place, theirs)
     }
 

@@ -4,18 +4,23 @@
 
 use super::*;
 use crate::code::Code;
-use crate::domain::{polyrail_domain_close, polyrail_domain_open};
-use crate::link::{polyrail_link_close, polyrail_link_open};
+use crate::domain::{Devices, devices, polyrail_domain_close, polyrail_domain_open};
+use crate::link::{
+    polyrail_link_close, polyrail_link_open, polyrail_listener_accept, polyrail_listener_address,
+    polyrail_listener_close, polyrail_listener_open,
+};
 use crate::table::exclusive;
 use crate::types::{
-    Backend, Domain, DomainOptions, EndpointOptions, Link, POLYRAIL_CARD_BYTES,
-    POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure,
+    Backend, Domain, DomainOptions, EndpointOptions, Event, EventKind, Link, LinkOptions,
+    POLYRAIL_CARD_BYTES, POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure,
 };
 use crate::version::polyrail_last_error;
-use std::ffi::CStr;
+use polyrail::nic::{Fault, When};
+use std::ffi::{CStr, c_char};
 use std::mem::zeroed;
 use std::ptr;
 use std::thread;
+use std::time::{Duration, Instant};
 
 mod flood;
 
@@ -59,6 +64,12 @@ fn open_peers(domain: *mut Domain, kind: For) -> *mut Peers {
         });
     }
     peers
+}
+
+/// The next transitions of queue pairs to RTR find no path.
+fn refuse_paths(domain: *mut Domain, transitions: u32) {
+    let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
+    devices[0].device().inject(When::Now, Fault::RefuseRtr { transitions });
 }
 
 fn add(peers: *mut Peers) -> u64 {
@@ -204,4 +215,100 @@ fn refuse_the_other(kind: For) {
     ok(polyrail_peers_remove(peers, peer));
     ok(polyrail_peers_close(peers));
     ok(polyrail_domain_close(domain));
+}
+
+/// Two ends that have begun to meet, over a link whose parts each have to be done in `message_ms`.
+fn begin_to_meet(ends: [(*mut Peers, u64); 2], message_ms: u32) {
+    let (mut listener, mut links) = (ptr::null_mut(), [ptr::null_mut::<Link>(); 2]);
+    let (mut address, mut length) = ([0u8; 64], 0);
+    // SAFETY: zeros are values of options, and all pointers are to what they should be.
+    unsafe {
+        let options = LinkOptions { size: size_of::<LinkOptions>() as u32, message_ms, ..zeroed() };
+        ok(polyrail_listener_open(c"127.0.0.1:0".as_ptr(), &raw const options, &raw mut listener));
+        let start = address.as_mut_ptr().cast::<c_char>();
+        ok(polyrail_listener_address(listener, start, address.len(), &raw mut length));
+        ok(polyrail_link_open(start, &raw const options, &raw mut links[0]));
+        let (here, peer) = ends[0];
+        ok(polyrail_peers_meet(here, peer, links[0], ptr::null(), 0));
+        while polyrail_listener_accept(listener, &raw mut links[1]) != Code::Ok {
+            ok(polyrail_peers_drive(here));
+        }
+        let (there, peer) = ends[1];
+        ok(polyrail_peers_meet(there, peer, links[1], ptr::null(), 0));
+        ok(polyrail_listener_close(listener));
+    }
+}
+
+/// Returns the next event of a peer, once there is one: its kind, and its words.
+fn next_event(drive: [*mut Peers; 2], (of, peer): (*mut Peers, u64)) -> (u32, String) {
+    let mut bytes = vec![0u8; POLYRAIL_MESSAGE_BYTES];
+    loop {
+        drive.iter().for_each(|peers| ok(polyrail_peers_drive(*peers)));
+        // SAFETY: zeros are values of an event, and all pointers are to what they should be.
+        let (taken, event) = unsafe {
+            let mut event = Event { size: size_of::<Event>() as u32, ..zeroed() };
+            let start = bytes.as_mut_ptr().cast();
+            (polyrail_peers_next_event(of, &raw mut event, start, bytes.len()), event)
+        };
+        if taken == Code::Ok && event.peer == peer {
+            let words = String::from_utf8_lossy(&bytes[..event.length as usize]);
+            return (event.kind, words.into_owned());
+        }
+        assert!([Code::Ok, Code::NotNow].contains(&taken), "{taken:?}");
+    }
+}
+
+/// The ends of two domains, one of which finds no path a few times, then both.
+#[test]
+fn paths_that_are_found_late_are_waited_for() {
+    for_both(wait_for_paths);
+}
+
+fn wait_for_paths(kind: For) {
+    const MESSAGE_MS: u32 = 60_000;
+    for refused in [[2, 0], [0, 2], [2, 2]] {
+        let ends = [open(kind), open(kind)];
+        let both = ends.map(|(_, peers)| peers);
+        let peers = both.map(|peers| (peers, add(peers)));
+        for ((domain, _), transitions) in ends.iter().zip(refused) {
+            refuse_paths(*domain, transitions);
+        }
+        begin_to_meet(peers, MESSAGE_MS);
+        for (at, (peers, peer)) in peers.into_iter().enumerate() {
+            let (kind, words) = next_event(both, (peers, peer));
+            assert_eq!(kind, EventKind::Connected as u32, "end {at} of {refused:?}: {words}");
+        }
+        for (domain, peers) in ends {
+            ok(polyrail_peers_close(peers));
+            ok(polyrail_domain_close(domain));
+        }
+    }
+}
+
+#[test]
+fn paths_that_are_never_found_are_reported_when_the_time_is_up() {
+    for_both(miss_paths);
+}
+
+fn miss_paths(kind: For) {
+    const MESSAGE_MS: u32 = 2000;
+    let ends = [open(kind), open(kind)];
+    let both = ends.map(|(_, peers)| peers);
+    for without in [0, 1] {
+        let peers = both.map(|peers| (peers, add(peers)));
+        refuse_paths(ends[without].0, u32::MAX);
+        let begin = Instant::now();
+        begin_to_meet(peers, MESSAGE_MS);
+        let (kind, words) = next_event(both, peers[without]);
+        assert_eq!(kind, EventKind::NotConnected as u32, "{words}");
+        assert!(words.contains("no path to the peer"), "end {without}: {words}");
+        assert!(begin.elapsed() >= Duration::from_millis(MESSAGE_MS.into()));
+        let (kind, words) = next_event(both, peers[1 - without]);
+        assert_eq!(kind, EventKind::NotConnected as u32, "{words}");
+        refuse_paths(ends[without].0, 0);
+    }
+    for (domain, peers) in ends {
+        ok(polyrail_peers_close(peers));
+        ok(polyrail_domain_close(domain));
+    }
 }

@@ -188,7 +188,8 @@ pub struct LinkOptions {
     pub size: u32,
     /// Milliseconds within which the TCP connection has to be established. 0: 10000.
     pub connect_ms: u32,
-    /// Milliseconds that the peer may take for one message, and for its part of connecting.
+    /// Milliseconds that the peer may take for one message, and for its part of connecting; and for
+    /// which this side tries to connect while a port is down or no path to the peer is found.
     /// 0: 10000.
     pub message_ms: u32,
     /// Milliseconds within which a broken link has to be reconnected. 0: 60000.

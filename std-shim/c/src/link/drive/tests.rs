@@ -3,6 +3,7 @@
 use super::*;
 use crate::events::tests::take;
 use crate::link::meeting::{Meeting, OurHello};
+use crate::link::peer::NotConnected;
 use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{HexBytes, Reach};
@@ -19,7 +20,7 @@ impl Meets for Counts {
         unreachable!("they have met")
     }
 
-    fn connect(&mut self, _: &Reach) -> Result<(), Failure> {
+    fn connect(&mut self, _: &Reach) -> Result<(), NotConnected> {
         unreachable!("they have met")
     }
 

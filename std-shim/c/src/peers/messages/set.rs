@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::devices::fixed;
 use crate::error::{Failure, Refusal, refuse};
 use crate::events::PeerEvent;
-use crate::link::{Message, RAILS};
+use crate::link::{Message, NotConnected, RAILS};
 use crate::numbers::Numbers;
 use crate::peers::common::Common;
 use crate::peers::connections::{Connections, Standing, rail_state};
@@ -54,12 +54,12 @@ pub(super) fn build_failure(error: &P2pBuildError) -> Failure {
 }
 
 /// Returns the code of two ends that could not be connected.
-fn connect_failure(error: &P2pConnectError) -> Failure {
+fn not_connected(error: &P2pConnectError) -> NotConnected {
     let code = match error {
         P2pConnectError::Modify { .. } => Code::Device,
         _ => Code::Mismatch,
     };
-    Failure::of(code, error)
+    NotConnected { failure: Failure::of(code, error), may_pass: error.may_pass() }
 }
 
 fn not_there() -> Failure {
@@ -169,18 +169,20 @@ impl<D: Domain> Connections for MessagesOn<D> {
     fn connect(&mut self, place: usize, card: &[u8]) -> Result<(), Failure> {
         let address = P2pAddress::from_json(card);
         let address = address.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        self.at(place)?.connect(&address).map_err(|error| connect_failure(&error))
+        Ok(self.at(place)?.connect(&address).map_err(|error| not_connected(&error))?)
     }
 
     fn reach(&mut self, place: usize) -> Result<Reach, Failure> {
         Ok(self.at(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), Failure> {
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected> {
         let Some(address) = theirs.messages() else {
-            return Err(Failure::new(Code::Mismatch, "the other side's peer is for requests"));
+            return Err(
+                Failure::new(Code::Mismatch, "the other side's peer is for requests").into()
+            );
         };
-        self.at(place)?.connect(address).map_err(|error| connect_failure(&error))
+        self.at(place)?.connect(address).map_err(|error| not_connected(&error))
     }
 
     fn reroutes(&self, _: usize) -> bool {

@@ -4,7 +4,7 @@ use crate::code::Code;
 use crate::devices::fixed;
 use crate::error::{Failure, Refusal};
 use crate::events::{PeerEvent, rail_number};
-use crate::link::Message;
+use crate::link::{Message, NotConnected};
 use crate::numbers::Numbers;
 use crate::options::requests;
 use crate::peers::common::Common;
@@ -43,12 +43,12 @@ pub(in crate::peers) fn build_failure(error: &BuildError) -> Failure {
 }
 
 /// Returns the code of two ends that could not be connected.
-fn connect_failure(error: &ConnectError) -> Failure {
+fn not_connected(error: &ConnectError) -> NotConnected {
     let code = match error {
         ConnectError::Modify { .. } => Code::Device,
         _ => Code::Mismatch,
     };
-    Failure::of(code, error)
+    NotConnected { failure: Failure::of(code, error), may_pass: error.may_pass() }
 }
 
 fn not_there() -> Failure {
@@ -141,18 +141,20 @@ impl<D: Domain> Connections for RequestsOn<D> {
     fn connect(&mut self, place: usize, card: &[u8]) -> Result<(), Failure> {
         let address = address_from_json(card);
         let address = address.map_err(|error| Failure::of(Code::Protocol, &error))?;
-        self.qp(place)?.connect(&address).map_err(|error| connect_failure(&error))
+        Ok(self.qp(place)?.connect(&address).map_err(|error| not_connected(&error))?)
     }
 
     fn reach(&mut self, place: usize) -> Result<Reach, Failure> {
         Ok(self.qp(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), Failure> {
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected> {
         let Some(address) = theirs.requests() else {
-            return Err(Failure::new(Code::Mismatch, "the other side's peer is for messages"));
+            return Err(
+                Failure::new(Code::Mismatch, "the other side's peer is for messages").into()
+            );
         };
-        self.qp(place)?.connect(address).map_err(|error| connect_failure(&error))
+        self.qp(place)?.connect(address).map_err(|error| not_connected(&error))
     }
 
     fn reroutes(&self, place: usize) -> bool {
