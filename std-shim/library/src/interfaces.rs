@@ -185,25 +185,30 @@ fn choose<'a>(
 
 /// Returns all IP addresses of this host, in the kernel's order.
 fn addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let address = |entry: nix::ifaddrs::InterfaceAddress| {
-        let storage = entry.address?;
-        let (ip, scope_id) = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-            (Some(v4), _) => (v4.ip().into(), 0),
-            (None, Some(v6)) => (v6.ip().into(), v6.scope_id()),
-            (None, None) => return None,
-        };
-        let has = |flag| entry.flags.contains(flag);
-        Some(InterfaceAddress {
-            ip,
-            scope_id,
-            is_up: has(InterfaceFlags::IFF_UP),
-            has_carrier: has(InterfaceFlags::IFF_RUNNING),
-            is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
-            is_inner_bridge: is_inner_bridge(Path::new(SYSFS), &entry.interface_name),
-            interface: entry.interface_name,
-        })
+    Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())
+}
+
+/// Returns the IP address of an entry of the system's list, if it has one.
+fn ip_address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress> {
+    let storage = entry.address?;
+    let (ip, scope_id) = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+        (Some(v4), _) => (v4.ip().into(), 0),
+        (None, Some(v6)) => (v6.ip().into(), v6.scope_id()),
+        (None, None) => return None,
     };
-    Ok(getifaddrs()?.filter_map(address).collect())
+    let has = |flag| entry.flags.contains(flag);
+    // The name is the label of an IPv4 address, which may be longer than the interface's name:
+    // `eth0:1` (getifaddrs(3) takes it from IFA_LABEL). Names of interfaces have no colon.
+    let interface = entry.interface_name.split(':').next().unwrap_or_default();
+    Some(InterfaceAddress {
+        interface: interface.into(),
+        ip,
+        scope_id,
+        is_up: has(InterfaceFlags::IFF_UP),
+        has_carrier: has(InterfaceFlags::IFF_RUNNING),
+        is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
+        is_inner_bridge: is_inner_bridge(Path::new(SYSFS), interface),
+    })
 }
 
 /// Returns whether an interface is a bridge none of whose ports is a NIC, or leads to one.
@@ -318,6 +323,28 @@ mod tests {
         assert_eq!(with("ib0:1"), "10.0.2.1:1");
         assert_eq!(with("mlx"), "");
         assert_eq!(InterfaceFilter::from_nccl(""), InterfaceFilter::all());
+    }
+
+    #[test]
+    fn an_address_with_a_label_belongs_to_its_interface() {
+        let entry = |name: &str| nix::ifaddrs::InterfaceAddress {
+            interface_name: name.into(),
+            flags: InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING,
+            address: Some(SocketAddrV4::new([10, 0, 0, 1].into(), 0).into()),
+            netmask: None,
+            broadcast: None,
+            destination: None,
+        };
+        for label in ["eth0", "eth0:1", "eth0:vip", "eth0:", "eth0.5:1"] {
+            let interface = if label.starts_with("eth0.5") { "eth0.5" } else { "eth0" };
+            let read = ip_address(&entry(label)).unwrap();
+            assert_eq!(read, address(interface, "10.0.0.1"), "{label}");
+            assert_eq!(chosen(&[read], &InterfaceFilter::named(interface)), ["10.0.0.1:1"]);
+        }
+        assert_eq!(
+            ip_address(&nix::ifaddrs::InterfaceAddress { address: None, ..entry("a") }),
+            None
+        );
     }
 
     #[test]
