@@ -17,7 +17,7 @@
 //! | error | the reason | `qp`, `end` | an end failed: too few rails, the peer, a protocol error, its owner |
 //! | warn | the link broke: how | `session` | it is resumed |
 //! | info | the link was resumed | `session` | |
-//! | warn | not used: why | `device` | an active port that was not named has no usable address (feature `verbs`) |
+//! | warn | not used: why | `device` | a device with an active port, or an active port, was not named and cannot be used (feature `verbs`) |
 //!
 //! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile.
 //! `qp` is the number of the virtual queue pair; for a message connection, it is the number of its
@@ -139,7 +139,7 @@ pub(crate) fn link_broke(session: &dyn Display, error: &dyn Error) {
     emit!(tracing::warn!(%session, "the link broke: {}", Chain(error)));
 }
 
-/// Reports that an active port of a device is not used.
+/// Reports that a device, or an active port of it, is not used.
 #[cfg(feature = "verbs")]
 pub(crate) fn port_not_used(device: &str, reason: &dyn Error) {
     emit!(tracing::warn!(device, "not used: {}", Chain(reason)));

@@ -69,6 +69,14 @@ pub enum Unusable {
     },
 }
 
+impl Unusable {
+    /// Returns whether a device that was not named is reported for this reason. A port without a
+    /// cable is usual.
+    const fn is_unexpected(&self) -> bool {
+        !matches!(self, Self::NoActivePort)
+    }
+}
+
 /// Opening devices failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -119,8 +127,8 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
 }
 
 /// Opens the devices of these names, in this order. Without names, opens all devices that have an
-/// active port with an address, in the library's order, up to the maximum of an endpoint; active
-/// ports without one are events of [`trace`](crate::trace).
+/// active port with an address, in the library's order, up to the maximum of an endpoint. Devices
+/// and active ports that were not named and cannot be used are events of [`trace`](crate::trace).
 ///
 /// # Errors
 ///
@@ -129,12 +137,12 @@ pub fn open_devices(
     names: &[DeviceName],
     options: &OpenOptions,
 ) -> Result<Vec<VerbsDomain>, OpenError> {
-    open_devices_with(names, options, |device, reason| trace::port_not_used(device, reason))
+    open_devices_with(names, options, |_, _| {})
 }
 
-/// Opens devices like [`open_devices`]. Calls `not_used` with the name of the device and the reason
-/// for each active port that was not named and cannot be used, so that an expected rail is not
-/// missing without a word.
+/// Opens devices like [`open_devices`]. Also calls `not_used` with the name of the device and the
+/// reason for each device and active port that was not named and cannot be used, so that an
+/// expected rail is not missing without a word. A device without an active port is not reported.
 ///
 /// # Errors
 ///
@@ -148,9 +156,13 @@ pub fn open_devices_with(
     if list.iter().len() == 0 {
         return Err(what_is_missing().into());
     }
+    let mut report = |device: &str, reason: &Unusable| {
+        trace::port_not_used(device, reason);
+        not_used(device, reason);
+    };
     match names {
-        [] => open_usable(&list, options, &mut not_used),
-        names => open_named(&list, names, options, &mut not_used),
+        [] => open_usable(&list, options, &mut report),
+        names => open_named(&list, names, options, &mut report),
     }
 }
 
@@ -195,10 +207,8 @@ fn open_usable(
     if domains.is_empty() {
         return Err(OpenError::AllUnusable { devices });
     }
-    for (device, reason) in &devices {
-        if let Unusable::NoGid { .. } | Unusable::OtherNamespace { .. } = reason {
-            not_used(device, reason);
-        }
+    for (device, reason) in devices.iter().filter(|(_, reason)| reason.is_unexpected()) {
+        not_used(device, reason);
     }
     Ok(domains)
 }
@@ -285,6 +295,21 @@ mod tests {
         assert_eq!(usable_of(vec![Err(without(1)), Ok(port(2))]), Ok(vec![port(2)]));
         assert_eq!(usable_of(vec![Err(without(1)), Err(without(2))]), Err(without(1)));
         assert_eq!(usable_of(vec![]), Err(Unusable::NoActivePort));
+    }
+
+    #[test]
+    fn a_device_that_is_left_out_is_reported_unless_no_port_is_active() {
+        let (call, argument) = ("ibv_open_device", polyrail_ffi::Argument::None);
+        let denied = VerbsError { call, errno: libc::EACCES, argument };
+        for reason in [
+            Unusable::Verbs(denied),
+            Unusable::Iwarp,
+            Unusable::NoGid { port: 1, index: None },
+            Unusable::OtherNamespace { port: 1 },
+        ] {
+            assert!(reason.is_unexpected(), "{reason}");
+        }
+        assert!(!Unusable::NoActivePort.is_unexpected());
     }
 
     #[test]

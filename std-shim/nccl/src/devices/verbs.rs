@@ -9,7 +9,7 @@ use polyrail::backend::{DeviceError, DeviceName, DmaBuf, Domain};
 use polyrail::chain::Chain;
 use polyrail::devices::{DeviceReport, PortReport, devices};
 use polyrail::memory::ForeignBuffer;
-use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices_with};
 use polyrail::verbs::AccessFlags;
 use std::fs::{File, canonicalize};
 use std::os::fd::AsFd;
@@ -41,11 +41,14 @@ impl Verbs {
         let wanted =
             if settings.devices.is_empty() { active(&reports) } else { settings.devices.clone() };
         for name in wanted {
-            let opened = open_devices(std::slice::from_ref(&name), &options);
+            let one = std::slice::from_ref(&name);
+            let opened = open_devices_with(one, &options, |device, reason| {
+                log::warn(&format!("a port of {device} is not used: {}", Chain(reason)));
+            });
             match opened {
                 Ok(domains) => verbs.take(&name, domains, &reports),
                 Err(error) if settings.devices.is_empty() => {
-                    log::info(&format!("{name} is not used: {}", Chain(&error)));
+                    log::warn(&format!("{name} is not used: {}", Chain(&error)));
                 }
                 Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
             }
