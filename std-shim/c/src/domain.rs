@@ -1,6 +1,6 @@
 //! Devices of either backend, opened together.
 
-use crate::arguments::{give_list, out, text};
+use crate::arguments::{Answer, give_list, out, text};
 use crate::call::call;
 use crate::code::Code;
 use crate::devices::{self, info_of_software};
@@ -10,9 +10,16 @@ use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{
     Backend, DeviceInfo, Domain, DomainOptions, POLYRAIL_DOMAIN_GID_INDEX, POLYRAIL_MAX_DEVICES,
 };
+#[cfg(feature = "verbs")]
+use polyrail::chain::Chain;
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+#[cfg(any(feature = "verbs", test))]
+use polyrail::printable;
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsDomain;
+use std::ffi::c_char;
+#[cfg(any(feature = "verbs", test))]
+use std::fmt::Display;
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
@@ -26,10 +33,17 @@ pub(crate) enum Devices {
     Verbs(Arc<Vec<VerbsDomain>>),
 }
 
+/// The value of a domain.
+pub(crate) struct Opened {
+    devices: Devices,
+    /// One line for each device and port that was not named and cannot be used.
+    not_used: String,
+}
+
 impl Object for Domain {
     const KIND: Kind = Kind::Domain;
     const NAME: &str = "polyrail_domain";
-    type Value = Devices;
+    type Value = Opened;
 }
 
 /// The fabric of all software devices in this process. It is global because peers outlive their
@@ -38,7 +52,7 @@ static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
 /// Returns the devices of a domain.
 pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
-    alone(|| table::exclusive(domain).map(|devices| Devices::clone(&devices)))
+    alone(|| table::exclusive(domain).map(|opened| opened.devices.clone()))
 }
 
 /// Repeats a call that is refused because another thread uses the domain. That takes nanoseconds,
@@ -100,7 +114,7 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
     Ok(Plan { names, gid_index, bytes_per_second })
 }
 
-fn open_software(plan: &Plan<'_>) -> Result<Devices, Refusal> {
+fn open_software(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     if plan.gid_index.is_some() {
         return refuse(Code::Unsupported, "the software NIC has no table of addresses");
     }
@@ -119,13 +133,13 @@ fn open_software(plan: &Plan<'_>) -> Result<Devices, Refusal> {
         let opened = fabric.create_device(config).alloc_pd();
         domains.push(opened.map_err(|error| Failure::of(Code::Device, &error))?);
     }
-    Ok(Devices::Software(Arc::new(domains)))
+    Ok(Opened { devices: Devices::Software(Arc::new(domains)), not_used: String::new() })
 }
 
 #[cfg(feature = "verbs")]
-fn open_verbs(plan: &Plan<'_>) -> Result<Devices, Refusal> {
+fn open_verbs(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     use polyrail::backend::DeviceName;
-    use polyrail::rdma::{OpenOptions, open_devices};
+    use polyrail::rdma::{OpenOptions, open_devices_with};
     if plan.bytes_per_second.is_some() {
         return refuse(Code::Unsupported, "software_bytes_per_second is for the software NIC only");
     }
@@ -133,12 +147,26 @@ fn open_verbs(plan: &Plan<'_>) -> Result<Devices, Refusal> {
     let names = plan.names.iter().map(|name| name.parse::<DeviceName>());
     let names: Vec<_> = names.collect::<Result<_, _>>().map_err(|error| failed(&error))?;
     let options = OpenOptions { gid_index: plan.gid_index };
-    let opened = open_devices(&names, &options).map_err(|error| failed(&error))?;
-    Ok(Devices::Verbs(Arc::new(opened)))
+    let mut not_used = String::new();
+    let opened = open_devices_with(&names, &options, |device, reason| {
+        add_line(&mut not_used, device, &Chain(reason));
+    });
+    let devices = Devices::Verbs(Arc::new(opened.map_err(|error| failed(&error))?));
+    Ok(Opened { devices, not_used })
+}
+
+/// Adds the line of a device that is not used. Names and reasons come from drivers; a line must stay
+/// one.
+#[cfg(any(feature = "verbs", test))]
+fn add_line(not_used: &mut String, device: &str, reason: &dyn Display) {
+    if !not_used.is_empty() {
+        not_used.push('\n');
+    }
+    *not_used += &printable::escaped(&format!("{device}: {reason}"));
 }
 
 #[cfg(not(feature = "verbs"))]
-fn open_verbs(_: &Plan<'_>) -> Result<Devices, Refusal> {
+fn open_verbs(_: &Plan<'_>) -> Result<Opened, Refusal> {
     devices::without_verbs()
 }
 
@@ -156,11 +184,11 @@ pub unsafe extern "C" fn polyrail_domain_open(
         // SAFETY: guaranteed by the caller.
         let names = unsafe { text(options.devices, "devices") }?;
         let plan = plan(&options, names)?;
-        let devices = match backend(options.backend)? {
+        let opened = match backend(options.backend)? {
             Backend::Software => open_software(&plan),
             Backend::Default | Backend::Verbs => open_verbs(&plan),
         }?;
-        place.write(table::insert(devices, &[0; WORDS])?);
+        place.write(table::insert(opened, &[0; WORDS])?);
         Ok(())
     })
 }
@@ -184,6 +212,25 @@ pub unsafe extern "C" fn polyrail_domain_devices(
         };
         // SAFETY: guaranteed by the caller.
         unsafe { give_list((devices, capacity), count, &all) }
+    })
+}
+
+/// Stores one line for each device and active port of this machine that was not named, and that the
+/// domain leaves out because it cannot be used: `mlx5_1: ` and the reason. Empty if there is none.
+/// Devices without an active port are not among them. The stored text ends with a 0 byte, which
+/// `length` does not count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_domain_not_used(
+    domain: *mut Domain,
+    lines: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: guaranteed by the caller.
+        let answer = unsafe { Answer::new(lines.cast(), capacity, length) }?;
+        let not_used = alone(|| table::exclusive(domain).map(|opened| opened.not_used.clone()))?;
+        answer.give_with(not_used.as_bytes(), &[0])
     })
 }
 
@@ -211,4 +258,34 @@ pub unsafe extern "C" fn polyrail_devices(
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_domain_close(domain: *mut Domain) -> Code {
     call(|| alone(|| table::remove(domain)).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn not_used(domain: *mut Domain, room: &mut [u8]) -> (Code, usize) {
+        let mut length = 0;
+        // SAFETY: the pointers are valid for the lengths beside them.
+        let code = unsafe {
+            polyrail_domain_not_used(domain, room.as_mut_ptr().cast(), room.len(), &raw mut length)
+        };
+        (code, length)
+    }
+
+    #[test]
+    fn a_domain_names_what_it_leaves_out() {
+        let plan = Plan { names: vec![], gid_index: None, bytes_per_second: None };
+        let mut opened = open_software(&plan).unwrap_or_else(|_| panic!("the software NIC"));
+        add_line(&mut opened.not_used, "mlx5_1", &"port 1 has no address");
+        add_line(&mut opened.not_used, "bad\n", &"refused");
+        let text = "mlx5_1: port 1 has no address\nbad\\n: refused";
+        let domain = table::insert(opened, &[0; WORDS]).unwrap_or_else(|_| panic!("a handle"));
+        let mut room = [0x55; 64];
+        assert_eq!(not_used(domain, &mut room), (Code::Ok, text.len()));
+        assert_eq!(room[..=text.len()], *[text.as_bytes(), &[0]].concat());
+        assert_eq!(not_used(domain, &mut room[..text.len()]), (Code::TooShort, text.len() + 1));
+        assert_eq!(polyrail_domain_close(domain), Code::Ok);
+        assert_eq!(not_used(domain, &mut room).0, Code::Handle);
+    }
 }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
+#include <sstream>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -35,6 +36,20 @@ polyrail_domain *open_devices(const Settings &settings) {
     polyrail_domain *domain = nullptr;
     check(polyrail_domain_open(&options, &domain), "opening devices");
     return domain;
+}
+
+// Logs a line for each device that the domain leaves out, because data goes over fewer rails than expected.
+void log_not_used(polyrail_domain *domain, const std::string &agent) {
+    size_t length = 0;
+    std::string text(1, '\0');
+    while (polyrail_domain_not_used(domain, text.data(), text.size(), &length) == POLYRAIL_CODE_TOO_SHORT) {
+        text.resize(length);
+    }
+    text.resize(length);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        log_line(LogLevel::Warn, agent, "a device is not used: " + line);
+    }
 }
 
 polyrail_peers *open_peers(polyrail_domain *domain, polyrail_endpoint_options options, bool has_events) {
@@ -102,6 +117,7 @@ Hub::Wakes::~Wakes() {
 Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfers)
     : drives_transfers(drives_transfers), token(settings.token), link_options(settings.link),
       devices(open_devices(settings)), peers(open_peers(devices.get(), settings.endpoint, drives_transfers)) {
+    log_not_used(devices.get(), agent);
     link_options.token = token.empty() ? nullptr : token.c_str();
     const bool is_local = settings.backend == POLYRAIL_BACKEND_SOFTWARE;
     listener.reset(open_listener(listening_address(settings.interface, settings.port, is_local), link_options));

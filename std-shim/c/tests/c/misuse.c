@@ -135,6 +135,14 @@ static void misuse_domains(void) {
   IS(POLYRAIL_CODE_NULL, polyrail_domain_devices(domain, &device, 1, NULL));
   OK(polyrail_domain_devices(domain, NULL, 0, &length));
   CHECK(length == 2);
+  char lines[1] = {1};
+  HANDLES(polyrail_domain, peers, polyrail_domain_not_used(h, lines, sizeof lines, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_domain_not_used(domain, NULL, 1, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_domain_not_used(domain, lines, sizeof lines, NULL));
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_domain_not_used(domain, NULL, 0, &length));
+  CHECK(length == 1);
+  OK(polyrail_domain_not_used(domain, lines, sizeof lines, &length));
+  CHECK(length == 0 && lines[0] == 0);
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_devices(3, &device, 1, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_devices(POLYRAIL_BACKEND_SOFTWARE, &device, 1, NULL));
   OK(polyrail_devices(POLYRAIL_BACKEND_SOFTWARE, &device, 1, &length));
