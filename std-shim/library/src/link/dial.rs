@@ -10,7 +10,8 @@
 //! Eyeballs"), and an attempt that the system refuses costs nothing: the next one begins at once.
 //! An address for which the system lacks resources now, such as a file descriptor, is tried again
 //! at the next step. Attempts go on side by side until one succeeds, or the time limit, which is
-//! one for all of them.
+//! one for all of them. At most 16 go on at once: the oldest gives way to the next one, and its
+//! address is tried again after the others.
 
 use super::error::{LinkError, is_lack};
 use super::stream::{Network, Stream};
@@ -24,6 +25,12 @@ use std::time::{Duration, Instant};
 /// Time until the next attempt begins beside the earlier ones: "Connection Attempt Delay", RFC
 /// 8305, section 5.
 const STAGGER: Duration = Duration::from_millis(250);
+
+/// Maximum number of attempts at once: each has a socket, and a peer may offer 128 addresses.
+const MAX_ATTEMPTS: usize = 16;
+
+/// Maximum number of addresses in the text of an error.
+const NAMED: usize = 3;
 
 /// Returns the addresses of `HOST:PORT`. The host is a name, an IPv4 address, or an IPv6 address in
 /// brackets, which may have a scope: `[fe80::1%eth0]:7471`. Waits for the lookup of a name.
@@ -40,6 +47,19 @@ pub fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
         _ => address.to_socket_addrs()?.collect(),
     };
     Ok(found)
+}
+
+/// Returns a text of the first addresses, and the number of the others: errors and events have
+/// limited room.
+pub(super) fn names(addresses: &[SocketAddr]) -> String {
+    let (named, others) = addresses.split_at(addresses.len().min(NAMED));
+    let names: Vec<_> = named.iter().map(SocketAddr::to_string).collect();
+    match (named.len(), others.len()) {
+        (0, _) => "no address".into(),
+        (_, 0) => names.join(", "),
+        (_, 1) => format!("{} and 1 other", names.join(", ")),
+        (_, count) => format!("{} and {count} others", names.join(", ")),
+    }
 }
 
 /// Orders addresses such that the two versions of IP alternate (RFC 8305, section 4): a version
@@ -72,11 +92,11 @@ pub(super) struct Dial {
     network: Arc<dyn Network>,
     /// The address as the caller has given it.
     name: String,
-    /// Addresses that were not tried yet.
+    /// Addresses that are still to be tried.
     remaining: VecDeque<SocketAddr>,
     /// The address of the attempt that began last; `None` once that attempt has failed.
     newest: Option<SocketAddr>,
-    /// Attempts that began before, and go on.
+    /// Attempts that began before, and go on, the oldest first.
     earlier: Vec<Attempt>,
     stagger: Duration,
     /// When the next attempt begins.
@@ -149,6 +169,7 @@ impl Dial {
         }
         // After a failure at once (RFC 8305, section 5).
         if failed.is_some() || self.lack.is_some() || now >= self.next_at {
+            self.make_room();
             match begin_next(&*self.network, &mut self.remaining) {
                 Ok(Attempt { address, stream }) => {
                     let stream = mem::replace(newest, stream);
@@ -176,6 +197,14 @@ impl Dial {
             }
             (None, Some(error)) if self.lack.is_none() => Err(self.failed(error)),
             (None, _) => Ok(None),
+        }
+    }
+
+    /// Ends the oldest attempt if there are as many as there may be, and another is to begin.
+    fn make_room(&mut self) {
+        let under_way = self.earlier.len() + usize::from(self.newest.is_some());
+        if under_way >= MAX_ATTEMPTS && !self.remaining.is_empty() {
+            self.remaining.push_back(self.earlier.remove(0).address);
         }
     }
 

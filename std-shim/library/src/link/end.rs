@@ -1,6 +1,7 @@
 //! One end of a link, as a machine that its owner drives. Nothing here waits.
 
 use super::channel::{Channel, Fault, NewStream, Target};
+use super::dial::names;
 use super::error::LinkError;
 use super::hello::{Hello, Session};
 use super::message::Message;
@@ -60,9 +61,10 @@ impl<P: Purpose> Link<P> {
     ///
     /// The attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails.
     /// They go on side by side until the first address answers, for up to [`Timeouts::connect`]
-    /// together. The two versions of IP alternate; within a version, the order is kept. Once the
-    /// first attempt is under way, an attempt for which the system lacks resources, such as a file
-    /// descriptor, is made again.
+    /// together. The two versions of IP alternate; within a version, the order is kept. At
+    /// most 16 attempts go on at once: of more addresses, the one that was tried longest ago gives
+    /// way, and is tried again after the others. Once the first attempt is under way, an attempt for
+    /// which the system lacks resources, such as a file descriptor, is made again.
     ///
     /// # Errors
     ///
@@ -73,11 +75,10 @@ impl<P: Purpose> Link<P> {
         timeouts: &Timeouts,
         token: Option<&Token>,
     ) -> Result<Self, LinkError> {
-        let names: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
         Self::dial(
             Target {
                 network: Arc::new(TcpNetwork),
-                name: names.join(", "),
+                name: names(addresses),
                 addresses: addresses.to_vec(),
                 timeouts: *timeouts,
                 token: token.cloned(),

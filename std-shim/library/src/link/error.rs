@@ -157,7 +157,8 @@ pub enum LinkError {
     /// The address cannot be reached.
     #[error("cannot connect to {address}")]
     Connect {
-        /// The address as it was given.
+        /// The address as it was given; of more than three addresses, the first three and the
+        /// number of the others.
         address: String,
         /// Why.
         source: io::Error,

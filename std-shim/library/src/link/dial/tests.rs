@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,10 +29,19 @@ struct Net {
     /// The attempts for which the system has no file descriptor.
     lacks: Range<usize>,
     tried: Mutex<Vec<SocketAddr>>,
+    /// Held by each stream.
+    open: Arc<()>,
+    most_open: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Fake(Answer, UnixStream, Cell<bool>);
+struct Fake {
+    answer: Answer,
+    socket: UnixStream,
+    has_failed: Cell<bool>,
+    #[expect(dead_code, reason = "counts the streams until it is dropped")]
+    open: Arc<()>,
+}
 
 impl Network for Net {
     fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
@@ -42,17 +52,23 @@ impl Network for Net {
         }
         match self.answers.get(address).copied().unwrap_or(Answer::Silent) {
             Answer::Unreachable => Err(ErrorKind::NetworkUnreachable.into()),
-            answer => Ok(Box::new(Fake(answer, UnixStream::pair()?.0, Cell::new(false)))),
+            answer => {
+                let open = Arc::clone(&self.open);
+                // The network itself has one more.
+                self.most_open.fetch_max(Arc::strong_count(&open) - 1, Ordering::Relaxed);
+                let (socket, has_failed) = (UnixStream::pair()?.0, Cell::new(false));
+                Ok(Box::new(Fake { answer, socket, has_failed, open }))
+            }
         }
     }
 }
 
 impl Stream for Fake {
     fn is_connected(&self) -> io::Result<bool> {
-        match self.0 {
+        match self.answer {
             Answer::Connects => Ok(true),
             // The system reports an error once (socket(7), SO_ERROR).
-            Answer::Refuses if self.2.replace(true) => Ok(true),
+            Answer::Refuses if self.has_failed.replace(true) => Ok(true),
             Answer::Refuses => Err(ErrorKind::ConnectionRefused.into()),
             Answer::Silent | Answer::Unreachable => Ok(false),
         }
@@ -65,13 +81,13 @@ impl Stream for Fake {
 
 impl Read for Fake {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.1.read(bytes)
+        self.socket.read(bytes)
     }
 }
 
 impl Write for Fake {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.1.write(bytes)
+        self.socket.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -81,7 +97,7 @@ impl Write for Fake {
 
 impl AsFd for Fake {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.1.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -94,6 +110,7 @@ struct Outcome {
     result: Result<SocketAddr, ErrorKind>,
     waited: Duration,
     tried: Vec<SocketAddr>,
+    most_open: usize,
 }
 
 /// Connects in steps of a millisecond.
@@ -108,7 +125,13 @@ fn dial_with_lack(
     lacks: Range<usize>,
 ) -> Outcome {
     let answers = answers.iter().copied().collect();
-    let net = Arc::new(Net { answers, lacks, tried: Mutex::default() });
+    let net = Arc::new(Net {
+        answers,
+        lacks,
+        tried: Mutex::default(),
+        open: Arc::default(),
+        most_open: AtomicUsize::new(0),
+    });
     let begin = Instant::now();
     let mut waited = Duration::ZERO;
     let made = Dial::begin(net.clone(), "far".into(), addresses, (TIMEOUT, begin));
@@ -127,7 +150,8 @@ fn dial_with_lack(
         other => panic!("{other}"),
     };
     let tried = net.tried.lock().unwrap().clone();
-    Outcome { result: result.map_err(kind), waited, tried }
+    let most_open = net.most_open.load(Ordering::Relaxed);
+    Outcome { result: result.map_err(kind), waited, tried, most_open }
 }
 
 #[test]
@@ -218,6 +242,36 @@ fn a_lack_of_descriptors_that_lasts_is_the_error() {
     let outcome = dial_with_lack(&[dead, alive], &answers, 0..1);
     assert_eq!((outcome.result, outcome.waited), (Err(lack), Duration::ZERO));
     assert_eq!(outcome.tried, [dead]);
+}
+
+#[test]
+fn attempts_are_limited_and_no_address_is_lost() {
+    let addresses: Vec<_> = (0..100).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
+    let outcome = dial(&addresses, &[]);
+    assert_eq!((outcome.result, outcome.most_open), (Err(ErrorKind::TimedOut), MAX_ATTEMPTS));
+    assert_eq!(outcome.tried[..100], addresses, "each is tried before one is tried again");
+    let again = &outcome.tried[100..];
+    assert!(!again.is_empty() && addresses.starts_with(&again[..again.len().min(100)]));
+    // While the system has no descriptor, one attempt gives way, and not more.
+    let outcome = dial_with_lack(&addresses, &[], 16..200);
+    assert_eq!(outcome.tried[16..201], [addresses[16]; 185]);
+    assert_eq!(outcome.tried[201..284], addresses[17..]);
+    assert_eq!(outcome.tried[284], addresses[0]);
+    // If there are few addresses, each has all of the time.
+    let outcome = dial(&addresses[..MAX_ATTEMPTS], &[]);
+    assert_eq!((outcome.result, outcome.most_open), (Err(ErrorKind::TimedOut), MAX_ATTEMPTS));
+    assert_eq!(outcome.tried, addresses[..MAX_ATTEMPTS]);
+}
+
+#[test]
+fn an_error_names_few_of_many_addresses() {
+    let addresses: Vec<_> = (0..128).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
+    let first = "10.0.0.0:1, 10.0.0.1:1, 10.0.0.2:1";
+    assert_eq!(names(&[]), "no address");
+    assert_eq!(names(&addresses[..1]), "10.0.0.0:1");
+    assert_eq!(names(&addresses[..3]), first);
+    assert_eq!(names(&addresses[..4]), format!("{first} and 1 other"));
+    assert_eq!(names(&addresses), format!("{first} and 125 others"));
 }
 
 #[test]
