@@ -34,7 +34,9 @@ def running():
 
 def used():
     """(mappings, bytes allocated and not freed, resident pages) of this process. What threads keep for their next
-    allocation would count as allocated: with GLIBC_TUNABLES=glibc.malloc.tcache_count=0 they keep nothing."""
+    allocation would count as allocated: with glibc.malloc.tcache_count=0 in GLIBC_TUNABLES they keep nothing. With
+    glibc.malloc.arena_max=1 they share one heap: otherwise one more thread at the same time than ever before costs a
+    heap of its own, some 200 pages, which stays."""
     allocated = libc.mallinfo2()
     with open("/proc/self/maps") as maps, open("/proc/self/statm") as statm:
         return len(maps.readlines()), allocated.uordblks + allocated.hblkhd, int(statm.read().split()[1])

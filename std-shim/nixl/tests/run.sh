@@ -63,7 +63,7 @@ for test in ${*:-$TESTS}; do
     host-plain) make "$out/host-plain" ;;
     guest) make "$out/host-plain" "$out/apart" "$out/messages" ;;
     # Counts allocations.
-    cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;&
+    cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1 ;;&
     # In NIXL's plugin folder, beside UCX.
     compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
     *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
