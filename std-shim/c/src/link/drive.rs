@@ -4,7 +4,9 @@ use super::handle::Connecting;
 use super::handle::said;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
-use super::peer::{AGAIN, Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure};
+use super::peer::{
+    Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure, next_attempt,
+};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
@@ -19,11 +21,11 @@ pub(crate) fn drive(
     events: &mut EventQueue,
 ) {
     let Some(mut driven) = link.take() else { return };
-    let met = driven.has_met();
     match driven.go_on(number, peer, events) {
         Ok(()) => *link = Some(driven),
         Err(Failure { code, words }) => {
-            let kind = if met { EventKind::LinkLost } else { EventKind::NotConnected };
+            // It may have met just now.
+            let kind = if driven.has_met() { EventKind::LinkLost } else { EventKind::NotConnected };
             events.push(number, PeerEvent::failed(kind, code, words));
         }
     }
@@ -110,7 +112,9 @@ impl PeerLink {
     ) -> Result<Step, Failure> {
         let Joining { control, theirs, peer_is_ready, next: due, failure } = &mut *joining;
         let now = Instant::now();
-        let is_late = now.saturating_duration_since(self.since) >= control.message_timeout();
+        // Before the other side, which may wait for "ready" as long, gives up without the reason.
+        let limit = control.message_timeout() * 4 / 5;
+        let is_late = now.saturating_duration_since(self.since) >= limit;
         if is_late || now >= *due {
             match attempt(control, theirs, peer, is_late)? {
                 None => {
@@ -121,7 +125,7 @@ impl PeerLink {
                         false => Step::Goes(Stage::Ready(control, said)),
                     });
                 }
-                Some(error) => (*due, *failure) = (now + AGAIN, error),
+                Some(error) => (*due, *failure) = (next_attempt(now), error),
             }
         }
         // The other side may fail in the meantime.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The pause between two attempts to connect with the peer's endpoint. Over RoCE, an attempt may
 /// block for as long as the kernel needs to find that a peer's address has no path.
-pub(super) const AGAIN: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Why two endpoints were not connected.
 pub(crate) struct NotConnected {
@@ -181,16 +181,23 @@ pub(super) fn attempt(
     }
 }
 
+/// Returns when to try again after an attempt that failed. Over RoCE an attempt may look for a path
+/// for a second, while other peers wait: they get most of the time.
+pub(super) fn next_attempt(began: Instant) -> Instant {
+    Instant::now() + AGAIN.max(began.elapsed() * 4)
+}
+
 /// Begins to connect with the other side, whose hello has come.
 pub(super) fn join(
     mut control: OurLink,
     theirs: OurHello,
     peer: &mut dyn Meets,
 ) -> Result<Stage, Failure> {
+    let began = Instant::now();
     let Some(failure) = attempt(&mut control, &theirs, peer, false)? else {
         return Ok(Stage::Ready(control, said(&theirs).to_vec()));
     };
-    let next = Instant::now() + AGAIN;
+    let next = next_attempt(began);
     let joining = Joining { control, theirs, peer_is_ready: false, next, failure };
     Ok(Stage::Joining(Box::new(joining)))
 }

@@ -122,7 +122,9 @@ impl Joining {
         match self.wire.connect(&self.address) {
             Ok(()) => self.is_joined = true,
             Err(error) if error.may_pass() && now < self.until => {
-                self.next = now + AGAIN;
+                // Over RoCE an attempt may look for a path for a second, while other connections
+                // wait: they get most of the time.
+                self.next = Instant::now() + AGAIN.max(now.elapsed() * 4);
                 self.failed = Some(error);
             }
             Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
