@@ -192,6 +192,10 @@ void Hub::start(Transfer &transfer, std::optional<std::string> notification) {
     {
         const Entry entry(*this);
         Outgoing &there = connections.usable(transfer.agent());
+        if (transfer.status() != NIXL_IN_PROG) {
+            // A connection that is ending may hold it since the last time, and would fail it when it has ended.
+            connections.forget(transfer);
+        }
         transfer.start(std::move(notification));
         try {
             there.add(transfer);
