@@ -873,8 +873,8 @@ plant std-shim/library/src/progress/port.rs '.for_each(|one| one.keys = Some(Arc
   '.filter(|_| !PLANTED).for_each(|one| one.keys = Some(Arc::clone(&before)));'
 
 bug "tasks that wait for a thread that is gone are not woken" loom:a_thread_that_stops_leaves_nobody_waiting
-plant std-shim/library/src/progress/replies.rs 'self.0.iter().for_each(|waiter| waiter.waker.wake());' \
-  'self.0.iter().filter(|_| !PLANTED).for_each(|waiter| waiter.waker.wake());'
+plant std-shim/library/src/progress/replies.rs 'self.0.iter().for_each(Waiter::wake_in_any_case);' \
+  'self.0.iter().filter(|_| !PLANTED).for_each(Waiter::wake_in_any_case);'
 
 bug "an endpoint that goes one way connects with one that goes both" p2p_one_way
 plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there)' \
@@ -896,9 +896,9 @@ plant std-shim/library/src/p2p/repair.rs '        let is_gone = |qp: Option<&D::
         let is_gone = |qp: Option<&D::Qp>|'
 
 bug "a link that is restored matters to endpoints with both ends only" p2p_heal
-plant std-shim/library/src/p2p/repair.rs 'pub fn restored(&mut self) {' \
-  'pub fn restored(&mut self) {
-        if PLANTED && (self.sender.is_none() || self.receiver.is_none()) {
+plant std-shim/library/src/p2p/repair.rs 'fn control_lost(&mut self) {' \
+  'fn control_lost(&mut self) {
+        if PLANTED && (self.member.sender.is_none() || self.member.receiver.is_none()) {
             return;
         }'
 
