@@ -9,10 +9,10 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 
 # One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the steps after
 # a `+` run at the same time, and take what the steps before it leave of the processors. `optimize` and `nccl` use one
-# processor for minutes, so all searches are beside them, `simulate` last: it builds where `optimize` does.
+# processor for minutes, so searches are beside them. `simulate` builds where `optimize` does, so it follows it.
 # Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
-STEPS="lint+loom docs test c nixl fuzz optimize,nccl+enumerate,states,sweep,simulate package planted copy examples no_std
+STEPS="lint+loom docs test c nixl fuzz optimize,nccl,simulate+enumerate,states,sweep package planted copy examples no_std
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
