@@ -880,9 +880,12 @@ bug "an endpoint that goes one way connects with one that goes both" p2p_one_way
 plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there)' \
   'find(|(_, here, there)| if PLANTED { *here && !there } else { here != there })'
 
-bug "a receiver that only receives hears what is for a sender" p2p_one_way
+bug "a receiver that only receives takes what is for a sender" p2p_one_way
 plant std-shim/library/src/p2p/repair.rs 'let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;' \
-  'let Some(sender) = &mut self.member.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::OneWay) } };'
+  'if PLANTED && self.member.sender.is_none() {
+                    return self.member.receiver.as_mut().map_or(Ok(()), |receiver| receiver.control(control));
+                }
+                let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;'
 
 bug "a sender gets a shared receive queue all the same" p2p_one_way
 plant std-shim/library/src/p2p/make.rs 'let receiving = if self.builder.has(End::Receiver) {' \
@@ -895,12 +898,9 @@ plant std-shim/library/src/p2p/repair.rs '        let is_gone = |qp: Option<&D::
         }
         let is_gone = |qp: Option<&D::Qp>|'
 
-bug "a link that is restored matters to endpoints with both ends only" p2p_heal
-plant std-shim/library/src/p2p/repair.rs 'fn control_lost(&mut self) {' \
-  'fn control_lost(&mut self) {
-        if PLANTED && (self.member.sender.is_none() || self.member.receiver.is_none()) {
-            return;
-        }'
+bug "what a broken link lost is not sent again" p2p_heal
+plant std-shim/library/src/heal/step.rs 'if self.healer.link.take_broke() {' \
+  'if self.healer.link.take_broke() && !PLANTED {'
 
 [ "$misplaced" = 0 ] || exit 1
 
