@@ -36,11 +36,7 @@ fn a_child_sends_nothing_and_joins_no_thread() {
     let address = listener.local_addr().unwrap().to_string();
     let timeouts = Timeouts::default();
     let here = Link::<NoPurpose>::connect(&address, &timeouts).unwrap();
-    let there = loop {
-        if let Some((there, _)) = listener.try_accept::<NoPurpose>(&timeouts).unwrap() {
-            break there;
-        }
-    };
+    let (there, _) = fixture::link::next_link::<NoPurpose>(&listener, &timeouts);
 
     let owner = std::process::id();
     let links = (here, there, listener);

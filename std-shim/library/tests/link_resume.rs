@@ -2,10 +2,11 @@
 
 mod fixture;
 
+use fixture::link::accepted;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
 use polyrail::link::{
-    Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Purpose, Session,
-    Timeouts, Token,
+    Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Session, Timeouts,
+    Token,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
@@ -17,21 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
-
-/// Waits for the next link, until it is open. Its peer may have sent nothing.
-fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
-    let mut link = loop {
-        match listener.try_accept(timeouts).unwrap() {
-            Some((link, _)) => break link,
-            None => thread::sleep(Duration::from_millis(1)),
-        }
-    };
-    while !link.is_open() {
-        assert_eq!(link.try_recv().unwrap(), None);
-        thread::sleep(Duration::from_millis(1));
-    }
-    link
-}
 
 /// Two sides that have connected through a relay, and what they listen with.
 struct Sides {

@@ -1,8 +1,11 @@
 //! Sides that want to know whether the other one has their token.
 
+mod fixture;
+
+use fixture::link::{accepted, next_link};
 use polyrail::link::{
-    Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Purpose, Session, Timeouts,
-    Token, VERSION,
+    Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Session, Timeouts, Token,
+    VERSION,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -25,21 +28,6 @@ fn listener(token: Option<u8>) -> (Listener, String) {
         None => listener,
     };
     (listener, address)
-}
-
-/// Waits for the next link, until it is open. Its peer may have sent nothing.
-fn accepted<P: Purpose>(listener: &Listener, timeouts: &Timeouts) -> Link<P> {
-    let mut link = loop {
-        match listener.try_accept(timeouts).unwrap() {
-            Some((link, _)) => break link,
-            None => thread::sleep(Duration::from_millis(1)),
-        }
-    };
-    while !link.is_open() {
-        assert_eq!(link.try_recv().unwrap(), None);
-        thread::sleep(Duration::from_millis(1));
-    }
-    link
 }
 
 /// The reason why the next peer is refused.
@@ -171,11 +159,7 @@ fn a_proof_that_was_made_up_is_none() {
 fn nobody_is_told_a_hello_before_the_proof() {
     let (listener, address) = listener(Some(1));
     let _silent = TcpStream::connect(address).unwrap();
-    let mut control = loop {
-        if let Some((control, _)) = listener.try_accept::<NoPurpose>(&timeouts()).unwrap() {
-            break control;
-        }
-    };
+    let (mut control, _) = next_link::<NoPurpose>(&listener, &timeouts());
     for message in [Message::Ready {}, Message::Alive {}] {
         assert!(matches!(control.send(&message), Err(LinkError::TokenWanted)));
     }
