@@ -3,6 +3,7 @@
 
 mod joined;
 
+pub use joined::next_attempt;
 pub(crate) use joined::{Joined, reported, retry};
 
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};

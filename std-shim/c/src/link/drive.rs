@@ -4,14 +4,12 @@ use super::handle::Connecting;
 use super::handle::said;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
-use super::peer::{
-    Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure, next_attempt,
-};
+use super::peer::{Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
 use crate::types::{EventKind, POLYRAIL_MESSAGE_BYTES};
-use polyrail::link::LinkError;
+use polyrail::link::{LinkError, next_attempt};
 use std::time::Instant;
 
 /// Drives a link as far as possible without waiting. Sets `link` to `None` if the link ended.

@@ -5,12 +5,8 @@ use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
-use polyrail::link::{HexBytes, LinkError, Reach, Reason};
-use std::time::{Duration, Instant};
-
-/// The pause between two attempts to connect with the peer's endpoint. Over RoCE, an attempt may
-/// block for as long as the kernel needs to find that a peer's address has no path.
-const AGAIN: Duration = Duration::from_millis(100);
+use polyrail::link::{HexBytes, LinkError, Reach, Reason, next_attempt};
+use std::time::Instant;
 
 /// Why two endpoints were not connected.
 pub(crate) struct NotConnected {
@@ -179,12 +175,6 @@ pub(super) fn attempt(
             Err(failure)
         }
     }
-}
-
-/// Returns when to try again after an attempt that failed. Over RoCE an attempt may look for a path
-/// for a second, while other peers wait: they get most of the time.
-pub(super) fn next_attempt(began: Instant) -> Instant {
-    Instant::now() + AGAIN.max(began.elapsed() * 4)
 }
 
 /// Begins to connect with the other side, whose hello has come.

@@ -154,6 +154,7 @@ mod timeouts;
 mod token;
 mod wire;
 
+pub use crate::queue_pair::next_attempt;
 pub use arrivals::{Arrival, Arrivals};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use dial::resolve;

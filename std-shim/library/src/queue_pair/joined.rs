@@ -5,8 +5,25 @@ use crate::backend::{DeviceError, Gid};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time from a failed attempt to connect queue pairs to the next one.
+/// The shortest time from a failed attempt to connect queue pairs to the next one.
 const AGAIN: Duration = Duration::from_millis(100);
+
+/// Returns when to call `connect` again, after a call that began then and failed with an error that
+/// may pass: after 100 ms, or four times as long as the call took. For programs that serve several
+/// peers with one thread: over RoCE the kernel may search for a path for a second in each call, and
+/// the others get four fifths of the time.
+///
+/// ```
+/// use polyrail::link::next_attempt;
+/// use std::time::{Duration, Instant};
+///
+/// let began = Instant::now();
+/// // ... the call fails ...
+/// assert!(next_attempt(began) >= began + Duration::from_millis(100));
+/// ```
+pub fn next_attempt(began: Instant) -> Instant {
+    Instant::now() + AGAIN.max(began.elapsed() * 4)
+}
 
 /// The queue pairs that are connected, by their names, and the peer's address.
 #[derive(Debug)]
@@ -144,6 +161,14 @@ mod tests {
         assert_eq!(reported(&[(0, DOWN), (1, gone.clone())]), Some((1, gone)));
         assert_eq!(reported(&[(0, DOWN), (1, DOWN)]), Some((0, DOWN)));
         assert_eq!(reported::<u8>(&[]), None);
+    }
+
+    #[test]
+    fn an_attempt_that_took_long_is_followed_by_a_longer_pause() {
+        let Some(began) = Instant::now().checked_sub(Duration::from_secs(1)) else {
+            return; // The system has just begun to count.
+        };
+        assert!(next_attempt(began) >= began + Duration::from_secs(5));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
-use polyrail::link::{Reach, Reason, Session, Timeouts};
+use polyrail::link::{Reach, Reason, Session, Timeouts, next_attempt};
 use polyrail::p2p::{End, P2pAddress, P2pConnectError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,6 @@ const SILENCE: Duration = Duration::from_secs(20);
 
 /// Time after which a receiver's process counts as gone if its host refuses to resume the link.
 const REFUSED: Duration = Duration::from_secs(5);
-
-/// The pause between two attempts to connect an end. Over RoCE, an attempt may block for as long as
-/// the kernel needs to find that a peer's address has no path.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long to wait for a sender whose link was reset, since it may have been killed.
 const RESET: Duration = Duration::from_secs(30);
@@ -122,9 +118,7 @@ impl Joining {
         match self.wire.connect(&self.address) {
             Ok(()) => self.is_joined = true,
             Err(error) if error.may_pass() && now < self.until => {
-                // Over RoCE an attempt may look for a path for a second, while other connections
-                // wait: they get most of the time.
-                self.next = Instant::now() + AGAIN.max(now.elapsed() * 4);
+                self.next = next_attempt(now);
                 self.failed = Some(error);
             }
             Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
