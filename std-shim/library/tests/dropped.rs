@@ -270,6 +270,21 @@ fn a_wait_on_rails_that_came_back_in_vain_counts() {
     }
 }
 
+/// Only one rail is in service, and there must be one: it is not failed for a peer that is late.
+#[test]
+fn a_rail_that_none_can_replace_waits_for_a_late_peer() {
+    let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1));
+    inject(&near.devices[1..], Fault::LinkDown);
+    send(&mut near, &far, Kind::Send, 1);
+    let begin = Instant::now();
+    while begin.elapsed() < 6 * LIMIT {
+        assert_eq!(poll(&mut near, &mut far), None, "{}", report(&near));
+    }
+    assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
+    receive(&mut far, Kind::Send, 1);
+    assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS);
+}
+
 /// A rail that came back and had nothing to do since is as good as any other.
 #[test]
 fn a_peer_may_be_late_after_rails_came_back() {

@@ -62,6 +62,17 @@ where
     fn is_out(&self, rail: RailId) -> bool {
         self.rail_state(rail).is_some_and(|state| state != RailState::InService)
     }
+
+    /// The states of the data rails beside this one.
+    fn beside(&self, rail: RailId) -> impl Iterator<Item = RailState> {
+        let is_other = move |other: &RailId| matches!(other, RailId::Data(_)) && *other != rail;
+        rail_ids().filter(is_other).filter_map(|other| self.rail_state(other))
+    }
+}
+
+/// How many of these rails are in service.
+fn in_service(rails: impl Iterator<Item = RailState>) -> usize {
+    rails.filter(|state| *state == RailState::InService).count()
 }
 
 impl<Q, C, const ROUTES: usize> Repaired<RAIL_IDS> for Owned<'_, Q, C, ROUTES>
@@ -124,17 +135,24 @@ where
         if self.is_out(rail) || !matches!(rail, RailId::Data(_)) {
             return false;
         }
-        let is_other = |other: &RailId| matches!(other, RailId::Data(_)) && *other != rail;
-        let others = || rail_ids().filter(is_other).filter_map(|other| self.rail_state(other));
-        let in_service = others().filter(|state| *state == RailState::InService).count();
         let min_rails = usize::from(self.qp.qp.config().min_rails);
-        in_service < min_rails.max(others().count().min(1))
+        in_service(self.beside(rail)) < min_rails.max(self.beside(rail).count().min(1))
     }
 
+    /// A rail whose request may wait for the peer's receive does not count if the endpoint would
+    /// fail without it. Its driver still reports a rail that is broken.
     fn stalled(&mut self) -> [bool; RAIL_IDS] {
         let stalled = self.qp.check_stalled();
+        let min_rails = usize::from(self.qp.qp.config().min_rails);
+        let is_spared = |rail| {
+            self.peer_may_be_late(rail)
+                && matches!(rail, RailId::Data(_))
+                && in_service(self.beside(rail)) < min_rails
+        };
         let mut each = [false; RAIL_IDS];
-        rail_ids().zip(&mut each).for_each(|(rail, each)| *each = stalled.contains(rail));
+        for (rail, each) in rail_ids().zip(&mut each) {
+            *each = stalled.contains(rail) && !is_spared(rail);
+        }
         each
     }
 
