@@ -41,9 +41,10 @@ impl InterfaceFilter {
         Self::default()
     }
 
-    /// Selects the interface of this name, even if it is a loopback.
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { names: vec![name.into()], is_exact: true, excludes: false }
+    /// Selects the interface of this name, even if it is a loopback. The label of an address, such
+    /// as `eth0:1`, selects its interface.
+    pub fn named(name: &str) -> Self {
+        Self { names: vec![interface_of(name).into()], is_exact: true, excludes: false }
     }
 
     /// Reads the syntax of `NCCL_SOCKET_IFNAME`: `eth,ib` selects interfaces whose names begin with
@@ -53,7 +54,7 @@ impl InterfaceFilter {
         let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (is_exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
         // NCCL's lists may have ports, which it ignores here.
-        let names = text.split(',').map(|name| name.split(':').next().unwrap_or_default());
+        let names = text.split(',').map(interface_of);
         let names: Vec<_> = names.filter(|name| !name.is_empty()).map(Into::into).collect();
         Self { names, is_exact, excludes }
     }
@@ -188,6 +189,12 @@ fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())
 }
 
+/// Returns the interface of a name that the system lists, which is the label of an IPv4 address if
+/// it has one: `eth0:1` (getifaddrs(3) takes it from IFA_LABEL). Names of interfaces have no colon.
+fn interface_of(name: &str) -> &str {
+    name.split(':').next().unwrap_or_default()
+}
+
 /// Returns the IP address of an entry of the system's list, if it has one.
 fn ip_address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress> {
     let storage = entry.address?;
@@ -197,9 +204,7 @@ fn ip_address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress
         (None, None) => return None,
     };
     let has = |flag| entry.flags.contains(flag);
-    // The name is the label of an IPv4 address, which may be longer than the interface's name:
-    // `eth0:1` (getifaddrs(3) takes it from IFA_LABEL). Names of interfaces have no colon.
-    let interface = entry.interface_name.split(':').next().unwrap_or_default();
+    let interface = interface_of(&entry.interface_name);
     Some(InterfaceAddress {
         interface: interface.into(),
         ip,
@@ -339,7 +344,10 @@ mod tests {
             let interface = if label.starts_with("eth0.5") { "eth0.5" } else { "eth0" };
             let read = ip_address(&entry(label)).unwrap();
             assert_eq!(read, address(interface, "10.0.0.1"), "{label}");
-            assert_eq!(chosen(&[read], &InterfaceFilter::named(interface)), ["10.0.0.1:1"]);
+            for name in [interface, label] {
+                let filter = InterfaceFilter::named(name);
+                assert_eq!(chosen(std::slice::from_ref(&read), &filter), ["10.0.0.1:1"]);
+            }
         }
         assert_eq!(
             ip_address(&nix::ifaddrs::InterfaceAddress { address: None, ..entry("a") }),

@@ -20,6 +20,13 @@
 const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// Returns whether Kubernetes made the variable, by its name and value.
+///
+/// ```
+/// use polyrail::service_variables::is_service_variable;
+///
+/// assert!(is_service_variable("POLYRAIL_PORT", "tcp://10.96.0.7:7471"));
+/// assert!(!is_service_variable("POLYRAIL_PORT", "7471"));
+/// ```
 pub fn is_service_variable(name: &str, value: &str) -> bool {
     is_host_or_port(name)
         || (name.ends_with("_PORT") && is_url(value))

@@ -165,7 +165,7 @@ impl Settings {
             "FLUSH" => {
                 self.always_flush = value.one_of(&[("auto", false), ("always", true)])?;
             }
-            "INTERFACE" => self.interfaces = InterfaceFilter::named(value.text()?),
+            "INTERFACE" => self.interfaces = InterfaceFilter::named(&value.text()?),
             "LOG_LEVEL" => {
                 self.log_level = value.one_of(&[
                     ("none", Level::None),
