@@ -9,10 +9,11 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 
 # One processor idles while the other one optimizes a program as a whole, searches, or counts instructions: the steps after
 # a `+` run at the same time, and take what the steps before it leave of the processors. `optimize` and `nccl` use one
-# processor for minutes, so searches are beside them. `simulate` builds where `optimize` does, so it follows it.
+# processor for minutes, so searches are beside them. `simulate` builds where `optimize` does, so it follows it. The two
+# sides of a row take about the same time: `loom` and `enumerate` take as long as what is beside them.
 # Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
-STEPS="lint+loom docs test c nixl fuzz optimize,nccl,simulate+enumerate,states,sweep package planted copy examples no_std
+STEPS="lint,docs,no_std,examples+loom test c nixl fuzz optimize,nccl,simulate,states,sweep+enumerate package planted copy
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
