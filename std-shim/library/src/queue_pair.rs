@@ -4,7 +4,7 @@
 mod joined;
 
 pub use joined::next_attempt;
-pub(crate) use joined::{Joined, reported, retry};
+pub(crate) use joined::{Joined, retry};
 
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
 use crate::random::random;

@@ -5,7 +5,7 @@ use super::qp::EndpointQp;
 use crate::backend::{Connect, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::{Detected, HealingLink};
-use crate::queue_pair::{Joined, Place, RailAddress, join, reported, retry};
+use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -226,21 +226,16 @@ where
             })
         };
         let refused = joined.join(ports, self.healer.is_some(), join);
+        let can_miss = |rail| self.can_miss(rail);
+        let missing = joined.begin_without(refused, can_miss, |joined| self.is_enough(joined));
         self.joined = joined;
-        if let Some((rail, source)) = reported(&refused)
-            && !self.may_begin_without(&refused)
-        {
-            return Err(self.not_joined(rail, source));
-        }
-        for (rail, source) in refused {
+        for (rail, source) in missing.map_err(|(rail, source)| self.not_joined(rail, source))? {
             let error = self.not_joined(rail, source);
             trace::no_new_queue_pair(self.qp.virtual_qp_num(), rail, &error);
             if self.fail_rail(rail) {
                 self.log.note_detected(rail, Detected::NotConnected);
             }
         }
-        self.joined.end();
-        self.connected = true;
         Ok(())
     }
 
@@ -248,14 +243,15 @@ where
         ConnectError::Modify { rail, device: self.device_of(rail), source }
     }
 
-    /// Whether rails that were refused can be repaired later, and enough others are connected.
-    fn may_begin_without(&self, refused: &[(RailId, DeviceError)]) -> bool {
-        let is_repaired = |(rail, error): &(RailId, DeviceError)| {
-            error.may_pass() && self.qp.rail_state(*rail).is_some()
-        };
-        let joined = self.joined.count(|rail| matches!(rail, RailId::Data(_)));
-        let min_rails = usize::from(self.qp.config().min_rails);
-        self.healer.is_some() && refused.iter().all(is_repaired) && joined >= min_rails
+    /// Whether a queue pair that was refused can be repaired later.
+    fn can_miss(&self, rail: RailId) -> bool {
+        self.healer.is_some() && self.qp.rail_state(rail).is_some()
+    }
+
+    /// Whether enough rails are connected.
+    fn is_enough(&self, joined: &Joined<RailId, Address>) -> bool {
+        let rails = joined.count(|rail| matches!(rail, RailId::Data(_)));
+        rails >= usize::from(self.qp.config().min_rails)
     }
 
     /// Checks that the two sides agree on everything that must be the same, and that DQPLB can run

@@ -338,7 +338,7 @@ where
         let error = error.into();
         if let Some((rail, errno)) = error.driver_refusal() {
             let device = self.device_of(rail);
-            return if self.connected {
+            return if self.joined.is_over() {
                 EndpointError::Driver { rail, device, errno }
             } else {
                 EndpointError::NotConnected { rail, device }

@@ -230,7 +230,6 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             psn,
             options,
             shape: self.builder.shape,
-            connected: false,
             joined: Joined::new(),
             healer: reroutes.then(healer),
             offers: false,

@@ -51,9 +51,7 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) psn: u32,
     /// The options of its connections.
     pub(super) options: ConnectOptions,
-    /// Whether its queue pairs were connected.
-    pub(super) connected: bool,
-    /// The queue pairs that are connected, until enough are.
+    /// The queue pairs that are connected, until enough are; and whether enough are.
     pub(super) joined: Joined<RailId, Address>,
     /// The state of the repair of its rails; `None` if its rails are not re-routed.
     pub(super) healer: Option<Box<Healer<RailId, Q, RAIL_IDS>>>,

@@ -40,7 +40,7 @@ impl<Q: Connect> EndpointQp<Q> {
         owner: Owner<'_, Q, C, ROUTES>,
         now: Instant,
     ) {
-        if !self.connected {
+        if !self.joined.is_over() {
             // Events and messages until then are handled afterwards.
             return;
         }

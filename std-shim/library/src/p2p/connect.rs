@@ -6,7 +6,7 @@ use super::member::P2pMember;
 use super::message::{End, HealingLink, QueuePairId};
 use crate::backend::{DeviceError, Domain};
 use crate::heal::Detected;
-use crate::queue_pair::{Joined, RailAddress, join, reported, retry};
+use crate::queue_pair::{Joined, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
@@ -122,21 +122,17 @@ impl<D: Domain> P2pMember<D> {
             let found = theirs.iter().find(|(of, _)| *of == rail);
             found.map_or(Ok(()), |(_, theirs)| self.join(rail, theirs))
         };
-        let refused = joined.join(ports, self.healer.is_some(), join);
+        let heals = self.healer.is_some();
+        let refused = joined.join(ports, heals, join);
+        let missing = joined.begin_without(refused, |_| heals, |joined| self.is_enough(joined));
         self.joined = joined;
-        if let Some((rail, source)) = reported(&refused)
-            && !self.may_begin_without(&refused)
-        {
-            return Err(self.not_joined(rail, source));
-        }
-        for (rail, source) in refused {
+        for (rail, source) in missing.map_err(|(rail, source)| self.not_joined(rail, source))? {
             let error = self.not_joined(rail, source);
             self.report_attempt(rail.end, rail.index.into(), &error);
             if self.fail_queue_pair(rail) {
                 self.log.note_detected(rail, Detected::NotConnected);
             }
         }
-        self.joined.end();
         Ok(())
     }
 
@@ -149,17 +145,13 @@ impl<D: Domain> P2pMember<D> {
         P2pConnectError::Modify { end, queue_pair, device: self.device_at(queue_pair), source }
     }
 
-    /// Whether queue pairs that were refused can be repaired later, and enough others of both ends
-    /// are connected.
-    fn may_begin_without(&self, refused: &[(QueuePairId, DeviceError)]) -> bool {
-        let is_enough = |end: End| {
+    /// Whether enough queue pairs of both ends are connected.
+    fn is_enough(&self, joined: &Joined<QueuePairId, P2pAddress>) -> bool {
+        [End::Sender, End::Receiver].into_iter().all(|end| {
             let is_here = self.queue_pairs(end).next().is_some();
-            let joined = self.joined.count(|rail| rail.end == end);
+            let joined = joined.count(|rail| rail.end == end);
             !is_here || joined >= usize::from(self.min_rails)
-        };
-        self.healer.is_some()
-            && refused.iter().all(|(_, error)| error.may_pass())
-            && [End::Sender, End::Receiver].into_iter().all(is_enough)
+        })
     }
 
     fn check(&self, end: End, theirs: &[QueuePairAddress]) -> Result<(), P2pConnectError> {

@@ -33,7 +33,7 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) min_rails: u8,
-    /// The queue pairs that are connected, until enough are.
+    /// The queue pairs that are connected, until enough are; and whether enough are.
     pub(super) joined: Joined<QueuePairId, P2pAddress>,
     pub(super) names: Vec<(DeviceId, String)>,
     /// The events of its queue pairs.

@@ -31,11 +31,13 @@ pub(crate) struct Joined<R, A> {
     /// The peer's address, once both ends are known to match.
     peer: Option<Box<A>>,
     rails: Vec<R>,
+    /// An attempt has succeeded.
+    is_over: bool,
 }
 
 impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
     pub(crate) const fn new() -> Self {
-        Self { peer: None, rails: Vec::new() }
+        Self { peer: None, rails: Vec::new(), is_over: false }
     }
 
     /// Whether an attempt to connect with this peer is to be continued.
@@ -49,9 +51,28 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
         self.rails.clear();
     }
 
-    /// The attempt is over.
-    pub(crate) fn end(&mut self) {
-        *self = Self::new();
+    /// Ends the attempt, if an endpoint can begin without the queue pairs that were refused: the
+    /// refusals may pass, all of the queue pairs `can_miss`, and what is connected `is_enough`.
+    /// Returns these queue pairs, or the refusal that the failed call reports.
+    pub(crate) fn begin_without(
+        &mut self,
+        refused: Vec<(R, DeviceError)>,
+        can_miss: impl Fn(R) -> bool,
+        is_enough: impl FnOnce(&Self) -> bool,
+    ) -> Result<Vec<(R, DeviceError)>, (R, DeviceError)> {
+        if let Some(reported) = reported(&refused) {
+            let can_begin = |(rail, error): &(R, DeviceError)| error.may_pass() && can_miss(*rail);
+            if !refused.iter().all(can_begin) || !is_enough(self) {
+                return Err(reported);
+            }
+        }
+        *self = Self { is_over: true, ..Self::new() };
+        Ok(refused)
+    }
+
+    /// Whether an attempt has succeeded: the endpoint is connected.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Counts the connected queue pairs that are of this kind.
@@ -98,7 +119,7 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
 
 /// Returns the refusal that a failed call reports: the first that does not pass, because it ends
 /// the repetition of the call, or else the first.
-pub(crate) fn reported<R: Copy>(refused: &[(R, DeviceError)]) -> Option<(R, DeviceError)> {
+fn reported<R: Copy>(refused: &[(R, DeviceError)]) -> Option<(R, DeviceError)> {
     let lasting = refused.iter().find(|(_, error)| !error.may_pass());
     lasting.or(refused.first()).cloned()
 }
@@ -151,8 +172,23 @@ mod tests {
         assert_eq!(joined.count(|rail| rail > 1), 1);
         assert_eq!(joined.join(rails(), true, |_| Ok(())), []);
         assert_eq!(joined.count(|_| true), 4);
-        joined.end();
-        assert!(!joined.continues(&7));
+    }
+
+    #[test]
+    fn an_attempt_succeeds_without_what_can_be_missed_if_the_rest_is_enough() {
+        let begin = |error: DeviceError, can_miss: bool, is_enough: bool| {
+            let mut joined = Joined::<u8, u32>::new();
+            joined.begin(&7);
+            let begun = joined.begin_without(vec![(3, error)], |_| can_miss, |_| is_enough);
+            assert_eq!((joined.is_over(), !joined.continues(&7)), (begun.is_ok(), begun.is_ok()));
+            begun.map_err(|(rail, _)| rail)
+        };
+        assert_eq!(begin(DOWN, true, true), Ok(vec![(3, DOWN)]));
+        assert_eq!(begin(DOWN, false, true), Err(3));
+        assert_eq!(begin(DOWN, true, false), Err(3));
+        assert_eq!(begin(DeviceError::NotOpened, true, true), Err(3));
+        let mut whole = Joined::<u8, u32>::new();
+        assert_eq!(whole.begin_without(Vec::new(), |_| false, |_| false), Ok(Vec::new()));
     }
 
     #[test]
