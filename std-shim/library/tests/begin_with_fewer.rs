@@ -226,6 +226,46 @@ fn a_device_that_is_gone_is_not_waited_for() {
     }
 }
 
+/// A port goes down and comes up, and the repair step runs after each, before the peer is known or
+/// afterwards.
+#[test]
+fn a_port_that_goes_down_before_the_peer_is_known_is_repaired() {
+    for before in [1, 2] {
+        for scheme in SCHEMES {
+            let mut hosts = hosts(&builder(scheme));
+            let device = hosts[0].devices[1].clone();
+            change_link(&device, before, || _ = hosts[0].endpoint.poll(1));
+            connect(&mut hosts).unwrap();
+            device.inject(When::Now, Fault::LinkUp);
+            poll_until(&mut hosts, |hosts, _| is_ready(hosts));
+            notify(&mut hosts, 1);
+            poll_until(&mut hosts, |_, done| done == 2);
+        }
+        let mut pair = Messages::new(&messages());
+        let device = pair.devices[0][1].clone();
+        change_link(&device, before, || pair.poll());
+        pair.connect().unwrap();
+        device.inject(When::Now, Fault::LinkUp);
+        pair.poll_until_whole();
+        pair.exchange().unwrap();
+    }
+}
+
+/// Takes a link down, and if there are two changes up again. Polls after each for so long that
+/// events of devices are read.
+fn change_link(device: &Device, changes: usize, mut poll: impl FnMut()) {
+    for fault in [Fault::LinkDown, Fault::LinkUp].into_iter().take(changes) {
+        device.inject(When::Now, fault);
+        let begin = Instant::now();
+        for polls in 0.. {
+            poll();
+            if polls > 100 && begin.elapsed() > Duration::from_millis(20) {
+                break;
+            }
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 enum MeetError {
     #[error(transparent)]

@@ -66,10 +66,14 @@ fn open_peers(domain: *mut Domain, kind: For) -> *mut Peers {
     peers
 }
 
+fn inject(domain: *mut Domain, fault: Fault) {
+    let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
+    devices[0].device().inject(When::Now, fault);
+}
+
 /// The next transitions of queue pairs to RTR find no path.
 fn refuse_paths(domain: *mut Domain, transitions: u32) {
-    let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
-    devices[0].device().inject(When::Now, Fault::RefuseRtr { transitions });
+    inject(domain, Fault::RefuseRtr { transitions });
 }
 
 fn add(peers: *mut Peers) -> u64 {
@@ -282,6 +286,36 @@ fn wait_for_paths(kind: For) {
             ok(polyrail_peers_close(peers));
             ok(polyrail_domain_close(domain));
         }
+    }
+}
+
+/// The port goes down and comes up while the peer is awaited.
+#[test]
+fn a_port_that_goes_down_before_the_peer_comes_is_waited_for() {
+    for_both(wait_for_a_port);
+}
+
+fn wait_for_a_port(kind: For) {
+    const MESSAGE_MS: u32 = 60_000;
+    let ends = [open(kind), open(kind)];
+    let both = ends.map(|(_, peers)| peers);
+    let peers = both.map(|peers| (peers, add(peers)));
+    for fault in [Fault::LinkDown, Fault::LinkUp] {
+        inject(ends[0].0, fault);
+        let begin = Instant::now();
+        // Longer than the events of devices are read again.
+        while begin.elapsed() < Duration::from_millis(20) {
+            ok(polyrail_peers_drive(both[0]));
+        }
+    }
+    begin_to_meet(peers, MESSAGE_MS);
+    for (at, peer) in peers.into_iter().enumerate() {
+        let (kind, words) = next_event(both, peer);
+        assert_eq!(kind, EventKind::Connected as u32, "end {at}: {words}");
+    }
+    for (domain, peers) in ends {
+        ok(polyrail_peers_close(peers));
+        ok(polyrail_domain_close(domain));
     }
 }
 

@@ -52,7 +52,8 @@ where
 
     /// Whether the next repair step can handle repair messages of the peer.
     pub(crate) fn has_messages(&self) -> bool {
-        self.healer.as_ref().is_some_and(|healer| healer.link().can_handle())
+        let healer = self.healer.as_ref().filter(|_| self.joined.is_over());
+        healer.is_some_and(|healer| healer.link().can_handle())
     }
 
     /// Whether other rails take over from one that fails.

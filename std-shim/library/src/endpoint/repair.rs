@@ -40,10 +40,6 @@ impl<Q: Connect> EndpointQp<Q> {
         owner: Owner<'_, Q, C, ROUTES>,
         now: Instant,
     ) {
-        if !self.joined.is_over() {
-            // Events and messages until then are handled afterwards.
-            return;
-        }
         let Some(mut healer) = self.healer.take() else { return };
         RepairStep { end: Owned { qp: self, owner }, healer: &mut healer, now }.run();
         self.healer = Some(healer);
@@ -98,6 +94,10 @@ where
 
     fn offers(&self, _: RailId) -> bool {
         self.qp.offers
+    }
+
+    fn is_connected(&self) -> bool {
+        self.qp.joined.is_over()
     }
 
     fn is_whole(&self) -> bool {

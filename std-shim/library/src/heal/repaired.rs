@@ -68,6 +68,9 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// Whether this end offers new queue pairs for the rail. The other end answers.
     fn offers(&self, rail: Self::Rail) -> bool;
 
+    /// Whether its queue pairs were connected.
+    fn is_connected(&self) -> bool;
+
     /// Whether all rails are in service.
     fn is_whole(&self) -> bool;
 

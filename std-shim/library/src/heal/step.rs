@@ -31,6 +31,11 @@ pub(crate) struct RepairStep<'s, E: Repaired<RAILS>, const RAILS: usize> {
 
 impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
     pub(crate) fn run(mut self) {
+        if !self.end.is_connected() && !self.end.has_failed() {
+            // Events and messages until then are handled afterwards: a queue pair that fails before
+            // it is connected could neither be connected nor replaced.
+            return;
+        }
         if self.healer.link.has_news() {
             self.handle_all();
         }

@@ -55,7 +55,8 @@ impl<D: Domain> P2pMember<D> {
 
     /// Whether the next repair step can handle repair messages of the peer.
     pub(crate) fn has_messages(&self) -> bool {
-        self.healer.as_ref().is_some_and(|healer| healer.link().can_handle())
+        let healer = self.healer.as_ref().filter(|_| self.joined.is_over());
+        healer.is_some_and(|healer| healer.link().can_handle())
     }
 
     /// Runs a repair step.
@@ -148,6 +149,10 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
 
     fn offers(&self, rail: QueuePairId) -> bool {
         rail.end == End::Sender
+    }
+
+    fn is_connected(&self) -> bool {
+        self.member.joined.is_over()
     }
 
     fn is_whole(&self) -> bool {
