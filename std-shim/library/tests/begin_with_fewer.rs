@@ -339,7 +339,7 @@ impl Messages {
     }
 
     fn states(&self) -> Vec<RailState> {
-        let places = [End::Sender, End::Receiver].map(|end| [(end, 0), (end, 1)]);
+        let places = [End::Sender, End::Receiver].map(|end| [0, 1, 2, 3].map(|place| (end, place)));
         let state = |(end, place)| move |at: &P2pEndpoint| at.queue_pair_state(end, place);
         let of = |at| places.iter().flatten().filter_map(move |place| state(*place)(at));
         self.ends.iter().flat_map(of).map(|(state, _)| state).collect()
@@ -435,4 +435,15 @@ fn messages_that_need_a_rail_can_be_connected_again() {
         pair.connect().unwrap();
         pair.exchange().unwrap();
     }
+}
+
+/// A rail counts once, however many queue pairs it has.
+#[test]
+fn messages_that_need_two_rails_do_not_begin_with_two_queue_pairs_of_one() {
+    let mut pair = Messages::new(&messages().queue_pairs_per_rail(2).min_rails(2));
+    refuse(&pair.devices[0][1..], 1);
+    let error = pair.connect().unwrap_err();
+    assert!(error.may_pass(), "{error}");
+    pair.connect().unwrap();
+    pair.exchange().unwrap();
 }

@@ -145,12 +145,16 @@ impl<D: Domain> P2pMember<D> {
         P2pConnectError::Modify { end, queue_pair, device: self.device_at(queue_pair), source }
     }
 
-    /// Whether enough queue pairs of both ends are connected.
+    /// Whether enough rails of both ends are connected: each has at least one queue pair that is.
     fn is_enough(&self, joined: &Joined<QueuePairId, P2pAddress>) -> bool {
+        let is_joined = |end: End, rail: usize| {
+            let is_of_rail = |index: u8| usize::from(index) % self.rails == rail;
+            joined.count(|joined| joined.end == end && is_of_rail(joined.index)) > 0
+        };
         [End::Sender, End::Receiver].into_iter().all(|end| {
             let is_here = self.queue_pairs(end).next().is_some();
-            let joined = joined.count(|rail| rail.end == end);
-            !is_here || joined >= usize::from(self.min_rails)
+            let rails = (0..self.rails).filter(|rail| is_joined(end, *rail)).count();
+            !is_here || rails >= usize::from(self.min_rails)
         })
     }
 

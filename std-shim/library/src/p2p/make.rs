@@ -53,6 +53,7 @@ impl<D: Domain> Make<'_, D> {
             receiver,
             number,
             places: self.places.to_vec(),
+            rails: self.builder.rails,
             psn,
             options: self.builder.options,
             min_rails: self.builder.min_rails,

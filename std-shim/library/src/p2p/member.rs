@@ -30,6 +30,8 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) number: u16,
     /// The place of the i-th queue pair of either direction.
     pub(super) places: Vec<Place>,
+    /// Its rails, which the queue pairs of either direction belong to in turn.
+    pub(super) rails: usize,
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) min_rails: u8,
