@@ -226,6 +226,21 @@ fn a_device_that_is_gone_is_not_waited_for() {
     }
 }
 
+/// The notify queue pair of DQPLB, which is never used, is on the device that is refused.
+#[test]
+fn a_queue_pair_that_is_never_used_is_not_waited_for() {
+    let mut hosts = hosts(&builder(Scheme::Dqplb).always_notify_qp(true));
+    for device in [0, 2] {
+        refuse(&hosts[0].devices[device..=device], ALWAYS);
+    }
+    connect(&mut hosts).unwrap();
+    assert_eq!(hosts[0].endpoint.state(), QpState::Degraded);
+    notify(&mut hosts, 1);
+    assert_eq!(poll_until(&mut hosts, |_, done| done == 2), 2);
+    refuse(&hosts[0].devices, 0);
+    poll_until(&mut hosts, |hosts, _| is_ready(hosts));
+}
+
 /// A port goes down and comes up, and the repair step runs after each, before the peer is known or
 /// afterwards.
 #[test]

@@ -243,9 +243,10 @@ where
         ConnectError::Modify { rail, device: self.device_of(rail), source }
     }
 
-    /// Whether a queue pair that was refused can be repaired later.
+    /// Whether a queue pair that was refused can be repaired later, or is never used.
     fn can_miss(&self, rail: RailId) -> bool {
-        self.healer.is_some() && self.qp.rail_state(rail).is_some()
+        let is_idle = rail == RailId::Notify && self.idle_notify.is_some();
+        self.healer.is_some() && (self.qp.rail_state(rail).is_some() || is_idle)
     }
 
     /// Whether enough rails are connected.
