@@ -349,7 +349,7 @@ pub(crate) trait Rails {
             rail.note_failure(why);
         }
         self.request_recovery();
-        let in_service = self.rails_in_service();
+        let in_service = self.rails_in_service().count() as u8;
         let min_rails = self.reroute().min_rails;
         // Behind `stop_using`, on which an end that gives up relies for the rails that failed: what
         // their drivers have not taken is withheld by then.
@@ -358,13 +358,12 @@ pub(crate) trait Rails {
         }
     }
 
-    /// Returns the number of rails of which a queue pair is in service; the notify queue pair is
-    /// not one.
-    fn rails_in_service(&self) -> u8 {
+    /// Returns the rails of which a queue pair is in service; the notify queue pair is not one.
+    fn rails_in_service(&self) -> RailSet {
         let in_service = self.places().filter(|(_, rail)| rail.is_in_service());
-        let ids: RailSet = in_service.map(|(_, rail)| rail.identity().rail).collect();
+        let ids = in_service.map(|(_, rail)| rail.identity().rail);
         // A set, because a rail of a connection has several queue pairs and counts once.
-        ids.filter(|id| *id != RailId::Notify).count() as u8
+        ids.filter(|id| *id != RailId::Notify).collect()
     }
 
     /// If nothing of a rail that failed can complete any more, the peer is to be sent what arrived.

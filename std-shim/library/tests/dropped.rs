@@ -9,7 +9,7 @@ use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, EndpointError, Healing, connect_endpoints};
 use polyrail::nic::{Device, Fabric, Fault, When};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{QpState, RailFailure, RailId, Scheme};
+use polyrail::virtual_qp::{Config, PassThroughOrder, QpState, RailFailure, RailId, Scheme};
 use std::time::{Duration, Instant};
 
 /// The limits of both ends.
@@ -238,15 +238,7 @@ fn a_request_ends_although_another_one_waits_for_the_peer() {
     for (kind, rail) in [(Kind::Notify, RailId::Notify), (Kind::Send, RailId::Data(0))] {
         let (mut near, mut far) = pair(&builder(Scheme::Spray));
         send(&mut near, &far, kind, 1);
-        let begin = Instant::now();
-        let is_posted = |near: &Host| {
-            let counters = near.endpoint.virtual_qp().counters(rail);
-            counters.is_some_and(|counters| counters.send_requests > 0)
-        };
-        while !is_posted(&near) {
-            assert_eq!(poll(&mut near, &mut far), None);
-            assert!(begin.elapsed() < LONG, "{}", report(&near));
-        }
+        wait_until_posted(&mut near, &mut far, rail, 1);
         inject(&near.devices, Fault::Silent(true));
         send(&mut near, &far, Kind::Write, 2);
         check_end(&mut near, &mut far, &format!("a WRITE and {kind:?}"));
@@ -276,10 +268,116 @@ fn a_rail_that_none_can_replace_waits_for_a_late_peer() {
     let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1));
     inject(&near.devices[1..], Fault::LinkDown);
     send(&mut near, &far, Kind::Send, 1);
+    wait(&mut near, &mut far);
+    assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
+    receive(&mut far, Kind::Send, 1);
+    all_succeed(&mut near, &mut far, 1);
+}
+
+fn config(scheme: Scheme, min_rails: u8) -> Config {
+    let rail_failure = RailFailure::Reroute;
+    Config { scheme, min_rails, max_msg_size: 4096, rail_failure, ..Config::default() }
+}
+
+/// Polls for so long that a rail on which a request waits for the peer would be failed many times.
+fn wait(near: &mut Host, far: &mut Host) {
     let begin = Instant::now();
     while begin.elapsed() < 6 * LIMIT {
-        assert_eq!(poll(&mut near, &mut far), None, "{}", report(&near));
+        assert_eq!(poll(near, far), None, "{}", report(near));
     }
+}
+
+/// Polls both ends until this many requests of `near` are reported, as successful.
+fn all_succeed(near: &mut Host, far: &mut Host, requests: usize) {
+    let begin = Instant::now();
+    let mut reported = 0;
+    while reported < requests {
+        for wc in near.endpoint.poll(16).completions {
+            assert_eq!(wc.status, WcStatus::SUCCESS, "{}", near.endpoint.explain(wc.status));
+            reported += 1;
+        }
+        assert_eq!(far.endpoint.poll(16).error, None);
+        assert!(begin.elapsed() < LONG, "{}{}", report(near), report(far));
+    }
+}
+
+/// Polls until this many requests were posted to a rail of `near`.
+fn wait_until_posted(near: &mut Host, far: &mut Host, rail: RailId, requests: u64) {
+    let begin = Instant::now();
+    let posted = |near: &Host| near.endpoint.virtual_qp().counters(rail).unwrap().send_requests;
+    while posted(near) < requests {
+        assert_eq!(poll(near, far), None);
+        assert!(begin.elapsed() < LONG, "{}", report(near));
+    }
+}
+
+/// The notify queue pair is not replaced again and again: no other one can be proved to be well.
+#[test]
+fn what_waits_for_a_late_peer_on_all_that_is_left_is_left_alone() {
+    // A SEND waits for no notification before it.
+    let config = Config { pass_through: PassThroughOrder::Unordered, ..config(Scheme::Spray, 1) };
+    let (mut near, mut far) = pair(&builder(Scheme::Spray).config(config));
+    inject(&near.devices[1..], Fault::LinkDown);
+    send(&mut near, &far, Kind::Notify, 1);
+    wait_until_posted(&mut near, &mut far, RailId::Notify, 1);
+    send(&mut near, &far, Kind::Send, 2);
+    wait(&mut near, &mut far);
+    // Once at most: rail 0 was well until the SEND was posted.
+    let notify = near.endpoint.virtual_qp().rail_generation(RailId::Notify).unwrap();
+    assert!(notify <= 1, "{}", report(&near));
+    receive(&mut far, Kind::Notify, 1);
+    receive(&mut far, Kind::Send, 2);
+    all_succeed(&mut near, &mut far, 2);
+}
+
+/// Receives that the far end of [`numbered`] has posted on each rail.
+const RECEIVES: u32 = 8;
+
+/// Two hosts with DQPLB, of which the far one does not poll, and has used up its receives.
+fn numbered(min_rails: u8) -> (Host, Host) {
+    let config = Config { max_msgs_per_qp: RECEIVES, ..config(Scheme::Dqplb, min_rails) };
+    let healing = Healing { fence_timeout: Some(LONG), ..HEALING };
+    let (mut near, far) = pair(&builder(Scheme::Dqplb).config(config).healing(healing));
+    let begin = Instant::now();
+    for wr_id in 0..RECEIVES.into() {
+        near.notify(&far, wr_id, 4 * 4096, 7);
+        while near.endpoint.poll(16).completions.is_empty() {
+            assert!(begin.elapsed() < LONG, "{}", report(&near));
+        }
+    }
+    (near, far)
+}
+
+/// Two rails of four wait for the peer, and three have to be in service.
+#[test]
+fn of_rails_that_wait_for_a_late_peer_enough_stay_in_service() {
+    let (mut near, mut far) = numbered(3);
+    near.notify(&far, 100, 2 * 4096, 7);
+    let in_service = |near: &Host| near.endpoint.virtual_qp().rails_in_service().count();
+    let begin = Instant::now();
+    // One of them is failed, and then there is time for the other one.
+    let mut failed_at = None;
+    while failed_at.is_none_or(|at: Instant| at.elapsed() < 3 * LIMIT) {
+        let completed = near.endpoint.poll(16).completions;
+        assert!(completed.is_empty(), "{completed:?}: {}", report(&near));
+        if in_service(&near) < 4 {
+            failed_at.get_or_insert_with(Instant::now);
+        }
+        assert!(begin.elapsed() < LONG, "{}", report(&near));
+    }
+    assert_eq!(in_service(&near), 3, "{}", report(&near));
+    assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS);
+}
+
+/// The other rails are well, but their owner has taken them out of service.
+#[test]
+fn a_rail_whose_owner_took_all_others_out_waits_for_a_late_peer() {
+    let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1));
+    for rail in 1..4 {
+        assert!(near.endpoint.virtual_qp_mut().set_rail_in_service(rail, false));
+    }
+    send(&mut near, &far, Kind::Send, 1);
+    wait(&mut near, &mut far);
     assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
     receive(&mut far, Kind::Send, 1);
     assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS);

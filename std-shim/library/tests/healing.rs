@@ -195,6 +195,32 @@ fn rail_0_goes_home_when_another_rail_is_in_service() {
     }
 }
 
+/// Nor is it if the owners have taken the others out.
+#[test]
+fn rail_0_stays_away_while_its_owners_took_the_other_rail_out() {
+    const HOME_AFTER: Duration = Duration::from_millis(20);
+    let healing = Healing { home_after: Some(HOME_AFTER), ..Healing::default() };
+    let mut ends = Ends::new(12, 2, &healed(Scheme::Spray).rails(2).healing(healing));
+    let link = ends.near.devices[0].clone();
+    link.inject(When::Now, Fault::LinkDown);
+    poll_until(&mut ends, |ends| !ends.is_ready());
+    poll_until(&mut ends, Ends::is_ready);
+    let set_rail_1 = |ends: &mut Ends, in_service| {
+        for end in [&mut ends.near, &mut ends.far] {
+            assert!(end.endpoint.virtual_qp_mut().set_rail_in_service(1, in_service));
+        }
+    };
+    set_rail_1(&mut ends, false);
+    link.inject(When::Now, Fault::LinkUp);
+    let begin = Instant::now();
+    poll_until(&mut ends, |_| begin.elapsed() > 20 * HOME_AFTER);
+    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+    set_rail_1(&mut ends, true);
+    poll_until(&mut ends, |ends| {
+        ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
+    });
+}
+
 /// Why an end failed, once all its requests are reported.
 fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
     ends.near.may_fail = true;

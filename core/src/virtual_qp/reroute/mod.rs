@@ -24,7 +24,7 @@ mod stop;
 
 use super::qp::VirtualQp;
 use crate::hardware::QueuePair;
-use crate::rail::{ControlError, ControlMessage, RailEvent, RailId, RailState, Rails};
+use crate::rail::{ControlError, ControlMessage, RailEvent, RailId, RailSet, RailState, Rails};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -69,6 +69,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Returns where a rail stands between failure and return.
     pub fn rail_state(&self, rail: RailId) -> Option<RailState> {
         self.rail(rail).map(|rail| rail.health.lifecycle.state())
+    }
+
+    /// Returns the data rails that take requests: they have not failed, and their owner has not
+    /// [taken them out of service](Self::set_rail_in_service). If a rail fails and fewer than
+    /// [`min_rails`](super::Config::min_rails) of them are left, the virtual queue pair fails.
+    pub fn rails_in_service(&self) -> RailSet {
+        Rails::rails_in_service(self)
     }
 
     /// Returns the generation of a rail: 0 for its first queue pair, counted up modulo 2^16 with

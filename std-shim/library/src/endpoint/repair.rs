@@ -59,16 +59,14 @@ where
         self.rail_state(rail).is_some_and(|state| state != RailState::InService)
     }
 
-    /// The states of the data rails beside this one.
-    fn beside(&self, rail: RailId) -> impl Iterator<Item = RailState> {
-        let is_other = move |other: &RailId| matches!(other, RailId::Data(_)) && *other != rail;
-        rail_ids().filter(is_other).filter_map(|other| self.rail_state(other))
+    /// How many data rails would be in service without this one, as the engine counts them.
+    fn left_without(&self, rail: RailId) -> usize {
+        self.qp.qp.rails_in_service().filter(|other| *other != rail).count()
     }
-}
 
-/// How many of these rails are in service.
-fn in_service(rails: impl Iterator<Item = RailState>) -> usize {
-    rails.filter(|state| *state == RailState::InService).count()
+    fn min_rails(&self) -> usize {
+        self.qp.qp.config().min_rails.into()
+    }
 }
 
 impl<Q, C, const ROUTES: usize> Repaired<RAIL_IDS> for Owned<'_, Q, C, ROUTES>
@@ -132,26 +130,20 @@ where
     }
 
     fn is_needed(&self, rail: RailId) -> bool {
-        if self.is_out(rail) || !matches!(rail, RailId::Data(_)) {
-            return false;
-        }
-        let min_rails = usize::from(self.qp.qp.config().min_rails);
-        in_service(self.beside(rail)) < min_rails.max(self.beside(rail).count().min(1))
+        // Fragments would wait, even if the endpoint does not fail.
+        let is_last = || {
+            matches!(rail, RailId::Data(_))
+                && self.qp.qp.rails().len() > 1
+                && self.left_without(rail) == 0
+        };
+        !self.is_out(rail) && (self.fails_without(rail) || is_last())
     }
 
-    /// A rail whose request may wait for the peer's receive does not count if the endpoint would
-    /// fail without it. Its driver still reports a rail that is broken.
     fn stalled(&mut self) -> [bool; RAIL_IDS] {
         let stalled = self.qp.check_stalled();
-        let min_rails = usize::from(self.qp.qp.config().min_rails);
-        let is_spared = |rail| {
-            self.peer_may_be_late(rail)
-                && matches!(rail, RailId::Data(_))
-                && in_service(self.beside(rail)) < min_rails
-        };
         let mut each = [false; RAIL_IDS];
         for (rail, each) in rail_ids().zip(&mut each) {
-            *each = stalled.contains(rail) && !is_spared(rail);
+            *each = stalled.contains(rail);
         }
         each
     }
@@ -159,6 +151,10 @@ where
     /// A SEND, a notification and a fragment of DQPLB wait until the peer posts a receive.
     fn peer_may_be_late(&self, rail: RailId) -> bool {
         self.qp.qp.may_wait_for_receive(rail)
+    }
+
+    fn fails_without(&self, rail: RailId) -> bool {
+        self.left_without(rail) < self.min_rails()
     }
 
     fn waiting(&self, proof: impl Fn(RailId) -> Proof) -> Waiting<RAIL_IDS> {

@@ -81,7 +81,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
     }
 
-    /// Fails rails that complete nothing for too long, although the peer is alive.
+    /// Fails rails that complete nothing for too long, although the peer is alive. If this end
+    /// would fail without a rail whose oldest request may wait for the peer, the rail stays.
     pub(super) fn watch(&mut self) {
         let Some(timeout) = self.healer.options.stall_timeout else { return };
         if !self.healer.silence.is_due(self.now, timeout) {
@@ -103,13 +104,23 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             let is_other_well = |other: usize| other != at && is_well[other];
             look.peer_is_alive = !self.end.peer_may_be_late(rail) || (0..RAILS).any(is_other_well);
         }
+        let mut may_be_late = [false; RAILS];
         for at in self.healer.silence.look(looks) {
             let Some(rail) = E::rails().nth(at) else { continue };
-            if self.end.peer_may_be_late(rail) {
-                let carried = self.end.carried(rail);
-                self.repair_of(rail).into_iter().for_each(|repair| repair.excuse(carried));
-                self.healer.limits.restart();
+            // Rails that are broken first: this end may need the others then.
+            match self.end.peer_may_be_late(rail) {
+                true => may_be_late[at] = true,
+                false => self.end.fail_rail(rail, Detected::Silent(timeout)),
             }
+        }
+        for (_, rail) in may_be_late.into_iter().zip(E::rails()).filter(|(may_be, _)| *may_be) {
+            // Asked for each of them, because those before it may have failed just now.
+            if self.end.fails_without(rail) {
+                continue;
+            }
+            let carried = self.end.carried(rail);
+            self.repair_of(rail).into_iter().for_each(|repair| repair.excuse(carried));
+            self.healer.limits.restart();
             self.end.fail_rail(rail, Detected::Silent(timeout));
         }
     }

@@ -102,6 +102,9 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// completes nothing is broken only if other rails complete requests or have none.
     fn peer_may_be_late(&self, rail: Self::Rail) -> bool;
 
+    /// Whether this end would fail without this rail.
+    fn fails_without(&self, rail: Self::Rail) -> bool;
+
     /// What waits; `proof` returns what is known about a rail that is in service.
     fn waiting(&self, proof: impl Fn(Self::Rail) -> Proof) -> Waiting<RAILS>;
 

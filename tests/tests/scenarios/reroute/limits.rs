@@ -104,7 +104,9 @@ fn a_failure_counts_once_against_a_request() {
 fn service_and_health_are_independent() {
     let mut rig = spray().rig();
     rig.post([rig::write(1, 256)]);
+    assert!(rig.qp.rails_in_service().eq([RAIL_0, RAIL_1]));
     assert!(rig.qp.set_rail_in_service(1, false));
+    assert!(rig.qp.rails_in_service().eq([RAIL_0]));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll_ids(), ok(&[1]));
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::InService));
@@ -117,6 +119,7 @@ fn service_and_health_are_independent() {
     assert!(rig.qp.set_rail_in_service(1, true));
     rig.post([rig::write(3, 256)]);
     assert!(!rig.rails[1].sends().is_empty());
+    assert!(rig.qp.rails_in_service().eq([RAIL_0, RAIL_1]));
     rig.run_dry();
     assert_eq!(rig.qp.state(), QpState::Ready);
 }
