@@ -3,8 +3,9 @@
 
 use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
+use super::slot::{SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::{PhysicalRail, Rail, RailError, RailId, RailSet};
+use crate::rail::{Batch, PhysicalRail, Rail, RailError, RailId, RailSet};
 use crate::verbs::Completion;
 
 /// How a virtual queue pair is.
@@ -108,6 +109,27 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub fn may_wait_for_receive(&self, rail: RailId) -> bool {
         let front = self.rail(rail).and_then(|rail| rail.sends.front());
         front.is_some_and(|batch| batch.receives() > 0)
+    }
+
+    /// Whether fragments of WRITEs and READs, or atomics that a queue pair has, are not
+    /// acknowledged. They take no receive of the peer's, so they need only devices. But on a rail
+    /// they wait behind requests that [may wait for a receive](Self::may_wait_for_receive).
+    /// Requests that wait for their FENCE do not count. With one rail nothing is tracked, so this
+    /// is false.
+    pub fn has_requests_without_receive(&self) -> bool {
+        const NO_FRAGMENTS: SlotState =
+            SlotState::PASS_THROUGH.union(SlotState::NO_DATA).union(SlotState::PART);
+        let takes_none = |batch: &Batch| batch.receives() == 0;
+        let has_any = |rail: &Rail<Q, DEPTH>| {
+            rail.sends.iter().chain(rail.sends.lost_batches()).any(takes_none)
+        };
+        let pending = || self.sends.pending_ids().filter_map(|id| self.sends.find(id));
+        // Those behind a fence wait with it, because fragments are posted in order.
+        let are_fenced = pending().next().is_some_and(|front| front.is_fenced());
+        let is_pending = |slot: &SendSlot<RAILS>| {
+            !slot.state.intersects(NO_FRAGMENTS) && !slot.is_numbered() && slot.unposted() > 0
+        };
+        self.all_rails().any(has_any) || (!are_fenced && pending().any(is_pending))
     }
 
     /// Returns the number of a rail's send requests that have ended and were not lost, and of those

@@ -263,15 +263,21 @@ fn a_wait_on_rails_that_came_back_in_vain_counts() {
 }
 
 /// Only one rail is in service, and there must be one: it is not failed for a peer that is late.
+/// What else waits for that rail has its own limit.
 #[test]
 fn a_rail_that_none_can_replace_waits_for_a_late_peer() {
-    let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1));
-    inject(&near.devices[1..], Fault::LinkDown);
-    send(&mut near, &far, Kind::Send, 1);
-    wait(&mut near, &mut far);
-    assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
-    receive(&mut far, Kind::Send, 1);
-    all_succeed(&mut near, &mut far, 1);
+    let patient = Healing { rail_timeout: Some(LONG), ..HEALING };
+    for (kinds, healing) in [(&[Kind::Send][..], HEALING), (&[Kind::Send, Kind::Write], patient)] {
+        let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1).healing(healing));
+        inject(&near.devices[1..], Fault::LinkDown);
+        for (wr_id, kind) in (1..).zip(kinds) {
+            send(&mut near, &far, *kind, wr_id);
+        }
+        wait(&mut near, &mut far);
+        assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
+        receive(&mut far, Kind::Send, 1);
+        all_succeed(&mut near, &mut far, kinds.len());
+    }
 }
 
 fn config(scheme: Scheme, min_rails: u8) -> Config {
@@ -381,6 +387,50 @@ fn a_rail_whose_owner_took_all_others_out_waits_for_a_late_peer() {
     assert_eq!(near.endpoint.state(), QpState::Degraded, "{}", report(&near));
     receive(&mut far, Kind::Send, 1);
     assert_eq!(ended(&mut near, &mut far, "a late peer").0, WcStatus::SUCCESS);
+}
+
+/// A request waits behind a SEND that waits for its receive, on the only rail that is left.
+#[test]
+fn a_rail_that_none_can_replace_is_failed_for_requests_without_receive() {
+    for kind in [Kind::Write, Kind::Read] {
+        let (mut near, mut far) = pair(&builder(Scheme::Spray).min_rails(1));
+        inject(&near.devices[1..], Fault::LinkDown);
+        send(&mut near, &far, Kind::Send, 1);
+        wait(&mut near, &mut far);
+        inject(&near.devices[..1], Fault::Silent(true));
+        send(&mut near, &far, kind, 2);
+        let (status, waited) = ended(&mut near, &mut far, "a request behind a SEND");
+        check_too_few(&mut near, status, waited);
+    }
+}
+
+/// No other queue pair is there that could be well.
+#[test]
+fn a_rail_that_is_alone_is_failed_for_requests_without_receive() {
+    let (mut near, far) = numbered(1);
+    inject(&near.devices[1..], Fault::LinkDown);
+    let begin = Instant::now();
+    while near.endpoint.virtual_qp().rails_in_service().count() > 1 {
+        assert_eq!(near.endpoint.poll(16).completions, []);
+        assert!(begin.elapsed() < LONG, "{}", report(&near));
+    }
+    near.notify(&far, 100, 4096, 7);
+    near.write_to(&far, 101, 4096);
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(wc) = near.endpoint.poll(16).completions.first() {
+            break wc.status;
+        }
+        assert!(begin.elapsed() < LONG, "{}", report(&near));
+    };
+    check_too_few(&mut near, status, begin.elapsed());
+}
+
+/// Checks that a request of `near` ended because the last rail was failed.
+fn check_too_few(near: &mut Host, status: WcStatus, waited: Duration) {
+    assert!(!status.is_success() && waited >= LIMIT, "{status:?} after {waited:?}");
+    let error = near.endpoint.explain(status);
+    assert!(matches!(error, EndpointError::TooFewRails { in_service: 0, .. }), "{error}");
 }
 
 /// A rail that came back and had nothing to do since is as good as any other.

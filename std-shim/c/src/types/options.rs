@@ -148,7 +148,9 @@ pub struct EndpointOptions {
     /// Maximum of these intervals, which double. 0: 5000.
     pub heal_longest_ms: u64,
     /// A rail with requests in flight fails after this time without progress, if other rails make
-    /// progress. 0: 10000; POLYRAIL_NEVER.
+    /// progress. If its request may wait for a receive of the peer's, and the connection would fail
+    /// without the rail, the rail stays until other requests have waited for rail_timeout_ms, too.
+    /// 0: 10000; POLYRAIL_NEVER.
     pub stall_timeout_ms: u64,
     /// The connection fails after requests or messages have waited this long for rails that do not
     /// return, or that return but carry nothing. 0: 60000; POLYRAIL_NEVER.

@@ -157,6 +157,10 @@ where
         self.left_without(rail) < self.min_rails()
     }
 
+    fn has_requests_without_receive(&self) -> bool {
+        self.qp.qp.has_requests_without_receive()
+    }
+
     fn waiting(&self, proof: impl Fn(RailId) -> Proof) -> Waiting<RAIL_IDS> {
         let is_late = |rail| self.is_out(rail) || proof(rail) != Proof::Given;
         let may_wait =

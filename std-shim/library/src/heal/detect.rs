@@ -82,7 +82,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
     }
 
     /// Fails rails that complete nothing for too long, although the peer is alive. If this end
-    /// would fail without a rail whose oldest request may wait for the peer, the rail stays.
+    /// would fail without a rail whose oldest request may wait for the peer, the rail stays, until
+    /// requests that need only devices have waited for too long as well.
     pub(super) fn watch(&mut self) {
         let Some(timeout) = self.healer.options.stall_timeout else { return };
         if !self.healer.silence.is_due(self.now, timeout) {
@@ -91,18 +92,28 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         let stalled = self.end.stalled();
         let mut looks = [Look::default(); RAILS];
         let mut is_well = [false; RAILS];
+        let (mut is_held_up, mut acknowledged) = (false, 0);
         for (at, rail) in E::rails().enumerate() {
-            let completed = Some(self.end.carried(rail).completed);
+            let carried = self.end.carried(rail);
+            let completed = Some(carried.completed);
+            acknowledged += carried.acknowledged;
             let before = std::mem::replace(&mut self.healer.completed[at], completed);
             let has_moved = before.is_some() && before != completed;
             if matches!(self.end.state(rail), Some((RailState::InService, _))) {
                 looks[at].is_stalled = stalled[at];
                 is_well[at] = has_moved || !looks[at].is_stalled;
+                is_held_up |= stalled[at] && self.end.peer_may_be_late(rail);
             }
         }
+        let is_held_up = is_held_up && self.end.has_requests_without_receive();
+        let acknowledged = is_held_up.then_some(acknowledged);
+        let limit = self.healer.options.rail_timeout;
+        let is_too_long = self.healer.held_up.look(acknowledged, timeout, limit);
         for ((at, rail), look) in E::rails().enumerate().zip(&mut looks) {
             let is_other_well = |other: usize| other != at && is_well[other];
-            look.peer_is_alive = !self.end.peer_may_be_late(rail) || (0..RAILS).any(is_other_well);
+            look.peer_is_alive = !self.end.peer_may_be_late(rail)
+                || (0..RAILS).any(is_other_well)
+                || (is_too_long && self.end.fails_without(rail));
         }
         let mut may_be_late = [false; RAILS];
         for at in self.healer.silence.look(looks) {
@@ -115,7 +126,7 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
         for (_, rail) in may_be_late.into_iter().zip(E::rails()).filter(|(may_be, _)| *may_be) {
             // Asked for each of them, because those before it may have failed just now.
-            if self.end.fails_without(rail) {
+            if self.end.fails_without(rail) && !is_too_long {
                 continue;
             }
             let carried = self.end.carried(rail);

@@ -6,7 +6,7 @@ use super::link::HealingLink;
 use super::message::{HealingMessage, RailName};
 use super::options::Healing;
 use super::rail_repair::RailRepair;
-use super::silence::SilenceWatch;
+use super::silence::{HeldUp, SilenceWatch};
 use crate::backend::EventCursor;
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ pub(crate) struct Healer<R: RailName, Q, const RAILS: usize> {
     pub(super) link: HealingLink<R>,
     pub(super) repairs: [RailRepair<R, Q>; RAILS],
     pub(super) silence: SilenceWatch<RAILS>,
+    pub(super) held_up: HeldUp,
     /// Requests that each rail had completed when it was last checked for silence; `None` before
     /// the first check.
     pub(super) completed: [Option<u64>; RAILS],
@@ -37,6 +38,7 @@ impl<R: RailName, Q, const RAILS: usize> Healer<R, Q, RAILS> {
             link: HealingLink::new(),
             repairs: std::array::from_fn(|_| RailRepair::default()),
             silence: SilenceWatch::new(),
+            held_up: HeldUp::default(),
             completed: [None; RAILS],
             device_events: DeviceEvents::new(cursors),
             home_at: None,

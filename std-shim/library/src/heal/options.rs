@@ -30,11 +30,13 @@ pub struct Healing {
     /// How long a rail may complete nothing, with something in flight: 10 s. Then it counts as
     /// broken, though neither its driver nor its device reports that. If its oldest request takes a
     /// receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer may be late,
-    /// so such a rail counts as broken only while other rails complete requests or have none, and
-    /// at least `min_rails` are left. If the peer posts that receive after this time, its rail
-    /// fails without need, and the request goes on to wait on a new queue pair: such a failure says
-    /// nothing about the device. Then `rail_timeout` begins again, unless every other data rail is
-    /// out of service, or came back before, lost everything, and has carried nothing since.
+    /// so such a rail counts as broken only while other rails complete requests or have none. If
+    /// the peer posts that receive after this time, its rail fails without need, and the request
+    /// goes on to wait on a new queue pair: such a failure says nothing about the device. Then
+    /// `rail_timeout` begins again, unless every other data rail is out of service, or came back
+    /// before, lost everything, and has carried nothing since. If fewer than `min_rails` would be
+    /// left, such a rail stays in service, until requests that need no receive are held up, too,
+    /// and for `rail_timeout` nothing was acknowledged. Then it fails, and the endpoint with it.
     pub stall_timeout: Option<Duration>,
     /// How long requests may wait while nothing that this end sends is acknowledged, and rails are
     /// out of service, or came back and had nothing acknowledged since: 60 s. Then the endpoint

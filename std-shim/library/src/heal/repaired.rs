@@ -105,6 +105,9 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// Whether this end would fail without this rail.
     fn fails_without(&self, rail: Self::Rail) -> bool;
 
+    /// Whether requests that cannot wait for the peer are incomplete.
+    fn has_requests_without_receive(&self) -> bool;
+
     /// What waits; `proof` returns what is known about a rail that is in service.
     fn waiting(&self, proof: impl Fn(Self::Rail) -> Proof) -> Waiting<RAILS>;
 

@@ -75,6 +75,35 @@ impl<const PLACES: usize> SilenceWatch<PLACES> {
     }
 }
 
+/// How long requests wait that need only devices, behind requests that may wait for the peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeldUp {
+    /// Since the first look that found them: requests acknowledged by then, and the time that
+    /// counts.
+    since: Option<(u64, Duration)>,
+}
+
+impl HeldUp {
+    /// Takes what a look of a watch with this timeout finds: if requests are held up, how many have
+    /// been acknowledged. Returns whether none was for the limit, while requests were held up. At
+    /// most an eighth of the limit counts of the time between two looks, because an owner who was
+    /// away has not waited.
+    pub(crate) fn look(
+        &mut self,
+        acknowledged: Option<u64>,
+        timeout: Duration,
+        limit: Option<Duration>,
+    ) -> bool {
+        let interval = SilenceWatch::<0>::interval(timeout);
+        let counts = limit.map_or(interval, |limit| interval.min(limit / LOOKS));
+        self.since = acknowledged.map(|now| match self.since {
+            Some((before, waited)) if before == now => (before, waited.saturating_add(counts)),
+            _ => (now, Duration::ZERO),
+        });
+        self.since.zip(limit).is_some_and(|((_, waited), limit)| waited >= limit)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +135,23 @@ mod tests {
         let now_and_then = |number: u32| Look { peer_is_alive: number == 5, ..stalled };
         let looks = |number| [stalled, now_and_then(number), stalled];
         assert_eq!(first_silent(looks), Some((8, vec![1])));
+    }
+
+    /// After how many looks requests were held up for the limit.
+    fn first_held_up(limit: Option<Duration>, looks: impl Fn(u32) -> Option<u64>) -> Option<u32> {
+        let mut held_up = HeldUp::default();
+        (1..100).find(|number| held_up.look(looks(*number), TIMEOUT, limit))
+    }
+
+    #[test]
+    fn requests_are_held_up_for_the_limit_while_nothing_is_acknowledged() {
+        let limit = Some(TIMEOUT * 3);
+        assert_eq!(first_held_up(limit, |_| Some(7)), Some(3 * LOOKS + 1));
+        assert_eq!(first_held_up(limit, |number| Some((number / 20).into())), None);
+        assert_eq!(first_held_up(limit, |number| (number % 20 > 0).then_some(7)), None);
+        assert_eq!(first_held_up(None, |_| Some(7)), None);
+        let shorter = Some(TIMEOUT / 2);
+        assert_eq!(first_held_up(shorter, |_| Some(7)), Some(LOOKS + 1), "an eighth counts");
     }
 
     #[test]

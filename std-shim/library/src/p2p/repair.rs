@@ -222,6 +222,11 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         false
     }
 
+    /// Not asked for where the peer cannot be late.
+    fn has_requests_without_receive(&self) -> bool {
+        false
+    }
+
     /// Only messages that are sent wait; a rail that returns and carries nothing is detected by
     /// what its failure reports as lost.
     fn waiting(&self, _: impl Fn(QueuePairId) -> Proof) -> Waiting<RAILS> {

@@ -1,12 +1,12 @@
 //! Where re-routing ends. `core/docs/rails-that-fail.md`, "Which errors are a rail's fault" and
 //! "What each owner must do".
 
-use super::{RAIL_0, RAIL_1, fail, fenced, spray};
+use super::{RAIL_0, RAIL_1, dqplb, fail, fenced, spray};
 use polyrail_core::hardware::{QpLimits, Refusal};
-use polyrail_core::verbs::WcStatus;
+use polyrail_core::verbs::{SendFlags, WcStatus};
 use polyrail_core::virtual_qp::{
-    BuildError, Config, FailedBecause, Failure, QpState, RailEventKind, RailFailure, RailState,
-    VirtualQp,
+    BuildError, Config, FailedBecause, Failure, PassThroughOrder, QpState, RailEventKind,
+    RailFailure, RailState, VirtualQp,
 };
 use polyrail_tests::rig::{self, Rig, Setup, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
@@ -224,4 +224,50 @@ fn without_its_fence_a_request_that_was_posted_again_is_no_success() {
     rig.qp.fail();
     assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
     assert!(rig.qp.unfenced().eq([RAIL_1]));
+}
+
+/// Such requests do not wait for the peer, on a queue pair, for credits, or for a rail.
+#[test]
+fn requests_that_take_no_receive_count_until_they_are_acknowledged() {
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    let without = [rig::write(9, 128), rig::read(9, 128), rig::fetch_add(9)];
+    let with = [rig::send(9, 64), rig::write(9, 128).with_flags(fenced)];
+    let unordered = || spray().config(|config| config.pass_through = PassThroughOrder::Unordered);
+    for (wr, counts) in without.map(|wr| (wr, true)).into_iter().chain(with.map(|wr| (wr, false))) {
+        // Behind a SEND on rail 0, the only one.
+        let mut rig = unordered().rig();
+        rig.qp.fail_rail(RAIL_1);
+        rig.post([rig::send(1, 64)]);
+        assert!(!rig.qp.has_requests_without_receive());
+        rig.post([wr]);
+        assert_eq!(rig.qp.has_requests_without_receive(), counts, "{wr:?}");
+        assert!(rig.qp.may_wait_for_receive(RAIL_0));
+        rig.run_dry();
+        assert!(!rig.qp.has_requests_without_receive());
+    }
+    // Without credits, and of what a rail lost.
+    let mut rig = unordered().depth(2).rig();
+    rig.qp.fail_rail(RAIL_1);
+    rig.post([rig::send(1, 64), rig::send(2, 64), rig::write(3, 256)]);
+    assert!(rig.qp.has_requests_without_receive());
+    rig.run_dry();
+    assert!(!rig.qp.has_requests_without_receive());
+    let mut rig = spray().config(|config| config.min_rails = 0).rig();
+    rig.post([rig::write(1, 256)]);
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    fail(&mut rig, 0, WcStatus::RETRY_EXC_ERR);
+    assert!(rig.qp.has_requests_without_receive());
+}
+
+/// With SPRAY the peer's receive is for the notify, with DQPLB for each fragment.
+#[test]
+fn the_fragments_of_a_notification_take_receives_with_dqplb_only() {
+    for (setup, counts) in [(spray(), true), (dqplb(), false)] {
+        let mut rig: Rig = setup.rig();
+        rig.post([rig::write_imm(1, 256, 9)]);
+        assert_eq!(rig.qp.has_requests_without_receive(), counts);
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        rig.poll();
+        assert!(!rig.qp.has_requests_without_receive());
+    }
 }
