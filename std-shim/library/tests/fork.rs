@@ -8,12 +8,15 @@ mod in_fork;
 use fixture::{ALL_ACCESS, ended, submit};
 use in_fork::in_fork;
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::link::{Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts};
+use polyrail::link::{
+    Arrivals, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts,
+};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{DeviceConfig, Fabric};
 use polyrail::progress::{ProgressThread, RequestError, ShutdownError, SubmitError};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_process::Forked;
+use std::net::TcpStream;
 use std::time::Duration;
 
 const BYTES: usize = 4096;
@@ -37,6 +40,8 @@ fn a_child_sends_nothing_and_joins_no_thread() {
     let timeouts = Timeouts::default();
     let here = Link::<NoPurpose>::connect(&address, &timeouts).unwrap();
     let (there, _) = fixture::link::next_link::<NoPurpose>(&listener, &timeouts);
+    // Its connection is there, and nobody has accepted it.
+    let client = TcpStream::connect(&address).unwrap();
 
     let owner = std::process::id();
     let links = (here, there, listener);
@@ -53,13 +58,20 @@ fn a_child_sends_nothing_and_joins_no_thread() {
         let sent = here.offer(&Message::Done(NoOutcome {}));
         assert!(matches!(sent, Err(LinkError::Forked(_))), "{sent:?}");
         assert!(matches!(here.try_recv(), Err(LinkError::Forked(_))));
+        let accepted = listener.try_accept::<NoPurpose>(&timeouts).map(drop);
+        assert!(matches!(accepted, Err(LinkError::Forked(_))), "{accepted:?}");
+        let accepted = Arrivals::<NoPurpose>::default().step(&listener, &timeouts, |_, _| ());
+        let accepted = accepted.map(drop);
+        assert!(matches!(accepted, Err(LinkError::Forked(_))), "{accepted:?}");
         assert!(lone.post_recv(&RecvWr::notification(3)).is_err());
         assert!(EndpointBuilder::new().build(&[&domain]).is_err());
         _ = lone.poll(16);
         drop((handles, received, here, there, listener, lone, buffer));
     });
     let (thread, mut handles, received, links, lone, buffer) = all.unwrap();
-    let (mut here, mut there, _listener) = links;
+    let (mut here, mut there, listener) = links;
+    let (_link, peer) = fixture::link::next_link::<NoPurpose>(&listener, &timeouts);
+    assert_eq!(peer, client.local_addr().unwrap());
     here.send(&Message::Failed { reason: Reason::new("of the parent") }).unwrap();
     // Nothing else was sent, and the stream was not shut down.
     let heard = there.expect(Duration::from_secs(60));

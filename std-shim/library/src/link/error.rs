@@ -195,7 +195,8 @@ pub enum LinkError {
         /// Bytes of a message that was not finished.
         pending: usize,
     },
-    /// This process is a fork of the process that made the link. Nothing was sent.
+    /// This process is a fork of the process that made the link, or the listener. Nothing was sent,
+    /// and no connection accepted.
     #[error(transparent)]
     Forked(#[from] Forked),
     /// The link broke, and was not resumed.

@@ -76,11 +76,13 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The system reports an error. A lack of resources is temporary.
+    /// The system reports an error; a lack of resources is temporary. Or this process is a fork of
+    /// the one that made the listener: the connection is left to that process.
     pub fn try_accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
     ) -> Result<Option<(Link<P>, SocketAddr)>, LinkError> {
+        self.process.check()?;
         // More connections that ended early may follow than other work can wait for.
         for _ in 0..ENDED_AT_ONCE {
             match self.listener.accept() {
