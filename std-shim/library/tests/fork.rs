@@ -7,7 +7,7 @@ mod in_fork;
 
 use fixture::{ALL_ACCESS, ended, submit};
 use in_fork::in_fork;
-use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
+use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointSet, connect_endpoints};
 use polyrail::link::{
     Arrivals, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts,
 };
@@ -63,7 +63,8 @@ fn a_child_sends_nothing_and_joins_no_thread() {
         let accepted = Arrivals::<NoPurpose>::default().step(&listener, &timeouts, |_, _| ());
         let accepted = accepted.map(drop);
         assert!(matches!(accepted, Err(LinkError::Forked(_))), "{accepted:?}");
-        assert!(lone.post_recv(&RecvWr::notification(3)).is_err());
+        let refused = lone.post_recv(&RecvWr::notification(3)).unwrap_err();
+        assert_eq!(lone.post_error(refused), EndpointError::Forked(forked));
         assert!(EndpointBuilder::new().build(&[&domain]).is_err());
         _ = lone.poll(16);
         drop((handles, received, here, there, listener, lone, buffer));

@@ -8,6 +8,7 @@ use polyrail_core::virtual_qp::{
     ControlError, Failure, PostError, ProtocolError, QpState, RailCounters, RailError, RailId,
     RailSet, RailState,
 };
+use polyrail_process::Forked;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
@@ -230,6 +231,9 @@ pub enum EndpointError {
     /// A request was refused.
     #[error(transparent)]
     Refused(PostError),
+    /// This process is a fork of the process that made the endpoint, which goes on there.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// A completion queue cannot be polled.
     #[error("completion queue of device {device}: polling failed: {}", system_error(error.errno))]
     Queue {
@@ -327,15 +331,21 @@ where
         NamedRailError { error, device: self.device_name(error.device) }
     }
 
-    /// Adds the device's name to the error of a poll.
+    /// Adds the device's name to the error of a poll. In a fork of the process, names that.
     pub fn queue_error(&self, error: CqError) -> EndpointError {
+        if let Err(forked) = self.process.check() {
+            return forked.into();
+        }
         EndpointError::Queue { error, device: self.device_name(error.device) }
     }
 
     /// Explains a refused post, with the names of devices. Reports an endpoint that is not
-    /// connected as such.
+    /// connected, or used in a fork of its process, as such.
     pub fn post_error(&self, error: impl Into<PostError>) -> EndpointError {
         let error = error.into();
+        if let Err(forked) = self.process.check() {
+            return forked.into();
+        }
         if let Some((rail, errno)) = error.driver_refusal() {
             let device = self.device_of(rail);
             return if self.joined.is_over() {

@@ -15,6 +15,7 @@ use crate::queue_pair::{Joined, Place, check_mtu, random_psn};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
+use polyrail_process::Process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -237,6 +238,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             is_end_told: false,
             protocol_error: None,
             given_up: None,
+            process: Process::current(),
         })
     }
 

@@ -13,6 +13,7 @@ use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
 use polyrail_core::virtual_qp::{
     PostManyError, PostRecvError, PostSendError, ProtocolError, RailId, RailSet,
 };
+use polyrail_process::Process;
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) protocol_error: Option<ProtocolError>,
     /// Why it gave up on its rails, if it did.
     pub(super) given_up: Option<GivenUp>,
+    /// The process that made it.
+    pub(super) process: Process,
 }
 
 /// The exceeded time limit that made an endpoint give up.
