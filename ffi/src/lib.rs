@@ -153,7 +153,7 @@ pub use path::{AddressHandle, Grh, Path, Route};
 pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
-    ChangeInit, ChangeRts, ChangeSqd, Connected, DatagramBatch, DatagramChangeInit,
+    ChangeInit, ChangeRts, ChangeSqd, Connected, Connector, DatagramBatch, DatagramChangeInit,
     DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, PostMode, QpAttributes,
     QpCap, QpInit, QpInitAttributes, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr,
     ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts,

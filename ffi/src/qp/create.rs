@@ -5,6 +5,7 @@ use super::last_state::LastState;
 use super::last_wqe::LastWqe;
 use super::send::{Lists, Sender};
 use super::service::Service;
+use super::transition::Abandon;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;
@@ -200,12 +201,14 @@ impl ProtectionDomain {
         };
         // SAFETY: the queue pair is alive, and its number does not change.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
+        let (raw, state) = (Arc::new(raw), Arc::new(LastState::new()));
         Ok(QueuePair {
+            _abandon: Abandon::new(&raw, &state),
             raw: Some(raw),
             last_wqe: LastWqe::new(named),
             sender,
             receives: Chain::new(limits.max_recv_wr, cap.max_recv_sge),
-            state: LastState::new(),
+            state,
             limits,
             qp_num,
             send_cq: init.send_cq.clone(),

@@ -97,17 +97,18 @@ impl LastWqe {
 
     /// Destroys the queue pair on a new thread, since that waits for packets, which a port that is
     /// down may hold for seconds. Fails if the thread cannot be created. `parts`, which the device
-    /// may still reach, is kept until the thread ends.
+    /// may still reach, is kept until the thread ends. The caller is the only owner of the queue
+    /// pair.
     pub(super) fn destroy(
         &mut self,
-        raw: &mut Option<Owned<ibv_qp>>,
+        raw: &mut Option<Arc<Owned<ibv_qp>>>,
         parts: impl Send + Sync + 'static,
     ) -> Result<(), i32> {
         let (give, take) = mpsc::sync_channel::<Owned<ibv_qp>>(1);
         let work = move || take.recv().map_or(Ok(()), Owned::close);
         let thread = thread::Builder::new().name("polyrail-destroy".to_owned()).spawn(work);
         let thread = thread.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
-        if let Some(mut raw) = raw.take() {
+        if let Some(mut raw) = raw.take().and_then(Arc::into_inner) {
             raw.keep(Arc::new((Arc::clone(&self.named), parts)));
             // The thread is waiting to receive it.
             _ = give.send(raw);

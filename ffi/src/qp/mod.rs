@@ -16,9 +16,10 @@ pub use query::{QpAttributes, QpInitAttributes};
 pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
 pub use transition::{
-    ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
-    DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
-    Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
+    ChangeInit, ChangeRts, ChangeSqd, Connector, DatagramChangeInit, DatagramChangeRts,
+    DatagramChangeSqd, DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset,
+    ToRtr, ToRts, ToSqd, Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr,
+    UnreliableToRts,
 };
 
 use crate::chain::{Chain, refusal};
@@ -37,6 +38,7 @@ use send::Sender;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
+use transition::Abandon;
 
 /// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it; outstanding requests
 /// have no completions then. In a fork of the process, every call refuses it (EPERM), and dropping
@@ -64,13 +66,15 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct QueuePair<S: Service = Rc> {
-    // First, so that it is destroyed before the objects that it was made from. `None` after it was
-    // destroyed to detect its last receive: see `last_wqe`.
-    raw: Option<Owned<ibv_qp>>,
+    // Before `raw`, since it uses the queue pair.
+    _abandon: Abandon,
+    // Before the objects that it was made from, so that it is destroyed before them. Shared with a
+    // `Connector` only. `None` after it was destroyed to detect its last receive: see `last_wqe`.
+    raw: Option<Arc<Owned<ibv_qp>>>,
     last_wqe: LastWqe,
     sender: Sender,
     receives: Chain<ibv_recv_wr>,
-    state: LastState,
+    state: Arc<LastState>,
     limits: QpLimits,
     qp_num: u32,
     // Declared in the order in which the last owners must be destroyed: receive queue, completion
@@ -130,9 +134,13 @@ impl<S: Service> QueuePair<S> {
     ///
     /// # Errors
     ///
-    /// Errors of the driver.
+    /// Errors of the driver. EBUSY: a [`Connector`] uses it, and destroys it when it is dropped; the
+    /// queue pair is in ERR.
     pub fn close(self) -> Result<(), VerbsError> {
-        self.raw.map_or_else(|| self.last_wqe.wait(), Owned::close)
+        let Some(raw) = self.raw else { return self.last_wqe.wait() };
+        let argument = Argument::Number("qp_num", self.qp_num.into());
+        let in_use = VerbsError::new("ibv_destroy_qp", libc::EBUSY, argument);
+        Arc::into_inner(raw).map_or(Err(in_use), Owned::close)
     }
 
     /// Posts a request that batches do not support.
@@ -155,7 +163,7 @@ impl<S: Service> QueuePair<S> {
     /// Null once the queue pair is destroyed; [`last_state`](Self::last_state) is RESET then, so
     /// nothing is posted.
     fn as_ptr(&self) -> *mut ibv_qp {
-        self.raw.as_ref().map_or(ptr::null_mut(), Owned::as_ptr)
+        self.raw.as_ref().map_or(ptr::null_mut(), |raw| raw.as_ptr())
     }
 
     /// Whether the queue pair belongs to the process that this one is a fork of.
@@ -175,10 +183,11 @@ impl<S: Service> QueuePair<S> {
     }
 
     /// Refuses a call if the queue pair is destroyed, or belongs to another process.
-    fn check_alive(&self, call: &'static str) -> Result<(), VerbsError> {
+    fn check_alive(&self, call: &'static str) -> Result<&Arc<Owned<ibv_qp>>, VerbsError> {
         let argument = Argument::Number("qp_num", self.qp_num.into());
         let destroyed = VerbsError::new(call, libc::EINVAL, argument);
-        self.raw.as_ref().ok_or(destroyed)?.for_call(call).map(|_| ())
+        let raw = self.raw.as_ref().ok_or(destroyed)?;
+        raw.for_call(call).map(|_| raw)
     }
 
     #[inline]

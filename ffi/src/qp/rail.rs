@@ -8,6 +8,7 @@ use crate::error::FORKED;
 use crate::qp_state::QpState;
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
+use std::sync::Arc;
 
 // SAFETY: libibverbs guarantees these properties for a reliable connection; `last_wqe` argues how
 // the end of its receives is detected. The number stays in use until `ibv_destroy_qp`. That call
@@ -74,6 +75,10 @@ impl QueuePair<Rc> {
     }
 
     fn destroy_aside(&mut self) -> Result<(), i32> {
+        if self.raw.as_ref().is_some_and(|raw| Arc::strong_count(raw) > 1) {
+            // A connector uses it until the kernel has searched for a path: at a later call.
+            return Ok(());
+        }
         // Abort a forgotten batch now, while the queue pair exists.
         self.sender.abort();
         let cqs = [self.send_cq.clone(), self.recv_cq.clone()];

@@ -1,5 +1,6 @@
 //! Tests with a fake library and driver, so that every call can fail without a device.
 
+mod connector;
 mod datagrams;
 mod events;
 mod failing_calls;

@@ -1,7 +1,8 @@
 //! Moves a queue pair between states.
 //!
 //! `forward` has the transitions up to RTS, `aside` those that leave RTS, and `change` those from a
-//! state to itself; `modify` makes a transition, and `fill` writes its attributes.
+//! state to itself; `modify` makes a transition, `connector` makes those up to RTS on another thread,
+//! and `fill` writes the attributes.
 //!
 //! A transition is a struct with the fields that verbs requires: none can be forgotten, and fields
 //! of other services do not exist. Transitions from a state to itself have optional fields only.
@@ -11,6 +12,7 @@
 
 mod aside;
 mod change;
+mod connector;
 mod fill;
 mod forward;
 mod modify;
@@ -20,6 +22,8 @@ pub use change::{
     ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     UnreliableChangeRts, UnreliableChangeSqd,
 };
+pub(super) use connector::Abandon;
+pub use connector::Connector;
 pub use forward::{
     DatagramToInit, DatagramToRtr, ToInit, ToRtr, ToRts, UnreliableToRtr, UnreliableToRts,
 };

@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use events::{queue_cq_event, queue_event};
@@ -81,6 +82,8 @@ pub(crate) struct State {
     pub(crate) moderated: Option<(u32, u16, u16)>,
     /// On-demand paging capabilities that the device reports.
     pub(crate) odp_caps: Option<ibv_odp_caps>,
+    /// The next transition to RTR searches for a path until this returns its errno.
+    pub(crate) search: Option<Receiver<libc::c_int>>,
     /// Attributes of the last address handle.
     pub(crate) ah: Option<ibv_ah_attr>,
 }

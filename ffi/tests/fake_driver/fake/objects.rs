@@ -1,6 +1,6 @@
 //! Devices and the objects made from them.
 
-use super::{FORK_INITS, call, create, destroy, extended, queues, set_errno, with};
+use super::{FORK_INITS, call, create, destroy, extended, join_owner, queues, set_errno, with};
 use rdma_sys::*;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::zeroed;
@@ -292,9 +292,15 @@ exported! {
         if errno == 0 { 0 } else { -1 }
     }
 
-    fn ibv_modify_qp(_qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-        with(|state| state.modified = Some((mask as u32, attr.read())));
-        call("ibv_modify_qp")
+    fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+        join_owner(qp.addr());
+        let to_rtr = (*attr).qp_state == ibv_qp_state::IBV_QPS_RTR;
+        let search = with(|state| {
+            state.modified = Some((mask as u32, attr.read()));
+            state.search.take_if(|_| to_rtr)
+        });
+        let errno = call("ibv_modify_qp");
+        search.map_or(errno, |search| search.recv().unwrap())
     }
 }
 
