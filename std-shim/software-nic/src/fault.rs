@@ -41,6 +41,9 @@ pub enum Fault {
         /// Number of transitions.
         transitions: u32,
     },
+    /// Transitions of queue pairs to RTR take this long, as over RoCE while the kernel searches for
+    /// a path to the peer's address. Zero ends it.
+    SearchPaths(Duration),
     /// Completions of this device become visible only after this time; zero ends it.
     DelayCompletions(Duration),
     /// The link drops requests without an error. They complete only when their queue pair is moved
@@ -85,6 +88,7 @@ pub(crate) struct Faults {
     fail_requests: AtomicBool,
     force_rnr: AtomicU32,
     refuse_rtr: AtomicU32,
+    path_search: AtomicU64,
     delay: AtomicU64,
     one_more_receive: AtomicU64,
     take_shared_receive: AtomicBool,
@@ -117,6 +121,7 @@ impl Faults {
             fail_requests: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
             refuse_rtr: AtomicU32::new(0),
+            path_search: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             one_more_receive: AtomicU64::new(0),
             take_shared_receive: AtomicBool::new(false),
@@ -212,6 +217,15 @@ impl Faults {
     /// Counts a transition to RTR, and returns whether it is refused.
     pub(crate) fn refuses_rtr(&self) -> bool {
         self.refuse_rtr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// Returns how long transitions to RTR take, in nanoseconds.
+    pub(crate) fn path_search(&self) -> u64 {
+        self.path_search.load(Relaxed)
+    }
+
+    pub(crate) fn set_path_search(&self, search: Duration) {
+        self.path_search.store(nanos(search), Relaxed);
     }
 
     /// Payload bytes carried so far.

@@ -142,6 +142,7 @@ pub use event_log::{EventCursor, EventLog};
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When};
 pub use memory::RegionKeys;
+pub use modify::Connector;
 pub use options::{ConnectOptionError, ConnectOptions, DeviceConfig, DeviceLimits, QpCap};
 pub use pages::{OutOfMemory, Pages};
 pub use poll::CompletionQueue;

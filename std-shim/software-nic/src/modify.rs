@@ -8,7 +8,10 @@ use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{self, Attribute, ModifyError, QpAttributes, QpState};
 use crate::sync::lock;
 use crate::transmit;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 impl QueuePair {
     /// Moves the queue pair to a state, and changes the given attributes (`ibv_modify_qp`).
@@ -22,10 +25,48 @@ impl QueuePair {
     /// peer's address is not on this fabric; the device is gone; a fault
     /// [refuses](crate::Fault::RefuseRtr) the transition. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        let qp = &*self.shared;
+        self.shared.modify(to, attributes)
+    }
+
+    /// Returns a handle that connects the queue pair on another thread.
+    pub fn connector(&self) -> Connector {
+        Connector(Arc::clone(&self.shared))
+    }
+
+    /// Returns whether a transition to RTR takes time now: see
+    /// [`SearchPaths`](crate::Fault::SearchPaths).
+    pub fn searches_paths(&self) -> bool {
+        self.shared.device.faults.path_search() > 0
+    }
+}
+
+/// Moves a queue pair from INIT to RTS, on any thread. Does not keep it alive: if it was destroyed,
+/// it is in RESET, and the transitions are refused.
+#[derive(Debug)]
+pub struct Connector(Arc<QpShared>);
+
+impl Connector {
+    /// Moves the queue pair from INIT to RTR, then to RTS.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::modify`]. The queue pair is in the state that was reached.
+    pub fn connect(self, to_rtr: &QpAttributes, to_rts: &QpAttributes) -> Result<(), ModifyError> {
+        self.0.modify(QpState::Rtr, to_rtr)?;
+        self.0.modify(QpState::Rts, to_rts)
+    }
+}
+
+impl QpShared {
+    fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        let qp = self;
         qp.device.fabric.process.check()?;
         if qp.device.is_gone() {
             return Err(ModifyError::DeviceGone);
+        }
+        if to == QpState::Rtr {
+            // Without a lock, as in the kernel.
+            thread::sleep(Duration::from_nanos(qp.device.faults.path_search()));
         }
         {
             let mut send = lock(&qp.send);
