@@ -3,8 +3,8 @@
 use crate::faults::Faults;
 use crate::faulty::Faulty;
 use polyrail::backend::{
-    Connect, ConnectOptions, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, Gone,
-    MemoryOwner, Notify, Port, QpCap, RemoteQp,
+    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, DeviceEvent, DmaBuf, Domain,
+    EventCursor, Gone, MemoryOwner, Notify, Port, QpCap, RemoteQp,
 };
 use polyrail::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -160,6 +160,10 @@ impl<Q: Connect> Connect for Faulty<Q> {
 
     fn fail(&self) -> Result<(), DeviceError> {
         self.inner.fail()
+    }
+
+    fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()> {
+        self.inner.connect_aside(steps)
     }
 
     fn retire(self) {

@@ -6,7 +6,9 @@ mod joined;
 pub use joined::next_attempt;
 pub(crate) use joined::{Joined, retry};
 
-use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
+use crate::backend::{
+    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp,
+};
 use crate::random::random;
 use polyrail_core::virtual_qp::MAX_RAILS;
 use rustix::io::Errno;
@@ -118,26 +120,38 @@ pub(crate) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), Dev
     Err(DeviceError::Mtu { port: port.number, asked, most })
 }
 
-/// Moves a queue pair from INIT to RTS, with the limits that both ends support. `own` is the
-/// address that the peer received for it; `qp_num` and `peer` are the number and address of the
+/// Begins to move a queue pair from INIT to RTS, with the limits that both ends support. `own` is
+/// the address that the peer received for it; `qp_num` and `peer` are the number and address of the
 /// peer's queue pair.
 pub(crate) fn join<Q: Connect>(
     (qp, port, own): (&Q, &Port, &RailAddress),
     qp_num: u32,
     peer: &RailAddress,
     options: &ConnectOptions,
-) -> Result<(), DeviceError> {
+) -> Connecting<()> {
+    match steps((port, own), qp_num, peer, options) {
+        Ok(steps) => qp.connect_aside(&steps),
+        Err(error) => Connecting::done(Err(error)),
+    }
+}
+
+/// Returns what [`join`] does.
+pub(crate) fn steps(
+    (port, own): (&Port, &RailAddress),
+    qp_num: u32,
+    peer: &RailAddress,
+    options: &ConnectOptions,
+) -> Result<ConnectSteps, DeviceError> {
     check_mtu(port, options)?;
     let path_mtu = own.mtu.min(peer.mtu);
     if options.exact_mtu && path_mtu < options.path_mtu {
         let (asked, most) = (options.path_mtu.bytes(), peer.mtu.bytes());
         return Err(DeviceError::PeerMtu { asked, most });
     }
-    let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
-    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
-    let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
-    qp.ready_to_receive(port, &remote, &takes)?;
-    qp.ready_to_send(own.psn, &sends)
+    let receives = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
+    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..receives };
+    let peer = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
+    Ok(ConnectSteps { port: *port, peer, receives, psn: own.psn, sends })
 }
 
 /// Returns a first packet sequence number that old packets of other connections will not match. A

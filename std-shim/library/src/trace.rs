@@ -19,7 +19,8 @@
 //! | info | the link was resumed | `session` | |
 //! | warn | not used: why | `device` | a device with an active port, or an active port, was not named and cannot be used (feature `verbs`) |
 //!
-//! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile.
+//! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile; if
+//! it is done in steps, a span for each step in which something happens.
 //! `qp` is the number of the virtual queue pair; for a message connection, it is the number of its
 //! first queue pair. `end` is `sender` or `receiver`, and `place` is the index of a queue pair
 //! there. All have the target `polyrail::trace`, by which subscribers can filter.
@@ -42,17 +43,20 @@ macro_rules! emit {
     };
 }
 
-/// Runs `connect`, which connects a virtual queue pair of `rails` rails.
+/// Runs `connect`, which connects a virtual queue pair of `rails` rails. It returns whether they are
+/// connected, or are still being connected.
 pub(crate) fn connect<E>(
     qp: u32,
     rails: usize,
-    connect: impl FnOnce() -> Result<(), E>,
-) -> Result<(), E> {
+    connect: impl FnOnce() -> Result<bool, E>,
+) -> Result<bool, E> {
     #[cfg(feature = "tracing")]
     let _span = tracing::info_span!("connect", qp, rails).entered();
-    connect()?;
-    emit!(tracing::info!(qp, rails, "connected"));
-    Ok(())
+    let is_connected = connect()?;
+    if is_connected {
+        emit!(tracing::info!(qp, rails, "connected"));
+    }
+    Ok(is_connected)
 }
 
 /// Reports that two ends do not match, or a queue pair refused.

@@ -5,9 +5,9 @@ mod fixture;
 #[path = "../../process/tests/in_fork/mod.rs"]
 mod in_fork;
 
-use fixture::ALL_ACCESS;
+use fixture::{ALL_ACCESS, LONG};
 use in_fork::in_fork;
-use polyrail::backend::DeviceError;
+use polyrail::backend::{Connecting, DeviceError, MOST_ASIDE};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::heal::HealingMessage;
 use polyrail::memory::{CacheCounters, CacheLimits, RegistrationCache};
@@ -15,6 +15,9 @@ use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::virtual_qp::{RailFailure, RailId};
 use polyrail_process::Forked;
 use std::fmt::{self, Debug, Write};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
 
 /// Forks when a certain text is written.
 struct Forks<F> {
@@ -57,6 +60,39 @@ fn a_child_waits_for_no_lock() {
     let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
     an_end_that_repairs(&domain);
     a_cache(&domain);
+    work_aside();
+}
+
+/// The child has no thread of its parent, all of which are busy.
+fn work_aside() {
+    let done = Arc::new(Mutex::new(()));
+    let held = done.lock().unwrap();
+    let work = |_| {
+        let done = Arc::clone(&done);
+        Connecting::aside(move || {
+            drop(done.lock());
+            Ok(())
+        })
+    };
+    let works: Vec<_> = (0..=MOST_ASIDE).map(work).collect();
+    in_fork(|| {
+        let mut work = Connecting::aside(|| Ok(7));
+        let begin = Instant::now();
+        let done = loop {
+            match work.take() {
+                Some(done) => break done,
+                None => assert!(begin.elapsed() < LONG, "the work waits for threads of the parent"),
+            }
+            thread::yield_now();
+        };
+        assert_eq!(done, Ok(7));
+    });
+    drop(held);
+    for mut work in works {
+        while work.take().is_none() {
+            thread::yield_now();
+        }
+    }
 }
 
 /// The locks of the link: messages and waker of one direction, then of the other.

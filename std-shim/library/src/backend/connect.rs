@@ -7,6 +7,33 @@ use super::port::Port;
 use polyrail_core::hardware::QueuePair;
 use polyrail_software_nic::{ConnectOptions, RemoteQp};
 
+/// What moves a queue pair from INIT to RTS.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectSteps {
+    /// The local port.
+    pub port: Port,
+    /// The peer's queue pair.
+    pub peer: RemoteQp,
+    /// The options of [`ready_to_receive`](Connect::ready_to_receive).
+    pub receives: ConnectOptions,
+    /// The packet sequence number that was sent to the peer.
+    pub psn: u32,
+    /// The options of [`ready_to_send`](Connect::ready_to_send).
+    pub sends: ConnectOptions,
+}
+
+impl ConnectSteps {
+    /// Moves a queue pair, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connect::init`]. The queue pair is in the state that was reached.
+    pub fn run(&self, queue_pair: &impl Connect) -> Result<(), DeviceError> {
+        queue_pair.ready_to_receive(&self.port, &self.peer, &self.receives)?;
+        queue_pair.ready_to_send(self.psn, &self.sends)
+    }
+}
+
 /// A queue pair that endpoints can move between states.
 pub trait Connect: QueuePair {
     /// Moves from RESET to INIT, on a port: receives can be posted.
@@ -44,16 +71,15 @@ pub trait Connect: QueuePair {
     /// See [`init`](Self::init).
     fn fail(&self) -> Result<(), DeviceError>;
 
-    /// Executes `steps`, from INIT to RTS. Backends with slow transitions run them on another
-    /// thread, so that the caller does not block.
-    fn connect_aside(
-        self,
-        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
-    ) -> Connecting<Self>
+    /// Moves from INIT to RTS. Backends with slow transitions make them on
+    /// [another thread](Connecting::aside), so that the caller does not block. Until the result is
+    /// there, the caller may post receives, [fail](Self::fail) the queue pair, and drop it: then no
+    /// peer reaches it. If the result is dropped, the transitions may not be made.
+    fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()>
     where
         Self: Sized,
     {
-        Connecting::done(steps(&self).map(|()| self))
+        Connecting::done(steps.run(self))
     }
 
     /// Destroys the queue pair. Backends on which that is slow do it on another thread, so that the

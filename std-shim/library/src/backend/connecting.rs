@@ -1,18 +1,23 @@
 //! Queue pairs that are being connected.
 
+use super::aside::{self, Work};
 use super::error::DeviceError;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::thread;
 
-/// A queue pair that is being created or moved to RTS. If this is dropped, the queue pair is
-/// destroyed when it is ready.
+/// The result of creating a queue pair or moving it to RTS, which may come later. If this is
+/// dropped, a queue pair that is being created is destroyed when it is ready.
 #[derive(Debug)]
 pub struct Connecting<Q>(State<Q>);
 
 #[derive(Debug)]
 enum State<Q> {
     Done(Option<Result<Q, DeviceError>>),
-    UnderWay(Receiver<Result<Q, DeviceError>>),
+    UnderWay {
+        result: Receiver<Result<Q, DeviceError>>,
+        /// Owns the work, if it waits in line.
+        _work: Option<Arc<Work>>,
+    },
 }
 
 impl<Q> Connecting<Q> {
@@ -23,11 +28,13 @@ impl<Q> Connecting<Q> {
 
     /// A queue pair that another thread is connecting.
     pub const fn under_way(result: Receiver<Result<Q, DeviceError>>) -> Self {
-        Self(State::UnderWay(result))
+        Self(State::UnderWay { result, _work: None })
     }
 
-    /// Runs `work` on a new thread. If the system cannot start one, `work` is dropped, and the
-    /// result is [`DeviceError::Thread`].
+    /// Runs `work` on another thread. A process has at most [`MOST_ASIDE`](super::MOST_ASIDE) such
+    /// threads; further work waits in line until older work has ended. If this is dropped before
+    /// `work` has begun, it never begins. If the system cannot start a thread, and none runs, `work`
+    /// is dropped, and the result is [`DeviceError::Thread`].
     pub fn aside(work: impl FnOnce() -> Result<Q, DeviceError> + Send + 'static) -> Self
     where
         Q: Send + 'static,
@@ -35,8 +42,8 @@ impl<Q> Connecting<Q> {
         let (done, result) = mpsc::channel();
         // If the receiver was dropped, the queue pair is dropped here.
         let work = move || _ = done.send(work());
-        match thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work) {
-            Ok(_) => Self::under_way(result),
+        match aside::run(work) {
+            Ok(work) => Self(State::UnderWay { result, _work: Some(work) }),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
                 Self::done(Err(DeviceError::Thread { errno }))
@@ -48,19 +55,29 @@ impl<Q> Connecting<Q> {
     pub fn take(&mut self) -> Option<Result<Q, DeviceError>> {
         match &mut self.0 {
             State::Done(result) => result.take(),
-            State::UnderWay(result) => match result.try_recv() {
+            State::UnderWay { result, .. } => match result.try_recv() {
                 Ok(result) => Some(result),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => Some(Err(DeviceError::Unfinished)),
             },
         }
     }
+
+    /// Waits until [`take`](Self::take) returns something.
+    pub(crate) fn wait(&mut self) {
+        if let State::UnderWay { result, .. } = &self.0 {
+            let result = result.recv().unwrap_or(Err(DeviceError::Unfinished));
+            self.0 = State::Done(Some(result));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::aside::tests::alone;
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
 
     #[test]
     fn a_result_is_taken_once_and_a_thread_that_ends_without_one_is_an_error() {
@@ -77,13 +94,10 @@ mod tests {
 
     #[test]
     fn work_is_done_on_another_thread() {
+        let _alone = alone();
         let mut name = Connecting::aside(|| Ok(thread::current().name().map(str::to_owned)));
-        let found = loop {
-            match name.take() {
-                Some(found) => break found.unwrap(),
-                None => thread::yield_now(),
-            }
-        };
-        assert_eq!(found.as_deref(), Some("polyrail-connect"));
+        name.wait();
+        let found = name.take().unwrap().unwrap();
+        assert_eq!((found.as_deref(), name.take()), (Some("polyrail-connect"), None));
     }
 }

@@ -146,11 +146,11 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Whether the same call may succeed later: a port is down, or no path to the peer's address
-    /// is found.
+    /// Whether the same call may succeed later: a port is down, no path to the peer's address is
+    /// found, or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::PortDown { .. } | Self::Modify(ModifyError::NoPath) => true,
+            Self::PortDown { .. } | Self::Modify(ModifyError::NoPath) | Self::Thread { .. } => true,
             #[cfg(feature = "verbs")]
             Self::NoAddress { .. } => true,
             // Over RoCE the kernel resolves the peer's address (rdma_resolve_ip).
@@ -209,9 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_or_a_path_may_come_back() {
+    fn a_port_a_path_or_a_thread_may_come_back() {
         let unreachable = DeviceError::Modify(ModifyError::NoPath);
         assert!(unreachable.may_pass() && DeviceError::PortDown { port: 1 }.may_pass());
+        assert!(DeviceError::Thread { errno: libc::EAGAIN }.may_pass());
         assert!(!DeviceError::Modify(ModifyError::DeviceGone).may_pass());
         assert!(!DeviceError::NoPort { port: 3 }.may_pass());
     }

@@ -11,6 +11,7 @@
 //! their arguments are its attributes. [`crate::nic`] is a backend; with feature `verbs`, `rdma` is
 //! another one.
 
+mod aside;
 mod connect;
 mod connecting;
 mod domain;
@@ -22,7 +23,8 @@ mod notify;
 mod port;
 mod region;
 
-pub use connect::Connect;
+pub use aside::MOST_ASIDE;
+pub use connect::{Connect, ConnectSteps};
 pub use connecting::Connecting;
 pub use domain::Domain;
 pub use error::DeviceError;

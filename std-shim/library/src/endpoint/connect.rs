@@ -2,7 +2,7 @@
 
 use super::address::Address;
 use super::qp::EndpointQp;
-use crate::backend::{Connect, DeviceError, Gid};
+use crate::backend::{Connect, Connecting, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::{Detected, HealingLink};
 use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
@@ -96,8 +96,8 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the same call may succeed later, because a port is down, or no path to the peer is
-    /// found.
+    /// Whether the same call may succeed later, because a port is down, no path to the peer is found,
+    /// or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Modify { source, .. } if source.may_pass())
     }
@@ -160,6 +160,10 @@ where
     /// that is not ready is retried only a few times. Use [`connect_after`](Self::connect_after) to
     /// post receives for the peer's first requests.
     ///
+    /// The call waits while devices connect queue pairs: over RoCE the kernel searches for paths to
+    /// the peer, for about a second if there is none. [`try_connect`](Self::try_connect) does not
+    /// wait.
+    ///
     /// If rails are [re-routed](RailFailure::Reroute), an endpoint may begin with fewer rails: those
     /// whose ports are down, or have no path to the peer, count as failed, and are
     /// [repaired](super::Healing) later. [`min_rails`](super::EndpointBuilder::min_rails) have to
@@ -202,33 +206,79 @@ where
     ) -> Result<(), E> {
         let qp = self.qp.virtual_qp_num();
         let rails = self.qp.rails().len();
+        let connected: Result<bool, E> = trace::connect(qp, rails, || {
+            self.begin_to_connect(peer, post_receives)?;
+            let connected = retry(limit, ConnectError::may_pass, || {
+                while !self.connect_rails(peer)? {
+                    self.joined.wait();
+                }
+                Ok(())
+            });
+            connected.inspect_err(|error| trace::not_connected(qp, error))?;
+            Ok(true)
+        });
+        connected.map(|_| ())
+    }
+
+    /// Connects as [`connect`](Self::connect) does, but does not wait while the device connects
+    /// queue pairs: over RoCE the kernel searches for a path to the peer for about a second.
+    /// Returns whether the endpoint is connected; if not, call again with the same address. For
+    /// programs that serve several peers with one thread.
+    ///
+    /// The queue pairs are connected on other threads, at most
+    /// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) at a time in a process. Those between different
+    /// ports are connected at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect). If the error [may pass](ConnectError::may_pass), the next call
+    /// begins another attempt; [`next_attempt`](crate::link::next_attempt) says when.
+    pub fn try_connect(&mut self, peer: &Address) -> Result<bool, ConnectError> {
+        if self.joined.continues(peer) && self.joined.has_to_wait() {
+            return Ok(false);
+        }
+        let qp = self.qp.virtual_qp_num();
+        let rails = self.qp.rails().len();
         trace::connect(qp, rails, || {
-            if !self.joined.continues(peer) {
-                self.agree(peer).inspect_err(|error| trace::not_connected(qp, error))?;
-                post_receives(self)?;
-                self.joined.begin(peer);
-            }
-            let connected = retry(limit, ConnectError::may_pass, || self.connect_rails(peer));
-            Ok(connected.inspect_err(|error| trace::not_connected(qp, error))?)
+            self.begin_to_connect(peer, |_| Ok::<(), ConnectError>(()))?;
+            self.connect_rails(peer).inspect_err(|error| trace::not_connected(qp, error))
         })
     }
 
-    /// Connects the rails that are not connected yet. Begins with fewer if that is possible.
-    fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
+    fn begin_to_connect<E: From<ConnectError>>(
+        &mut self,
+        peer: &Address,
+        post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.joined.continues(peer) {
+            return Ok(());
+        }
+        let qp = self.qp.virtual_qp_num();
+        self.agree(peer).inspect_err(|error| trace::not_connected(qp, error))?;
+        post_receives(self)?;
+        self.joined.begin(peer);
+        Ok(())
+    }
+
+    /// Continues to connect the rails that are not connected yet. Begins with fewer if that is
+    /// possible. Returns whether the endpoint is connected, or rails are still being connected.
+    fn connect_rails(&mut self, peer: &Address) -> Result<bool, ConnectError> {
         let places: Vec<Place> = self.places.iter().chain(self.idle_place()).copied().collect();
         let theirs: Vec<_> = peer.queue_pairs().zip(&places).collect();
         let ports = theirs.iter().map(|((rail, _, address), place)| (*rail, *place, address.gid));
         let mut joined = std::mem::replace(&mut self.joined, Joined::new());
         let join = |rail: RailId| {
             let found = theirs.iter().find(|((of, ..), _)| *of == rail);
-            found.map_or(Ok(()), |((_, qp_num, address), place)| {
+            found.map_or(Connecting::done(Ok(())), |((_, qp_num, address), place)| {
                 self.connect_rail(rail, place, *qp_num, address)
             })
         };
         let refused = joined.join(ports, self.healer.is_some(), join);
         let can_miss = |rail| self.can_miss(rail);
-        let missing = joined.begin_without(refused, can_miss, |joined| self.is_enough(joined));
+        let is_enough = |joined: &_| self.is_enough(joined);
+        let missing = refused.map(|refused| joined.begin_without(refused, can_miss, is_enough));
         self.joined = joined;
+        let Some(missing) = missing else { return Ok(false) };
         for (rail, source) in missing.map_err(|(rail, source)| self.not_joined(rail, source))? {
             let error = self.not_joined(rail, source);
             trace::no_new_queue_pair(self.qp.virtual_qp_num(), rail, &error);
@@ -236,7 +286,7 @@ where
                 self.log.note_detected(rail, Detected::NotConnected);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn not_joined(&self, rail: RailId, source: DeviceError) -> ConnectError {
@@ -323,16 +373,16 @@ where
         (0..=rails).map(far).collect()
     }
 
-    /// INIT to RTS, with what both ends can do.
+    /// Begins to move a queue pair from INIT to RTS, with what both ends can do.
     fn connect_rail(
         &self,
         rail: RailId,
         place: &Place,
         qp_num: u32,
         peer: &RailAddress,
-    ) -> Result<(), DeviceError> {
+    ) -> Connecting<()> {
         let own = self.rail_address(place);
-        let Some(qp) = self.physical(rail) else { return Ok(()) };
+        let Some(qp) = self.physical(rail) else { return Connecting::done(Ok(())) };
         join((qp, &place.port, &own), qp_num, peer, &self.options)
     }
 }

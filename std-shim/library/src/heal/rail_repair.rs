@@ -129,7 +129,8 @@ pub(super) struct Making<R: RailName, Q> {
 /// A queue pair that is being connected with the peer's.
 #[derive(Debug)]
 pub(super) struct Joining<R: RailName, Q> {
-    pub(super) connecting: Connecting<Q>,
+    pub(super) connecting: Connecting<()>,
+    pub(super) queue_pair: Q,
     pub(super) place: Place,
     pub(super) own: ReplacementAddress<R>,
     pub(super) peer: RailAddress,
@@ -152,7 +153,7 @@ impl<R: RailName, Q: Connect> Next<R, Q> {
         let queue_pair = match self.step {
             Step::Offered(own) => Some(own.queue_pair),
             Step::Making(mut step) => step.making.take().and_then(Result::ok).map(|(made, _)| made),
-            Step::Joining(mut step) => step.connecting.take().and_then(Result::ok),
+            Step::Joining(step) => Some(step.queue_pair),
         };
         queue_pair.into_iter().for_each(Connect::retire);
     }

@@ -221,12 +221,9 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             self.attempt_failed(rail, &error);
             return self.refuse(rail, generation);
         }
-        let (peer, options) = (*peer, self.end.options());
-        let connecting = queue_pair.connect_aside(move |queue_pair| {
-            let local = (queue_pair, &place.port, &own.address);
-            join(local, peer.qp_num, &peer.address, &options)
-        });
-        let step = Joining { connecting, place, own, peer: peer.address, answers };
+        let local = (&queue_pair, &place.port, &own.address);
+        let connecting = join(local, peer.qp_num, &peer.address, &self.end.options());
+        let step = Joining { connecting, queue_pair, place, own, peer: peer.address, answers };
         self.set_step(rail, generation, Step::Joining(step));
     }
 
@@ -235,12 +232,15 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         &mut self,
         rail: E::Rail,
         step: Joining<E::Rail, E::Qp>,
-        joined: Result<E::Qp, DeviceError>,
+        joined: Result<(), DeviceError>,
     ) {
-        let Joining { place, own, peer, answers, .. } = step;
+        let Joining { queue_pair, place, own, peer, answers, .. } = step;
         let replaced = match joined {
-            Ok(queue_pair) => self.end.replace(&own, place, queue_pair, &peer),
-            Err(source) => Err(self.end.device_error(rail, &place, source)),
+            Ok(()) => self.end.replace(&own, place, queue_pair, &peer),
+            Err(source) => {
+                queue_pair.retire();
+                Err(self.end.device_error(rail, &place, source))
+            }
         };
         if let Some(repair) = self.repair_of(rail).filter(|_| replaced.is_ok()) {
             repair.note_placed(own.generation);

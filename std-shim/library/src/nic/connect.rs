@@ -1,6 +1,6 @@
 //! Connects queue pairs.
 
-use crate::backend::{Connect, DeviceError, Gone, Port};
+use crate::backend::{Connect, ConnectSteps, Connecting, DeviceError, Gone, Port};
 use polyrail_software_nic::{ConnectOptions, QpAttributes, QpState, QueuePair, RemoteQp};
 
 impl Connect for QueuePair {
@@ -24,6 +24,18 @@ impl Connect for QueuePair {
 
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.to_error()?)
+    }
+
+    /// At once, unless a fault lets it search for a path, which it does on another thread as a NIC
+    /// does.
+    fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()> {
+        if !self.searches_paths() {
+            return Connecting::done(steps.run(self));
+        }
+        let ConnectSteps { peer, receives, psn, sends, .. } = steps;
+        let (to_rtr, to_rts) = (receives.to_rtr(peer), sends.to_rts(*psn));
+        let connector = self.connector();
+        Connecting::aside(move || Ok(connector.connect(&to_rtr, &to_rts)?))
     }
 
     fn gone(&self) -> Option<Gone> {

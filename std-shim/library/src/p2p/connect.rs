@@ -4,7 +4,7 @@ use super::address::{P2pAddress, QueuePairAddress};
 use super::error::P2pConnectError;
 use super::member::P2pMember;
 use super::message::{End, HealingLink, QueuePairId};
-use crate::backend::{DeviceError, Domain};
+use crate::backend::{Connecting, DeviceError, Domain};
 use crate::heal::Detected;
 use crate::queue_pair::{Joined, RailAddress, join, retry};
 use crate::trace;
@@ -35,7 +35,9 @@ impl<D: Domain> P2pMember<D> {
     }
 
     /// Connects every queue pair with the peer's: RTR, RTS. Both ends must have returned from this
-    /// call before either posts a receive.
+    /// call before either posts a receive. The call waits while devices connect queue pairs: over
+    /// RoCE the kernel searches for paths to the peer, for about a second if there is none.
+    /// [`try_connect`](Self::try_connect) does not wait.
     ///
     /// If rails are [re-routed](super::P2pBuilder::rail_failure), an endpoint may begin with fewer
     /// rails: those whose ports are down, or have no path to the peer, count as failed, and are
@@ -61,13 +63,49 @@ impl<D: Domain> P2pMember<D> {
     ) -> Result<(), P2pConnectError> {
         let qp = self.log.qp;
         let connected = trace::connect(qp, self.places.len(), || {
-            if !self.joined.continues(peer) {
-                self.agree(peer)?;
-                self.joined.begin(peer);
-            }
-            retry(limit, P2pConnectError::may_pass, || self.connect_all(peer))
+            self.begin_to_connect(peer)?;
+            retry(limit, P2pConnectError::may_pass, || {
+                while !self.connect_all(peer)? {
+                    self.joined.wait();
+                }
+                Ok(())
+            })?;
+            Ok(true)
+        });
+        connected.inspect_err(|error| trace::not_connected(qp, error)).map(|_| ())
+    }
+
+    /// Connects as [`connect`](Self::connect) does, but does not wait while the device connects
+    /// queue pairs: over RoCE the kernel searches for a path to the peer for about a second.
+    /// Returns whether the endpoint is connected; if not, call again with the same address. For
+    /// programs that serve several peers with one thread.
+    ///
+    /// The queue pairs are connected on other threads, at most
+    /// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) at a time in a process. Those between different
+    /// ports are connected at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect). If the error [may pass](P2pConnectError::may_pass), the next
+    /// call begins another attempt; [`next_attempt`](crate::link::next_attempt) says when.
+    pub fn try_connect(&mut self, peer: &P2pAddress) -> Result<bool, P2pConnectError> {
+        if self.joined.continues(peer) && self.joined.has_to_wait() {
+            return Ok(false);
+        }
+        let qp = self.log.qp;
+        let connected = trace::connect(qp, self.places.len(), || {
+            self.begin_to_connect(peer)?;
+            self.connect_all(peer)
         });
         connected.inspect_err(|error| trace::not_connected(qp, error))
+    }
+
+    fn begin_to_connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        if !self.joined.continues(peer) {
+            self.agree(peer)?;
+            self.joined.begin(peer);
+        }
+        Ok(())
     }
 
     /// Checks that the two ends match, and takes the peer's cards.
@@ -106,8 +144,9 @@ impl<D: Domain> P2pMember<D> {
         Ok(())
     }
 
-    /// Connects the queue pairs that are not connected yet. Begins with fewer if that is possible.
-    fn connect_all(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+    /// Continues to connect the queue pairs that are not connected yet. Begins with fewer if that is
+    /// possible. Returns whether the member is connected, or queue pairs are still being connected.
+    fn connect_all(&mut self, peer: &P2pAddress) -> Result<bool, P2pConnectError> {
         let ends = [(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
         let theirs = ends.into_iter().flat_map(|(end, theirs)| {
             let rail = move |index: u8| QueuePairId { end, index };
@@ -120,12 +159,14 @@ impl<D: Domain> P2pMember<D> {
         let mut joined = std::mem::replace(&mut self.joined, Joined::new());
         let join = |rail: QueuePairId| {
             let found = theirs.iter().find(|(of, _)| *of == rail);
-            found.map_or(Ok(()), |(_, theirs)| self.join(rail, theirs))
+            found.map_or(Connecting::done(Ok(())), |(_, theirs)| self.join(rail, theirs))
         };
         let heals = self.healer.is_some();
         let refused = joined.join(ports, heals, join);
-        let missing = joined.begin_without(refused, |_| heals, |joined| self.is_enough(joined));
+        let is_enough = |joined: &_| self.is_enough(joined);
+        let missing = refused.map(|refused| joined.begin_without(refused, |_| heals, is_enough));
         self.joined = joined;
+        let Some(missing) = missing else { return Ok(false) };
         for (rail, source) in missing.map_err(|(rail, source)| self.not_joined(rail, source))? {
             let error = self.not_joined(rail, source);
             self.report_attempt(rail.end, rail.index.into(), &error);
@@ -133,7 +174,7 @@ impl<D: Domain> P2pMember<D> {
                 self.log.note_detected(rail, Detected::NotConnected);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn not_joined(
@@ -174,9 +215,10 @@ impl<D: Domain> P2pMember<D> {
         Ok(())
     }
 
-    fn join(&self, rail: QueuePairId, theirs: &QueuePairAddress) -> Result<(), DeviceError> {
+    fn join(&self, rail: QueuePairId, theirs: &QueuePairAddress) -> Connecting<()> {
         let at = usize::from(rail.index);
-        let Some(qp) = self.queue_pairs(rail.end).nth(at) else { return Ok(()) };
+        let qp = self.queue_pairs(rail.end).nth(at);
+        let Some(qp) = qp else { return Connecting::done(Ok(())) };
         let QueuePairAddress { qp_num, address } = theirs;
         let own = self.rail_address(at);
         join((qp, &self.places[at].port, &own), *qp_num, address, &self.options)

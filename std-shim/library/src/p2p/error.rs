@@ -154,8 +154,8 @@ pub enum P2pConnectError {
 }
 
 impl P2pConnectError {
-    /// Whether the same call may succeed later, because a port is down, or no path to the peer is
-    /// found.
+    /// Whether the same call may succeed later, because a port is down, no path to the peer is found,
+    /// or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Modify { source, .. } if source.may_pass())
     }

@@ -11,7 +11,7 @@ use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, P
 use crate::endpoint::{MOST_GRANTED, most_requests, refused};
 use crate::heal::Healer;
 use crate::memory::{Pages, RegionKeys};
-use crate::queue_pair::{Joined, Place, RailAddress, join, random_psn};
+use crate::queue_pair::{Joined, Place, RailAddress, random_psn, steps};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
@@ -217,7 +217,9 @@ impl<D: Domain> Make<'_, D> {
             let options = &self.builder.options;
             let qp = self.plain(place, cqs)?;
             let own = RailAddress::new(device, &place.port, psn, options);
-            let joined = join((&qp, &place.port, &own), qp.qp_num(), &own, options);
+            let steps = steps((&place.port, &own), qp.qp_num(), &own, options);
+            // At once: the path to itself is known.
+            let joined = steps.and_then(|steps| steps.run(&qp));
             joined.map_err(|source| refused(&self.domains[device], source))?;
             Ok(qp)
         };

@@ -1,24 +1,25 @@
 //! Which queue pairs of an endpoint are connected, while it is being connected.
 
 use super::Place;
-use crate::backend::{DeviceError, Gid};
+use crate::backend::{Connecting, DeviceError, Gid};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The shortest time from a failed attempt to connect queue pairs to the next one.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Returns when to call `connect` again, after a call that began then and failed with an error that
-/// may pass: after 100 ms, or four times as long as the call took. For programs that serve several
-/// peers with one thread: over RoCE the kernel may search for a path for a second in each call, and
-/// the others get four fifths of the time.
+/// Returns when to connect again, after an attempt that began then and failed with an error that may
+/// pass: after 100 ms, or four times as long as the attempt took. For programs with several peers:
+/// over RoCE the kernel may search for a path for a second in each attempt, on one of
+/// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) threads or, with a call that waits, on the caller's.
+/// Others get four fifths of the time.
 ///
 /// ```
 /// use polyrail::link::next_attempt;
 /// use std::time::{Duration, Instant};
 ///
 /// let began = Instant::now();
-/// // ... the call fails ...
+/// // ... the attempt fails ...
 /// assert!(next_attempt(began) >= began + Duration::from_millis(100));
 /// ```
 pub fn next_attempt(began: Instant) -> Instant {
@@ -31,13 +32,23 @@ pub(crate) struct Joined<R, A> {
     /// The peer's address, once both ends are known to match.
     peer: Option<Box<A>>,
     rails: Vec<R>,
+    /// Those that are being connected.
+    under_way: Vec<(R, Connecting<()>)>,
+    /// Those that were refused in the present attempt.
+    refused: Vec<(R, DeviceError)>,
     /// An attempt has succeeded.
     is_over: bool,
 }
 
 impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
     pub(crate) const fn new() -> Self {
-        Self { peer: None, rails: Vec::new(), is_over: false }
+        Self {
+            peer: None,
+            rails: Vec::new(),
+            under_way: Vec::new(),
+            refused: Vec::new(),
+            is_over: false,
+        }
     }
 
     /// Whether an attempt to connect with this peer is to be continued.
@@ -47,8 +58,8 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
 
     /// Begins to connect with this peer.
     pub(crate) fn begin(&mut self, peer: &A) {
-        self.peer = Some(Box::new(peer.clone()));
-        self.rails.clear();
+        let peer = Some(Box::new(peer.clone()));
+        *self = Self { peer, is_over: self.is_over, ..Self::new() };
     }
 
     /// Ends the attempt, if an endpoint can begin without the queue pairs that were refused: the
@@ -80,40 +91,84 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
         self.rails.iter().filter(|rail| is_of_kind(**rail)).count()
     }
 
-    /// Connects the queue pairs that are not connected yet, each from its place to a peer's port.
-    /// Returns those that were refused, and why. Stops at the first of them unless all are to be
-    /// tried. Even then only one queue pair between the same two ports is tried in vain, because
-    /// over RoCE the kernel searches for a path for a second.
+    /// Continues an attempt to connect the queue pairs that are not connected yet, each from its
+    /// place to a peer's port, without waiting. When the attempt has ended, returns those that were
+    /// refused, and why; the next call begins another attempt.
+    ///
+    /// An attempt begins with no queue pair after one was refused, unless all are to be tried. Of
+    /// queue pairs between the same two ports one is tried first, and the others only if it was
+    /// connected, because over RoCE the kernel searches for a path for a second.
     pub(crate) fn join<'p>(
         &mut self,
         rails: impl Iterator<Item = (R, &'p Place, Gid)>,
         tries_all: bool,
-        mut join: impl FnMut(R) -> Result<(), DeviceError>,
-    ) -> Vec<(R, DeviceError)> {
-        let mut refused: Vec<(R, DeviceError)> = Vec::new();
-        let mut ports = Vec::new();
-        for (rail, place, gid) in rails {
-            if self.rails.contains(&rail) {
-                continue;
-            }
-            let port = (place.device, place.port.number, gid);
-            let before = ports.iter().position(|known| *known == port);
-            let joined = match before.map(|at| refused[at].1.clone()) {
-                Some(error) => Err(error),
-                None => join(rail),
-            };
-            match joined {
-                Ok(()) => self.rails.push(rail),
-                Err(error) => {
-                    refused.push((rail, error));
-                    ports.push(port);
-                    if !tries_all {
-                        break;
-                    }
+        mut join: impl FnMut(R) -> Connecting<()>,
+    ) -> Option<Vec<(R, DeviceError)>> {
+        self.collect();
+        let path = |place: &Place, gid| (place.device, place.port.number, gid);
+        let rails: Vec<_> = rails.map(|(rail, place, gid)| (rail, path(place, gid))).collect();
+        for (rail, path) in &rails {
+            let beside = |other: R| rails.contains(&(other, *path));
+            let refused = self.refused.iter().find(|(other, _)| beside(*other));
+            match refused.map(|(_, error)| error.clone()) {
+                _ if self.is_begun(*rail) => {}
+                _ if !tries_all && !self.refused.is_empty() => break,
+                Some(error) => self.refused.push((*rail, error)),
+                None if self.is_searching(beside) => {}
+                None => {
+                    self.under_way.push((*rail, join(*rail)));
+                    self.collect();
                 }
             }
         }
-        refused
+        if !self.under_way.is_empty() {
+            return None;
+        }
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.sort_by_key(|(rail, _)| rails.iter().position(|(known, _)| known == rail));
+        Some(refused)
+    }
+
+    fn is_begun(&self, rail: R) -> bool {
+        self.rails.contains(&rail)
+            || self.under_way.iter().any(|(known, _)| *known == rail)
+            || self.refused.iter().any(|(known, _)| *known == rail)
+    }
+
+    /// Whether one of these queue pairs is the first that is being connected.
+    fn is_searching(&self, is_one: impl Fn(R) -> bool) -> bool {
+        self.under_way.iter().any(|(rail, _)| is_one(*rail))
+            && !self.rails.iter().any(|rail| is_one(*rail))
+    }
+
+    /// Takes the results of those that were being connected.
+    fn collect(&mut self) {
+        let Self { rails, under_way, refused, .. } = self;
+        under_way.retain_mut(|(rail, connecting)| match connecting.take() {
+            None => true,
+            Some(Ok(())) => {
+                rails.push(*rail);
+                false
+            }
+            Some(Err(error)) => {
+                refused.push((*rail, error));
+                false
+            }
+        });
+    }
+
+    /// Whether queue pairs are being connected, and nothing can be done until one of them is.
+    pub(crate) fn has_to_wait(&mut self) -> bool {
+        let before = self.under_way.len();
+        self.collect();
+        before > 0 && before == self.under_way.len()
+    }
+
+    /// Waits until one of the queue pairs that are being connected is connected or refused.
+    pub(crate) fn wait(&mut self) {
+        if let Some((_, connecting)) = self.under_way.first_mut() {
+            connecting.wait();
+        }
     }
 }
 
@@ -144,6 +199,7 @@ pub(crate) fn retry<E>(
 mod tests {
     use super::*;
     use crate::backend::{Mtu, Port};
+    use std::sync::mpsc::{self, Sender};
 
     const DOWN: DeviceError = DeviceError::PortDown { port: 1 };
 
@@ -164,13 +220,13 @@ mod tests {
         let mut tried = Vec::new();
         let mut join = |rail: u8| {
             tried.push(rail);
-            if rail.is_multiple_of(2) { Err(DOWN) } else { Ok(()) }
+            Connecting::done(if rail.is_multiple_of(2) { Err(DOWN) } else { Ok(()) })
         };
-        assert_eq!(joined.join(rails(), true, &mut join), [(0, DOWN), (2, DOWN)]);
-        assert_eq!(joined.join(rails(), false, &mut join), [(0, DOWN)]);
+        assert_eq!(joined.join(rails(), true, &mut join), Some(vec![(0, DOWN), (2, DOWN)]));
+        assert_eq!(joined.join(rails(), false, &mut join), Some(vec![(0, DOWN)]));
         assert_eq!(tried, [0, 1, 3, 0]);
         assert_eq!(joined.count(|rail| rail > 1), 1);
-        assert_eq!(joined.join(rails(), true, |_| Ok(())), []);
+        assert_eq!(joined.join(rails(), true, |_| Connecting::done(Ok(()))), Some(vec![]));
         assert_eq!(joined.count(|_| true), 4);
     }
 
@@ -189,6 +245,59 @@ mod tests {
         assert_eq!(begin(DeviceError::NotOpened, true, true), Err(3));
         let mut whole = Joined::<u8, u32>::new();
         assert_eq!(whole.begin_without(Vec::new(), |_| false, |_| false), Ok(Vec::new()));
+    }
+
+    /// Searches for paths that are under way.
+    #[derive(Default)]
+    struct Searches(Vec<(u8, Sender<Result<(), DeviceError>>)>);
+
+    impl Searches {
+        fn begin(&mut self, rail: u8) -> Connecting<()> {
+            let (ends, search) = mpsc::channel();
+            self.0.push((rail, ends));
+            Connecting::under_way(search)
+        }
+
+        fn under_way(&self) -> Vec<u8> {
+            self.0.iter().map(|(rail, _)| *rail).collect()
+        }
+
+        fn end(&mut self, rail: u8, result: Result<(), DeviceError>) {
+            let at = self.0.iter().position(|(known, _)| *known == rail).unwrap();
+            self.0.remove(at).1.send(result).unwrap();
+        }
+    }
+
+    #[test]
+    fn searches_for_all_paths_go_on_at_the_same_time() {
+        let places = [0, 1, 0, 1, 1].map(place);
+        let rails = || (0..).zip(&places).map(|(rail, place)| (rail, place, Gid([9; 16])));
+        for tries_all in [true, false] {
+            let (mut joined, mut searches) = (Joined::<u8, u32>::new(), Searches::default());
+            joined.begin(&7);
+            assert!(!joined.has_to_wait());
+            for _ in 0..2 {
+                assert_eq!(joined.join(rails(), tries_all, |rail| searches.begin(rail)), None);
+                assert_eq!(searches.under_way(), [0, 1], "one between the same two ports");
+                assert!(joined.has_to_wait());
+            }
+            searches.end(1, Ok(()));
+            assert!(!joined.has_to_wait());
+            assert_eq!(joined.join(rails(), tries_all, |rail| searches.begin(rail)), None);
+            assert_eq!(searches.under_way(), [0, 3, 4], "the others between these ports");
+            searches.end(3, Ok(()));
+            searches.end(0, Err(DOWN));
+            assert_eq!(joined.join(rails(), tries_all, |rail| searches.begin(rail)), None);
+            searches.end(4, Ok(()));
+            joined.wait();
+            let refused = if tries_all { vec![(0, DOWN), (2, DOWN)] } else { vec![(0, DOWN)] };
+            let join = |rail| searches.begin(rail);
+            assert_eq!(joined.join(rails(), tries_all, join), Some(refused));
+            assert_eq!((searches.under_way(), joined.count(|_| true)), (vec![], 3));
+            // The next attempt.
+            assert_eq!(joined.join(rails(), tries_all, |rail| searches.begin(rail)), None);
+            assert_eq!(searches.under_way(), [0]);
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Connects queue pairs.
 
-use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp};
+use crate::backend::{
+    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp,
+};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
 use std::thread;
 
@@ -27,37 +29,28 @@ impl Connect for QueuePair {
         peer: &RemoteQp,
         options: &ConnectOptions,
     ) -> Result<(), DeviceError> {
-        Ok(self.modify(&ToRtr {
-            path: path(port, peer, options)?,
-            path_mtu: mtu(options.path_mtu),
-            dest_qp_num: peer.qp_num,
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: options.max_rd_atomic,
-            min_rnr_timer: options.min_rnr_timer,
-        })?)
+        Ok(self.modify(&to_rtr(port, peer, options)?)?)
     }
 
     fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
-        Ok(self.modify(&ToRts {
-            sq_psn: psn,
-            timeout: options.timeout,
-            retry_cnt: options.retry_cnt,
-            rnr_retry: options.rnr_retry,
-            max_rd_atomic: options.max_rd_atomic,
-        })?)
+        Ok(self.modify(&to_rts(psn, options))?)
     }
 
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.modify(&ToErr)?)
     }
 
-    /// On a new thread: for RTR the kernel resolves the peer's address, for a second or more if the
-    /// peer does not answer, and would block all other rails meanwhile.
-    fn connect_aside(
-        self,
-        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
-    ) -> Connecting<Self> {
-        Connecting::aside(move || steps(&self).map(|()| self))
+    /// On another thread: for RTR the kernel resolves the peer's address, for a second or more if
+    /// the peer does not answer, and would block all other rails and peers meanwhile.
+    fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()> {
+        let ConnectSteps { port, peer, receives, psn, sends } = steps;
+        let made = self.connector().map_err(DeviceError::from);
+        let made = made.and_then(|made| Ok((made, to_rtr(port, peer, receives)?)));
+        let to_rts = to_rts(*psn, sends);
+        match made {
+            Ok((made, to_rtr)) => Connecting::aside(move || Ok(made.connect(&to_rtr, &to_rts)?)),
+            Err(error) => Connecting::done(Err(error)),
+        }
     }
 
     /// On a new thread: a driver may wait for all its packets, which a port that is down may hold
@@ -70,6 +63,27 @@ impl Connect for QueuePair {
 
 fn to_init(port: &Port, options: &ConnectOptions) -> ToInit {
     ToInit { port_num: port.number, pkey_index: options.pkey_index, access: options.access }
+}
+
+fn to_rtr(port: &Port, peer: &RemoteQp, options: &ConnectOptions) -> Result<ToRtr, DeviceError> {
+    Ok(ToRtr {
+        path: path(port, peer, options)?,
+        path_mtu: mtu(options.path_mtu),
+        dest_qp_num: peer.qp_num,
+        rq_psn: peer.psn,
+        max_dest_rd_atomic: options.max_rd_atomic,
+        min_rnr_timer: options.min_rnr_timer,
+    })
+}
+
+fn to_rts(psn: u32, options: &ConnectOptions) -> ToRts {
+    ToRts {
+        sq_psn: psn,
+        timeout: options.timeout,
+        retry_cnt: options.retry_cnt,
+        rnr_retry: options.rnr_retry,
+        max_rd_atomic: options.max_rd_atomic,
+    }
 }
 
 /// Returns the path from a port to a peer: by LID between InfiniBand ports, with a GRH if they are

@@ -6,8 +6,8 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use polyrail::backend::{
-    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor,
-    MemoryOwner, Port, QpCap, Region, RemoteQp,
+    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, DeviceEvent, Domain,
+    EventCursor, MemoryOwner, Port, QpCap, Region, RemoteQp,
 };
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
@@ -282,12 +282,9 @@ impl Connect for RecordedQp {
     }
 
     /// It takes its time.
-    fn connect_aside(
-        self,
-        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
-    ) -> Connecting<Self> {
-        let holds = Arc::clone(&self.holds);
-        aside(&holds, move || steps(&self).map(|()| self))
+    fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()> {
+        let connected = steps.run(self);
+        aside(&self.holds, move || connected)
     }
 }
 
