@@ -976,7 +976,9 @@ polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   size_t *length);
 
 // Connects with the other end, which made this card. Neither end may post, send or offer buffers
-// before both ends have connected; only receives of requests may be posted earlier.
+// before both ends have connected; only receives of requests may be posted earlier. Waits while the
+// device connects queue pairs, for about a second over RoCE if no path to the peer is found;
+// polyrail_peers_meet does not.
 polyrail_code polyrail_peers_connect(polyrail_peers *peers, uint64_t peer, const void *card, size_t length);
 
 // Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is

@@ -4,12 +4,12 @@ use super::handle::Connecting;
 use super::handle::said;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
-use super::peer::{Joining, Meets, PeerLink, Stage, attempt, greet, join, link_failure};
+use super::peer::{Joining, Meets, PeerLink, Stage, greet, join, link_failure};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
 use crate::types::{EventKind, POLYRAIL_MESSAGE_BYTES};
-use polyrail::link::{LinkError, next_attempt};
+use polyrail::link::LinkError;
 use std::time::Instant;
 
 /// Drives a link as far as possible without waiting. Sets `link` to `None` if the link ended.
@@ -100,7 +100,7 @@ impl PeerLink {
         }
     }
 
-    /// Tries to connect if that is due: at intervals, and when the time of the meeting is up.
+    /// Continues to connect, until the time of the meeting is up.
     fn join(
         &self,
         mut joining: Box<Joining>,
@@ -108,33 +108,22 @@ impl PeerLink {
         peer: &mut dyn Meets,
         events: &mut EventQueue,
     ) -> Result<Step, Failure> {
-        let Joining { control, theirs, peer_is_ready, next: due, failure } = &mut *joining;
-        let now = Instant::now();
         // Before the other side, which may wait for "ready" as long, gives up without the reason.
-        let limit = control.message_timeout() * 4 / 5;
-        let is_late = now.saturating_duration_since(self.since) >= limit;
-        if is_late || now >= *due {
-            match attempt(control, theirs, peer, is_late)? {
-                None => {
-                    let Joining { control, theirs, peer_is_ready, .. } = *joining;
-                    let said = said(&theirs).to_vec();
-                    return Ok(match peer_is_ready {
-                        true => met(control, said, number, events),
-                        false => Step::Goes(Stage::Ready(control, said)),
-                    });
-                }
-                Some(error) => (*due, *failure) = (next_attempt(now), error),
-            }
+        let limit = joining.control.message_timeout() * 4 / 5;
+        if joining.go_on(peer, self.since.elapsed() >= limit)? {
+            let Joining { control, theirs, peer_is_ready, .. } = *joining;
+            let said = said(&theirs).to_vec();
+            return Ok(match peer_is_ready {
+                true => met(control, said, number, events),
+                false => Step::Goes(Stage::Ready(control, said)),
+            });
         }
         // The other side may fail in the meantime.
-        match next(control) {
+        match next(&mut joining.control) {
             Ok(None | Some(Message::Resumed {})) => {}
-            Ok(Some(Message::Ready {})) => *peer_is_ready = true,
+            Ok(Some(Message::Ready {})) => joining.peer_is_ready = true,
             Ok(Some(other)) => return Err(out_of_turn(&other, "\"ready\"")),
-            Err(Failure { code, words }) => {
-                let words = format!("{words}; this side was not connected: {}", failure.words);
-                return Err(Failure { code, words });
-            }
+            Err(failure) => return Err(joining.explain(failure)),
         }
         Ok(Step::Stays(Stage::Joining(joining)))
     }

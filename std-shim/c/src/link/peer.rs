@@ -32,8 +32,9 @@ pub(crate) trait Meets {
     /// Returns the address of this side's endpoint.
     fn reach(&mut self) -> Result<Reach, Failure>;
 
-    /// Connects to the peer's endpoint. Repeated while the error may pass.
-    fn connect(&mut self, theirs: &Reach) -> Result<(), NotConnected>;
+    /// Connects to the peer's endpoint, without waiting. Returns whether it is connected; repeated
+    /// if not, and after a pause while the error may pass.
+    fn connect(&mut self, theirs: &Reach) -> Result<bool, NotConnected>;
 
     /// Returns the next message of this end's rails for the other end, if there is one.
     fn next_control(&mut self) -> Option<Message>;
@@ -54,7 +55,7 @@ pub(super) enum Stage {
     /// This side connects or has connected, its hello is sent or held back, and it waits for the
     /// other side's. If a process other than the peer answers, other addresses may be the peer's.
     Greeted(OurLink, Box<Others>),
-    /// This side has the other side's hello, and could not be connected yet.
+    /// This side has the other side's hello, and is not connected yet.
     Joining(Box<Joining>),
     /// This side is ready, and waits until the peer is. With the peer's hello.
     Ready(OurLink, Vec<u8>),
@@ -62,16 +63,70 @@ pub(super) enum Stage {
     Met(OurLink),
 }
 
-/// A side that could not be connected yet.
+/// A side that is not connected yet.
 pub(super) struct Joining {
     pub(super) control: OurLink,
     pub(super) theirs: OurHello,
     /// Whether the other side is ready.
     pub(super) peer_is_ready: bool,
-    /// When connecting is tried again.
-    pub(super) next: Instant,
+    /// When the present attempt to connect began.
+    began: Option<Instant>,
+    /// When the next attempt is due.
+    next: Instant,
     /// Why the last attempt failed.
-    pub(super) failure: Failure,
+    failure: Option<Failure>,
+}
+
+impl Joining {
+    fn new(control: OurLink, theirs: OurHello) -> Self {
+        let next = Instant::now();
+        Self { control, theirs, peer_is_ready: false, began: None, next, failure: None }
+    }
+
+    /// Continues to connect with the other side. Returns whether this side is connected; it then
+    /// has sent that it is ready. `is_late`: the time of the meeting is up.
+    pub(super) fn go_on(&mut self, peer: &mut dyn Meets, is_late: bool) -> Result<bool, Failure> {
+        let now = Instant::now();
+        if now < self.next && !is_late {
+            return Ok(false);
+        }
+        let began = *self.began.get_or_insert(now);
+        match peer.connect(&self.theirs.reach) {
+            Ok(true) => {
+                let offered = self.control.offer(&Message::Ready {});
+                offered.map_err(|error| link_failure(&error)).map(|()| true)
+            }
+            Ok(false) if is_late => Err(self.give_up()),
+            Ok(false) => Ok(false),
+            Err(NotConnected { failure, may_pass }) => {
+                self.began = None;
+                self.next = next_attempt(began);
+                self.failure = Some(failure);
+                if may_pass && !is_late { Ok(false) } else { Err(self.give_up()) }
+            }
+        }
+    }
+
+    /// Returns why this side is not connected, and sends it to the other side.
+    fn give_up(&mut self) -> Failure {
+        let failure = self.failure.take().unwrap_or_else(|| {
+            let words = "the queue pairs were not connected in time: the device is still searching \
+                         for a path to the peer";
+            Failure::new(Code::Device, words)
+        });
+        // If the message cannot be sent, the peer notices that the link is closed.
+        _ = self.control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
+        failure
+    }
+
+    /// Adds to the failure of the link why this side is not connected.
+    pub(super) fn explain(&self, Failure { code, words }: Failure) -> Failure {
+        let why = match &self.failure {
+            Some(failure) => format!("this side was not connected: {}", failure.words),
+            None => "this side was still being connected".to_owned(),
+        };
+        Failure { code, words: format!("{words}; {why}") }
+    }
 }
 
 /// A link that belongs to a peer.
@@ -103,6 +158,12 @@ impl PeerLink {
     /// Returns whether both sides are ready.
     pub(crate) const fn has_met(&self) -> bool {
         matches!(self.stage, Stage::Met(_))
+    }
+
+    /// Returns whether this side has the other side's hello, and is not connected yet.
+    #[cfg(test)]
+    pub(crate) const fn is_joining(&self) -> bool {
+        matches!(self.stage, Stage::Joining(_))
     }
 
     /// Sends a message if the handshake is done and there is room; returns whether it was sent.
@@ -155,41 +216,17 @@ pub(super) fn greet(
     control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))
 }
 
-/// Tries to connect with the other side, whose hello has come. If this side is connected, sends that
-/// it is ready. Returns the error if it may pass.
-pub(super) fn attempt(
-    control: &mut OurLink,
-    theirs: &OurHello,
-    peer: &mut dyn Meets,
-    is_last: bool,
-) -> Result<Option<Failure>, Failure> {
-    match peer.connect(&theirs.reach) {
-        Ok(()) => {
-            control.offer(&Message::Ready {}).map_err(|error| link_failure(&error))?;
-            Ok(None)
-        }
-        Err(NotConnected { failure, may_pass: true }) if !is_last => Ok(Some(failure)),
-        Err(NotConnected { failure, .. }) => {
-            // If the message cannot be sent, the peer notices that the link is closed.
-            _ = control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
-            Err(failure)
-        }
-    }
-}
-
 /// Begins to connect with the other side, whose hello has come.
 pub(super) fn join(
-    mut control: OurLink,
+    control: OurLink,
     theirs: OurHello,
     peer: &mut dyn Meets,
 ) -> Result<Stage, Failure> {
-    let began = Instant::now();
-    let Some(failure) = attempt(&mut control, &theirs, peer, false)? else {
-        return Ok(Stage::Ready(control, said(&theirs).to_vec()));
-    };
-    let next = next_attempt(began);
-    let joining = Joining { control, theirs, peer_is_ready: false, next, failure };
-    Ok(Stage::Joining(Box::new(joining)))
+    let mut joining = Joining::new(control, theirs);
+    Ok(match joining.go_on(peer, false)? {
+        true => Stage::Ready(joining.control, said(&joining.theirs).to_vec()),
+        false => Stage::Joining(Box::new(joining)),
+    })
 }
 
 pub(super) fn link_failure(error: &LinkError) -> Failure {

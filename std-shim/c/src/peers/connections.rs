@@ -37,8 +37,8 @@ pub(super) trait Connections {
     /// Returns the address of this end of a connection.
     fn reach(&mut self, place: usize) -> Result<Reach, Failure>;
 
-    /// Connects with the other end of a link.
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected>;
+    /// Connects with the other end of a link, without waiting. Returns whether it is connected.
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected>;
 
     /// Whether rails of this connection are rerouted.
     fn reroutes(&self, place: usize) -> bool;
@@ -108,7 +108,7 @@ impl Meets for Member<'_> {
         self.set.reach(self.place)
     }
 
-    fn connect(&mut self, theirs: &Reach) -> Result<(), NotConnected> {
+    fn connect(&mut self, theirs: &Reach) -> Result<bool, NotConnected> {
         self.set.meet(self.place, theirs)
     }
 

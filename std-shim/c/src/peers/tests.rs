@@ -22,6 +22,7 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+mod aside;
 mod flood;
 
 /// The kind of peers.
@@ -74,6 +75,12 @@ fn inject(domain: *mut Domain, fault: Fault) {
 /// The next transitions of queue pairs to RTR find no path.
 fn refuse_paths(domain: *mut Domain, transitions: u32) {
     inject(domain, Fault::RefuseRtr { transitions });
+}
+
+/// Transitions of queue pairs to RTR take this long.
+fn search_paths(domain: *mut Domain, search: Duration) {
+    let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
+    devices[0].device().inject(When::Now, Fault::SearchPaths(search));
 }
 
 fn add(peers: *mut Peers) -> u64 {

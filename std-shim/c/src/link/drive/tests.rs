@@ -20,7 +20,7 @@ impl Meets for Counts {
         unreachable!("they have met")
     }
 
-    fn connect(&mut self, _: &Reach) -> Result<(), NotConnected> {
+    fn connect(&mut self, _: &Reach) -> Result<bool, NotConnected> {
         unreachable!("they have met")
     }
 

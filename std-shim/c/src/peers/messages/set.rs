@@ -176,13 +176,13 @@ impl<D: Domain> Connections for MessagesOn<D> {
         Ok(self.at(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected> {
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected> {
         let Some(address) = theirs.messages() else {
             return Err(
                 Failure::new(Code::Mismatch, "the other side's peer is for requests").into()
             );
         };
-        self.at(place)?.connect(address).map_err(|error| not_connected(&error))
+        self.at(place)?.try_connect(address).map_err(|error| not_connected(&error))
     }
 
     fn reroutes(&self, _: usize) -> bool {

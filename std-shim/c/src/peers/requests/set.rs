@@ -148,13 +148,13 @@ impl<D: Domain> Connections for RequestsOn<D> {
         Ok(self.qp(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<(), NotConnected> {
+    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected> {
         let Some(address) = theirs.requests() else {
             return Err(
                 Failure::new(Code::Mismatch, "the other side's peer is for messages").into()
             );
         };
-        self.qp(place)?.connect(address).map_err(|error| not_connected(&error))
+        self.qp(place)?.try_connect(address).map_err(|error| not_connected(&error))
     }
 
     fn reroutes(&self, place: usize) -> bool {
