@@ -5,6 +5,7 @@ use crate::guard::guard;
 use crate::plugin;
 use polyrail::nic::Fault;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::time::Duration;
 
 /// Injects a fault into a software NIC after it has carried this many more bytes, or at once for 0.
 /// Returns 0 if the NIC and the fault exist.
@@ -32,6 +33,8 @@ unsafe extern "C" fn polyrail_nccl_test_fault(
         8 => Fault::RefuseRtr { transitions: 3 },
         9 => Fault::RefuseRtr { transitions: u32::MAX },
         10 => Fault::RefuseRtr { transitions: 0 },
+        11 => Fault::SearchPaths(Duration::from_secs(4)),
+        12 => Fault::SearchPaths(Duration::ZERO),
         _ => return -1,
     };
     if inject(&name, after_bytes, fault) { 0 } else { -1 }

@@ -26,7 +26,8 @@ const ACCESS: AccessFlags =
 /// One end of a connection, which sends or receives: a [`P2pEndpoint`] on any backend.
 pub(crate) trait Wire: Send {
     fn address(&self) -> P2pAddress;
-    fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError>;
+    /// Connects, without waiting. Returns whether it is connected.
+    fn connect(&mut self, peer: &P2pAddress) -> Result<bool, P2pConnectError>;
     fn poll(&mut self) -> Result<(), CqError>;
     fn isend(
         &mut self,
@@ -65,8 +66,8 @@ where
         (**self).address()
     }
 
-    fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
-        (**self).connect(peer)
+    fn connect(&mut self, peer: &P2pAddress) -> Result<bool, P2pConnectError> {
+        (**self).try_connect(peer)
     }
 
     fn poll(&mut self) -> Result<(), CqError> {

@@ -80,11 +80,13 @@ impl Site {
     }
 }
 
-/// An end that is being connected to the peer's. If no path to the peer is found, or a port is down,
-/// connecting is tried again.
+/// An end that is being connected to the peer's, without waiting. If no path to the peer is found,
+/// or a port is down, connecting is tried again.
 pub(super) struct Joining {
     pub(super) wire: Box<dyn Wire>,
     address: P2pAddress,
+    /// When the present attempt began.
+    began: Option<Instant>,
     next: Instant,
     /// The time of the last attempt.
     until: Instant,
@@ -106,24 +108,38 @@ impl Joining {
         })?;
         let now = Instant::now();
         let until = since.checked_add(limit).unwrap_or(now);
-        Ok(Self { wire, address, next: now, until, is_joined: false, failed: None })
+        Ok(Self { wire, address, began: None, next: now, until, is_joined: false, failed: None })
     }
 
-    /// Tries to connect if that is due. Returns whether the end is connected.
+    /// Continues to connect, or tries again if that is due. Returns whether the end is connected.
     pub(super) fn step(&mut self) -> Result<bool, Refusal> {
         let now = Instant::now();
         if self.is_joined || now < self.next.min(self.until) {
             return Ok(self.is_joined);
         }
+        let began = *self.began.get_or_insert(now);
         match self.wire.connect(&self.address) {
-            Ok(()) => self.is_joined = true,
+            Ok(is_joined) if is_joined || now < self.until => self.is_joined = is_joined,
+            Ok(_) => return Err(self.late()),
             Err(error) if error.may_pass() && now < self.until => {
-                self.next = next_attempt(now);
+                self.began = None;
+                self.next = next_attempt(began);
                 self.failed = Some(error);
             }
             Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
         }
         Ok(self.is_joined)
+    }
+
+    fn late(&self) -> Refusal {
+        match &self.failed {
+            Some(error) => Refusal::new(Code::System, Chain(error)),
+            None => Refusal::new(
+                Code::System,
+                "the queue pairs were not connected in time: the device is still searching for a \
+                 path to the peer",
+            ),
+        }
     }
 
     /// Returns why the end is not connected, if an attempt failed.

@@ -35,6 +35,7 @@ cases! {
         ("POLYRAIL_RETRIES", "1"),
     ],
     paths_that_are_found_late_are_waited_for,
+    a_search_for_paths_holds_no_call_up,
     paths_that_are_never_found_end_the_attempt: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "3000")],
     rails_that_drop_everything_end_the_connection: &[
         ("POLYRAIL_QP_TIMEOUT", "14"),
@@ -53,6 +54,20 @@ fn paths_that_are_found_late_are_waited_for(plugin: &Plugin) {
         pair.send_through(&mut from, &mut to, 1000);
         pair.close();
     }
+}
+
+/// Neither end's calls wait while the NICs of both search for 4 s.
+fn a_search_for_paths_holds_no_call_up(plugin: &Plugin) {
+    let (table, context, [here, there]) = merged_devices(plugin);
+    let all = ["s0", "s1", "s2", "s3"];
+    all.iter().for_each(|nic| plugin.fault(nic, 0, 11));
+    let begin = Instant::now();
+    let pair = Pair::new(table, context, here, there);
+    assert!(begin.elapsed() >= Duration::from_secs(4));
+    all.iter().for_each(|nic| plugin.fault(nic, 0, 12));
+    let [mut from, mut to] = pair.memories(1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    pair.close();
 }
 
 /// The attempt ends after its limit, and the end without a path logs why: as its error, or, if the
