@@ -1,5 +1,6 @@
 //! What only verbs have: devices, events, services beside RC, and refusals.
 
+mod connecting;
 mod devices;
 mod events;
 mod healing;
@@ -23,6 +24,8 @@ macro_rules! list {
 
 pub(crate) fn list() -> Vec<Behaviour<Rails>> {
     list! {
+        connecting:
+            a_search_for_a_path_holds_nobody_up;
         devices:
             devices_report_their_identity
             ports_and_addresses_can_be_looked_up
