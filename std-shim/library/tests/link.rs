@@ -74,7 +74,8 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
 /// Returns whether the stream of a link has an error to report, and leaves it there.
 fn has_error(link: &Link) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(link, PollFlags::empty())];
+    let stream = link.fd().expect("it has a stream");
+    let mut fds = [PollFd::from_borrowed_fd(stream, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
     fds[0].revents().contains(PollFlags::ERR)
 }

@@ -218,7 +218,7 @@ impl<P: Purpose> Arrivals<P> {
 
     /// What can bring news: for waiting on many at once.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.guests.iter().map(|guest| guest.link.as_fd())
+        self.guests.iter().filter_map(|guest| guest.link.fd())
     }
 
     /// Returns whether the next connection can be accepted now. While it cannot, a wait for the

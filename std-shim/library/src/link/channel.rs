@@ -13,7 +13,7 @@ use super::token::Token;
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,9 @@ pub(super) struct Target {
 /// Messages over one stream.
 #[derive(Debug)]
 pub(super) struct Channel<P: Purpose> {
-    stream: Box<dyn Stream>,
+    /// `None` if this side connects and no attempt is under way, because the next one waits until
+    /// the system has resources.
+    stream: Option<Box<dyn Stream>>,
     /// While this side connects. `stream` is then the one of the attempt that began last.
     dial: Option<Dial>,
     /// The address that answered, on the side that connected.
@@ -93,7 +95,7 @@ impl<P: Purpose> Channel<P> {
 
     fn new(stream: Box<dyn Stream>, message_timeout: Duration, gate: Gate) -> Self {
         Self {
-            stream,
+            stream: Some(stream),
             dial: None,
             answered: None,
             gate,
@@ -150,7 +152,7 @@ impl<P: Purpose> Channel<P> {
         self.dial = None;
         self.answered = Some(address);
         // Not before: the limit would end a connect, too (tcp(7), TCP_USER_TIMEOUT).
-        self.stream.watch(SILENCE);
+        self.watch(SILENCE);
         match self.gate.knock()? {
             Some::<Message<P>>(knock) => self.unsent.extend(knock.encode()),
             None => self.unsent.append(&mut self.held),
@@ -192,12 +194,13 @@ impl<P: Purpose> Channel<P> {
 
     /// Takes the next message from the stream.
     fn take(&mut self, now: Instant) -> Result<Option<Message<P>>, Fault> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
         loop {
             if let Some(message) = self.incoming.next_message()? {
                 self.began = None;
                 return Ok(Some(message));
             }
-            match self.stream.read(self.incoming.room()) {
+            match stream.read(self.incoming.room()) {
                 Ok(0) => return Err(self.gone()),
                 Ok(bytes) => self.incoming.filled(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock && self.broke.is_none() => {
@@ -235,11 +238,11 @@ impl<P: Purpose> Channel<P> {
     /// next receive shows that, after the peer's last message: the system keeps what arrived before
     /// a reset, and reports the reset only once (tcp(7)).
     pub(super) fn flush(&mut self) -> bool {
-        if self.dial.is_some() {
+        let Some(stream) = self.stream.as_mut().filter(|_| self.dial.is_none()) else {
             return false;
-        }
+        };
         while self.taken < self.unsent.len() {
-            match self.stream.write(&self.unsent[self.taken..]) {
+            match stream.write(&self.unsent[self.taken..]) {
                 Ok(written) => self.taken += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -277,7 +280,7 @@ impl<P: Purpose> Channel<P> {
     /// Takes the stream of another channel, which is open. What this channel has not sent is
     /// dropped.
     pub(super) fn replace(&mut self, NewStream { stream, unread }: NewStream) {
-        self.stream = stream;
+        self.stream = Some(stream);
         self.incoming.go_on(&unread);
         self.began = None;
         self.broke = None;
@@ -286,16 +289,19 @@ impl<P: Purpose> Channel<P> {
 
     /// Has the system break the stream when the peer's host has not answered for `silence`.
     pub(super) fn watch(&self, silence: Duration) {
-        self.stream.watch(silence);
+        self.stream.iter().for_each(|stream| stream.watch(silence));
     }
 
-    pub(super) fn into_stream(self) -> NewStream {
-        NewStream { stream: self.stream, unread: self.incoming.unread().to_vec() }
+    /// Returns the stream, if this side is connected.
+    pub(super) fn into_stream(self) -> Option<NewStream> {
+        let unread = self.incoming.unread().to_vec();
+        let stream = self.stream.filter(|_| self.dial.is_none());
+        stream.map(|stream| NewStream { stream, unread })
     }
 
     /// Breaks the stream. The peer finds a reset, not an end.
     pub(super) fn reset(&self) {
-        self.stream.reset();
+        self.stream.iter().for_each(|stream| stream.reset());
     }
 
     /// Returns whether the peer gave up.
@@ -306,12 +312,16 @@ impl<P: Purpose> Channel<P> {
     /// What the channel waits for; `None` if that does not show on a stream.
     pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let flags = match (&self.dial, self.unsent.is_empty()) {
-            (Some(dial), _) if dial.is_under_way() => PollFlags::OUT,
-            (Some(_), _) => return None,
+            (Some(_), _) => PollFlags::OUT,
             (None, true) => PollFlags::IN,
             (None, false) => PollFlags::IN | PollFlags::OUT,
         };
-        Some((self.as_fd(), flags))
+        self.fd().map(|stream| (stream, flags))
+    }
+
+    /// The file descriptor of the stream, if there is one.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(|stream| (**stream).as_fd())
     }
 
     /// When an incomplete message is too late.
@@ -342,12 +352,6 @@ impl<P: Purpose> Channel<P> {
             Fault::Broken { source, .. } if is_gone(&source) => self.hung_up(),
             Fault::Broken { doing, source } => LinkError::Io { doing, source },
         }
-    }
-}
-
-impl<P: Purpose> AsFd for Channel<P> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        (*self.stream).as_fd()
     }
 }
 

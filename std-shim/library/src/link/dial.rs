@@ -17,7 +17,6 @@ use super::error::{LinkError, is_lack};
 use super::stream::{Network, Stream};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::mem;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,7 +85,8 @@ struct Attempt {
 }
 
 /// The attempts to connect. The stream of the one that began last is with the owner, which can wait
-/// for it.
+/// for it. A stream whose attempt failed is dropped at once: its file descriptor may be the only one
+/// that the next attempt can have.
 #[derive(Debug)]
 pub(super) struct Dial {
     network: Arc<dyn Network>,
@@ -149,14 +149,15 @@ impl Dial {
     }
 
     /// Continues as far as possible without waiting. `newest` is the stream of the attempt that
-    /// began last. Returns the address that answered; `newest` is then its stream.
+    /// began last, or `None` if no attempt is under way, because the next one waits until the system
+    /// has resources. Returns the address that answered; `newest` is then its stream.
     ///
     /// # Errors
     ///
     /// All attempts failed, or the time is up.
     pub(super) fn step(
         &mut self,
-        newest: &mut Box<dyn Stream>,
+        newest: &mut Option<Box<dyn Stream>>,
         now: Instant,
     ) -> Result<Option<SocketAddr>, LinkError> {
         let mut failed = None;
@@ -172,8 +173,8 @@ impl Dial {
             self.make_room();
             match begin_next(&*self.network, &mut self.remaining) {
                 Ok(Attempt { address, stream }) => {
-                    let stream = mem::replace(newest, stream);
-                    if let Some(address) = self.newest.replace(address) {
+                    let before = (self.newest.replace(address), newest.replace(stream));
+                    if let (Some(address), Some(stream)) = before {
                         self.earlier.push(Attempt { address, stream });
                     }
                     self.next_at = now + self.stagger;
@@ -192,7 +193,7 @@ impl Dial {
         }
         match (self.earlier.pop(), failed) {
             (Some(Attempt { address, stream }), _) => {
-                (self.newest, *newest) = (Some(address), stream);
+                (self.newest, *newest) = (Some(address), Some(stream));
                 Ok(None)
             }
             (None, Some(error)) if self.lack.is_none() => Err(self.failed(error)),
@@ -212,7 +213,7 @@ impl Dial {
     /// the attempts that failed, and leaves the last one's error in `failed`.
     fn answered(
         &mut self,
-        newest: &mut Box<dyn Stream>,
+        newest: &mut Option<Box<dyn Stream>>,
         failed: &mut Option<io::Error>,
     ) -> Option<SocketAddr> {
         let mut place = 0;
@@ -220,7 +221,7 @@ impl Dial {
             match attempt.stream.is_connected() {
                 Ok(true) => {
                     let Attempt { address, stream } = self.earlier.swap_remove(place);
-                    *newest = stream;
+                    *newest = Some(stream);
                     return Some(address);
                 }
                 Ok(false) => place += 1,
@@ -230,23 +231,15 @@ impl Dial {
                 }
             }
         }
-        // A stream reports its failure once, and seems connected afterwards (socket(7), SO_ERROR).
-        let address = self.newest?;
-        match newest.is_connected() {
-            Ok(true) => Some(address),
+        match newest.as_ref()?.is_connected() {
+            Ok(true) => self.newest,
             Ok(false) => None,
             Err(error) => {
                 *failed = Some(error);
-                self.newest = None;
+                (self.newest, *newest) = (None, None);
                 None
             }
         }
-    }
-
-    /// Returns whether an attempt is under way. Otherwise the stream of the owner has failed, and
-    /// the next attempt waits until the system has resources.
-    pub(super) const fn is_under_way(&self) -> bool {
-        self.newest.is_some()
     }
 
     fn failed(&self, source: io::Error) -> LinkError {

@@ -14,7 +14,7 @@ use super::token::Token;
 use polyrail_process::Process;
 use rustix::event::PollFlags;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -175,9 +175,11 @@ impl<P: Purpose> Link<P> {
         let Some(Origin::Accepted { sessions, timeouts }) = self.origin.clone() else {
             return Err(Box::new(self));
         };
-        sessions.join(session, self.channel.into_stream()).map_err(
-            |NewStream { stream, .. }| Box::new(Self::accepted(stream, sessions, &timeouts, None)),
-        )
+        // A link that was accepted has one.
+        let Some(stream) = self.channel.into_stream() else { return Ok(()) };
+        sessions.join(session, stream).map_err(|NewStream { stream, .. }| {
+            Box::new(Self::accepted(stream, sessions, &timeouts, None))
+        })
     }
 
     /// Notes the session that a hello names: once both name the same, the link can be resumed.
@@ -291,6 +293,13 @@ impl<P: Purpose> Link<P> {
         }
     }
 
+    /// Returns the file descriptor of the stream, for waiting on many links at once. `None` while the
+    /// link is [broken](Self::is_broken), or connects and the system lacks resources for the next
+    /// attempt.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.fd().filter(|_| !self.is_broken())
+    }
+
     /// How long the other side may take for one message, and for its part of the set-up.
     pub const fn message_timeout(&self) -> Duration {
         self.channel.message_timeout()
@@ -299,12 +308,5 @@ impl<P: Purpose> Link<P> {
     /// The error for a message that did not come in time, or not to its end.
     pub fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
         self.channel.no_answer(expected, waited)
-    }
-}
-
-/// For waiting on many at once, while the link is not [broken](Link::is_broken).
-impl<P: Purpose> AsFd for Link<P> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
     }
 }

@@ -333,7 +333,7 @@ impl Broken {
                 Err(error) => Fault::Over(error),
             },
             Attempt::Trying(mut channel, since) => match ask(&mut channel, now) {
-                Ok(true) => return Ok(Some(channel.into_stream())),
+                Ok(true) => return Ok(channel.into_stream()),
                 Ok(false) if now.saturating_duration_since(channel.asked(since)) < ATTEMPT => {
                     let since = channel.asked(since);
                     self.attempt = Attempt::Trying(channel, since);

@@ -15,7 +15,7 @@ use polyrail::link::{HexBytes, LinkError};
 use polyrail::p2p::{HealingLink, HealingMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -115,7 +115,7 @@ impl Connection {
 
     /// Returns the file descriptor of the link, unless the link is broken or has ended.
     pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().filter(|link| !link.is_broken()).map(|link| link.as_fd())
+        self.link.as_ref().and_then(|link| link.fd())
     }
 
     /// Sets the place of the connection, and reports events of its link to the caretaker.

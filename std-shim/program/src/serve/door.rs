@@ -76,7 +76,7 @@ impl<'a> Door<'a> {
 
     fn wait(&mut self) -> Result<(), LinkError> {
         let silent = self.arrivals.fds();
-        let waiting = self.waiting.iter().map(|(visitor, _)| visitor.control.as_fd());
+        let waiting = self.waiting.iter().filter_map(|(visitor, _)| visitor.control.fd());
         let listener = self.arrivals.has_room().then(|| self.listener.as_fd());
         let fds = silent.chain(waiting).chain(listener).chain([self.bell.as_fd()]);
         let mut fds: Vec<PollFd<'_>> =

@@ -28,6 +28,8 @@ struct Net {
     answers: HashMap<SocketAddr, Answer>,
     /// The attempts for which the system has no file descriptor.
     lacks: Range<usize>,
+    /// The streams for which it has one.
+    descriptors: usize,
     tried: Mutex<Vec<SocketAddr>>,
     /// Held by each stream.
     open: Arc<()>,
@@ -47,15 +49,16 @@ impl Network for Net {
     fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
         let mut tried = self.tried.lock().unwrap();
         tried.push(*address);
-        if self.lacks.contains(&(tried.len() - 1)) {
+        // The network itself has one more.
+        let open = Arc::strong_count(&self.open) - 1;
+        if self.lacks.contains(&(tried.len() - 1)) || open >= self.descriptors {
             return Err(Errno::MFILE.into());
         }
         match self.answers.get(address).copied().unwrap_or(Answer::Silent) {
             Answer::Unreachable => Err(ErrorKind::NetworkUnreachable.into()),
             answer => {
+                self.most_open.fetch_max(open + 1, Ordering::Relaxed);
                 let open = Arc::clone(&self.open);
-                // The network itself has one more.
-                self.most_open.fetch_max(Arc::strong_count(&open) - 1, Ordering::Relaxed);
                 let (socket, has_failed) = (UnixStream::pair()?.0, Cell::new(false));
                 Ok(Box::new(Fake { answer, socket, has_failed, open }))
             }
@@ -115,19 +118,21 @@ struct Outcome {
 
 /// Connects in steps of a millisecond.
 fn dial(addresses: &[SocketAddr], answers: &[(SocketAddr, Answer)]) -> Outcome {
-    dial_with_lack(addresses, answers, 0..0)
+    dial_with_lack(addresses, answers, (0..0, usize::MAX))
 }
 
-/// Connects, while the system has no file descriptor for some of the attempts.
+/// Connects, while the system has no file descriptor for some of the attempts, and for no more than
+/// a number of streams.
 fn dial_with_lack(
     addresses: &[SocketAddr],
     answers: &[(SocketAddr, Answer)],
-    lacks: Range<usize>,
+    (lacks, descriptors): (Range<usize>, usize),
 ) -> Outcome {
     let answers = answers.iter().copied().collect();
     let net = Arc::new(Net {
         answers,
         lacks,
+        descriptors,
         tried: Mutex::default(),
         open: Arc::default(),
         most_open: AtomicUsize::new(0),
@@ -135,10 +140,11 @@ fn dial_with_lack(
     let begin = Instant::now();
     let mut waited = Duration::ZERO;
     let made = Dial::begin(net.clone(), "far".into(), addresses, (TIMEOUT, begin));
-    let result = made.and_then(|(mut dial, mut stream)| {
+    let result = made.and_then(|(mut dial, stream)| {
+        let mut stream = Some(stream);
         loop {
             if let Some(address) = dial.step(&mut stream, begin + waited)? {
-                assert!(stream.is_connected().unwrap());
+                assert!(stream.unwrap().is_connected().unwrap());
                 return Ok(address);
             }
             waited += MS;
@@ -213,20 +219,31 @@ fn an_address_is_tried_again_when_the_system_lacked_a_descriptor() {
     let (refuses, dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
     let answers = [(refuses, Answer::Refuses), (alive, Answer::Connects)];
     // No other attempt is under way.
-    let outcome = dial_with_lack(&[refuses, alive], &answers, 1..20);
+    let lacks = |attempts| (attempts, usize::MAX);
+    let outcome = dial_with_lack(&[refuses, alive], &answers, lacks(1..20));
     assert_eq!(outcome.result, Ok(alive));
     assert_eq!(outcome.tried, [&[refuses][..], &[alive; 20]].concat());
     assert!(outcome.waited < 30 * MS, "{:?}", outcome.waited);
     // One is, which does not answer.
-    let outcome = dial_with_lack(&[dead, alive], &answers, 1..20);
+    let outcome = dial_with_lack(&[dead, alive], &answers, lacks(1..20));
     assert_eq!(outcome.result, Ok(alive));
     assert_eq!(outcome.tried, [&[dead][..], &[alive; 20]].concat());
     assert!(outcome.waited < STAGGER + 30 * MS, "{:?}", outcome.waited);
     // One is, and the one that began after it fails.
     let addresses = [dead, refuses, alive];
-    let outcome = dial_with_lack(&addresses, &answers, 2..20);
+    let outcome = dial_with_lack(&addresses, &answers, lacks(2..20));
     assert_eq!(outcome.result, Ok(alive));
     assert!(outcome.waited < STAGGER + 30 * MS, "{:?}", outcome.waited);
+}
+
+#[test]
+fn an_attempt_that_failed_leaves_its_descriptor_to_the_next_one() {
+    let addresses = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(at);
+    let [refuses, too, alive] = addresses;
+    let answers = [(refuses, Answer::Refuses), (too, Answer::Refuses), (alive, Answer::Connects)];
+    let outcome = dial_with_lack(&addresses, &answers, (0..0, 1));
+    assert_eq!((outcome.result, outcome.most_open), (Ok(alive), 1));
+    assert_eq!(outcome.tried, addresses);
 }
 
 #[test]
@@ -235,11 +252,12 @@ fn a_lack_of_descriptors_that_lasts_is_the_error() {
     let (refuses, dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
     let answers = [(refuses, Answer::Refuses), (alive, Answer::Connects)];
     for first in [refuses, dead] {
-        let outcome = dial_with_lack(&[first, alive], &answers, 1..usize::MAX);
+        let lacks = (1..usize::MAX, usize::MAX);
+        let outcome = dial_with_lack(&[first, alive], &answers, lacks);
         assert_eq!((outcome.result, outcome.waited), (Err(lack), TIMEOUT));
     }
     // Without a first attempt there is nothing to wait for, and the caller may begin again.
-    let outcome = dial_with_lack(&[dead, alive], &answers, 0..1);
+    let outcome = dial_with_lack(&[dead, alive], &answers, (0..1, usize::MAX));
     assert_eq!((outcome.result, outcome.waited), (Err(lack), Duration::ZERO));
     assert_eq!(outcome.tried, [dead]);
 }
@@ -253,7 +271,7 @@ fn attempts_are_limited_and_no_address_is_lost() {
     let again = &outcome.tried[100..];
     assert!(!again.is_empty() && addresses.starts_with(&again[..again.len().min(100)]));
     // While the system has no descriptor, one attempt gives way, and not more.
-    let outcome = dial_with_lack(&addresses, &[], 16..200);
+    let outcome = dial_with_lack(&addresses, &[], (16..200, usize::MAX));
     assert_eq!(outcome.tried[16..201], [addresses[16]; 185]);
     assert_eq!(outcome.tried[201..284], addresses[17..]);
     assert_eq!(outcome.tried[284], addresses[0]);
