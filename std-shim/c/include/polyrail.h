@@ -571,8 +571,9 @@ typedef struct {
   uint32_t size;
   // Milliseconds within which the TCP connection has to be established. 0: 10000.
   uint32_t connect_ms;
-  // Milliseconds that the peer may take for one message, and for its part of connecting; and for
-  // which this side tries to connect while a port is down or no path to the peer is found.
+  // Milliseconds that the peer may take for one message, and for its part of connecting; this
+  // side tries to connect for four fifths of them while a port is down or no path to the peer is
+  // found. If the link breaks while the peer connects, the peer has up to `reconnect_ms` more.
   // 0: 10000.
   uint32_t message_ms;
   // Milliseconds within which a broken link has to be reconnected. 0: 60000.

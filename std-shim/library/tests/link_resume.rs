@@ -200,6 +200,32 @@ fn a_link_that_breaks_before_both_are_ready_loses_no_ready() {
 }
 
 #[test]
+fn a_peer_whose_link_breaks_again_and_again_is_not_waited_for_without_end() {
+    let message = Duration::from_secs(1);
+    let mut sides =
+        Sides::met(Timeouts { message, resume: 2 * message, ..Timeouts::default() }, true);
+    let Sides { near, far, listener, arrivals, relay, timeouts } = &mut sides;
+    let begin = Instant::now();
+    let (error, cuts) = thread::scope(|scope| {
+        let far = scope.spawn(|| far.expect_ready().unwrap_err());
+        let mut cuts = 0;
+        while !far.is_finished() {
+            relay.cut();
+            let cut = Instant::now();
+            while cut.elapsed() < message / 10 {
+                assert!(arrivals.step(listener, timeouts, |_, _| {}).unwrap().is_empty());
+                cuts += u32::from(matches!(near.try_recv(), Ok(Some(Message::Resumed {}))));
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(begin.elapsed() < LONG, "still waited for after {cuts} cuts");
+        }
+        (far.join().unwrap(), cuts)
+    });
+    assert!(matches!(error, LinkError::NoAnswer { .. }) && cuts > 1, "{cuts} cuts: {error}");
+    assert!(begin.elapsed() >= message, "{:?}", begin.elapsed());
+}
+
+#[test]
 fn without_an_agreement_a_reset_is_the_end() {
     let mut sides = Sides::met(Timeouts::default(), false);
     sides.relay.cut();

@@ -92,8 +92,9 @@ impl PeerLink {
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(Message::Ready {}) => Ok(met(control, theirs, number, events)),
-                // Nothing was sent that a reconnected link could have lost.
-                Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(control, theirs))),
+                // Nothing was sent that a reconnected link could have lost. The stage stays, and its
+                // time goes on: a peer could break its link without end.
+                Some(Message::Resumed {}) => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(other) => Err(out_of_turn(&other, "\"ready\"")),
             },
             stage @ (Stage::Met(_) | Stage::Over) => Ok(Step::Stays(stage)),
@@ -141,10 +142,10 @@ impl PeerLink {
             return Ok(());
         }
         let timeout = control.message_timeout();
-        if control.is_broken() || self.since.elapsed() < timeout {
-            return Ok(());
+        match control.time_left(self.since, timeout).is_zero() {
+            true => Err(link_failure(&control.no_answer(expected, timeout))),
+            false => Ok(()),
         }
-        Err(link_failure(&control.no_answer(expected, timeout)))
     }
 }
 

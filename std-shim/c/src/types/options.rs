@@ -190,8 +190,9 @@ pub struct LinkOptions {
     pub size: u32,
     /// Milliseconds within which the TCP connection has to be established. 0: 10000.
     pub connect_ms: u32,
-    /// Milliseconds that the peer may take for one message, and for its part of connecting; and for
-    /// which this side tries to connect while a port is down or no path to the peer is found.
+    /// Milliseconds that the peer may take for one message, and for its part of connecting; this
+    /// side tries to connect for four fifths of them while a port is down or no path to the peer is
+    /// found. If the link breaks while the peer connects, the peer has up to `reconnect_ms` more.
     /// 0: 10000.
     pub message_ms: u32,
     /// Milliseconds within which a broken link has to be reconnected. 0: 60000.

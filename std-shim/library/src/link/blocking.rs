@@ -108,34 +108,33 @@ impl<P: Purpose> Link<P> {
         Ok(())
     }
 
-    /// Waits for the next message, all of it: a peer that sends a byte now and then gains nothing.
+    /// Waits for the next message, all of it: a peer that sends a byte now and then gains nothing,
+    /// and a peer whose link breaks gains [a limited time](Self::time_left).
     ///
     /// # Errors
     ///
     /// As [`try_recv`](Self::try_recv); the peer gave up; nothing came within `timeout`.
     pub fn expect(&mut self, timeout: Duration) -> Result<Message<P>, LinkError> {
-        self.expect_what("a message", timeout)
+        self.expect_what("a message", Instant::now(), timeout)
     }
 
     fn expect_what(
         &mut self,
         expected: &'static str,
+        since: Instant,
         timeout: Duration,
     ) -> Result<Message<P>, LinkError> {
-        let mut until = Instant::now().checked_add(timeout);
         loop {
             match self.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(LinkError::GaveUp { reason }),
                 Some(message) => return Ok(message),
                 None => {}
             }
-            if self.is_broken() {
-                // Nothing can come. How long that may last is another limit.
-                until = Instant::now().checked_add(timeout);
-            }
-            if until.is_some_and(|until| Instant::now() >= until) {
+            let left = self.time_left(since, timeout);
+            if left.is_zero() {
                 return Err(self.no_answer(expected, timeout));
             }
+            let until = Instant::now().checked_add(left);
             let complete_by = self.channel.complete_by();
             self.wait_until([until, complete_by].into_iter().flatten().min())?;
         }
@@ -172,7 +171,7 @@ impl<P: Purpose> Link<P> {
     ///
     /// As [`expect`](Self::expect).
     pub fn expect_hello(&mut self) -> Result<Hello<P>, LinkError> {
-        match self.expect_what(HELLO, self.message_timeout())? {
+        match self.expect_what(HELLO, Instant::now(), self.message_timeout())? {
             Message::Hello(hello) => Ok(hello),
             other => Err(other.out_of_turn(HELLO).into()),
         }
@@ -184,8 +183,9 @@ impl<P: Purpose> Link<P> {
     ///
     /// As [`expect`](Self::expect).
     pub fn expect_ready(&mut self) -> Result<(), LinkError> {
+        let since = Instant::now();
         loop {
-            match self.expect_what(READY, self.message_timeout())? {
+            match self.expect_what(READY, since, self.message_timeout())? {
                 Message::Ready {} => return Ok(()),
                 // Before that there is nothing of which a part could be lost.
                 Message::Resumed {} => {}

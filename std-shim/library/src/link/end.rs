@@ -50,6 +50,8 @@ pub struct Link<P: Purpose = NoPurpose> {
     sessions: [Option<Session>; 2],
     /// Once both name the same.
     pub(super) resumption: Option<Resumption<P>>,
+    /// When the link was last resumed.
+    resumed: Option<Instant>,
     /// The process that made the link.
     process: Process,
 }
@@ -94,7 +96,14 @@ impl<P: Purpose> Link<P> {
 
     fn over(channel: Channel<P>) -> Self {
         let process = Process::current();
-        Self { channel, origin: None, sessions: [None; 2], resumption: None, process }
+        Self {
+            channel,
+            origin: None,
+            sessions: [None; 2],
+            resumption: None,
+            resumed: None,
+            process,
+        }
     }
 
     /// The end of a stream that was accepted by the listener with these sessions.
@@ -248,6 +257,7 @@ impl<P: Purpose> Link<P> {
         if let Some(resumption) = &mut self.resumption {
             if let Some(stream) = resumption.step(now)? {
                 let opening = resumption.opening();
+                self.resumed = Some(now);
                 return Ok(Some(self.resume(stream, &opening)));
             }
             if resumption.is_broken() {
@@ -303,6 +313,22 @@ impl<P: Purpose> Link<P> {
     /// How long the other side may take for one message, and for its part of the set-up.
     pub const fn message_timeout(&self) -> Duration {
         self.channel.message_timeout()
+    }
+
+    /// Returns what is left of `timeout` for an answer of the peer that this side has waited for
+    /// since `since`. When a link that broke is resumed, the time begins again, but the peer has no
+    /// more than `timeout` and [`Timeouts::resume`] in all, however often the link breaks.
+    pub fn time_left(&self, since: Instant, timeout: Duration) -> Duration {
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(since);
+        let whole = self.resumed.map(|resumed| now.saturating_duration_since(resumed));
+        let counted = match self.is_broken() {
+            true => Duration::ZERO,
+            false => whole.map_or(waited, |whole| whole.min(waited)),
+        };
+        let resume = self.origin.as_ref().map_or(Duration::ZERO, |from| from.timeouts().resume);
+        let in_all = timeout.saturating_add(resume);
+        timeout.saturating_sub(counted).min(in_all.saturating_sub(waited))
     }
 
     /// The error for a message that did not come in time, or not to its end.

@@ -14,7 +14,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Until a peer connects; `None`: no limit.
     pub accept: Option<Duration>,
-    /// For one message, from its first byte to its last, and for the peer's part of the set-up.
+    /// For one message, from its first byte to its last, and for the peer's part of the set-up,
+    /// which may take [longer](super::Link::time_left) if the link breaks meanwhile.
     pub message: Duration,
     /// Until a link that broke is resumed, if both sides agree to that.
     ///

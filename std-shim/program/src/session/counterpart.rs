@@ -163,41 +163,40 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Waits for the next message that is not about repair, for up to `timeout`, or for an
-    /// interrupt.
+    /// Waits for the next message that is not about repair, for up to `timeout`, and longer if the
+    /// channel breaks ([`Link::time_left`]), or for an interrupt.
     fn expect(
         &mut self,
         expected: &'static str,
         timeout: Duration,
     ) -> Result<Message, SessionError> {
-        let mut begin = Instant::now();
+        let begin = Instant::now();
         loop {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(SessionError::Interrupted);
             }
             self.carry()?;
-            if self.control.is_broken() {
-                // The channel limits the time to reconnect; this wait starts again after that.
-                begin = Instant::now();
-            }
-            match self.control.try_recv()? {
+            let has_more = match self.control.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(SessionError::Peer(reason)),
                 Some(Message::Heal(message)) if self.link.is_some() => {
                     self.hear(message)?;
-                    continue;
+                    true
                 }
                 Some(Message::Resumed {}) => {
                     self.resumed();
-                    continue;
+                    true
                 }
                 Some(message) => return Ok(message),
-                None => {}
-            }
-            let left = timeout.saturating_sub(begin.elapsed());
+                None => false,
+            };
+            // Also while messages come: a peer that sends them without end gains no time.
+            let left = self.control.time_left(begin, timeout);
             if left.is_zero() {
                 return Err(self.control.no_answer(expected, timeout).into());
             }
-            self.control.wait_for_news(left.min(INTERRUPT_EVERY))?;
+            if !has_more {
+                self.control.wait_for_news(left.min(INTERRUPT_EVERY))?;
+            }
         }
     }
 
@@ -366,12 +365,8 @@ impl<'a> Counterpart<'a> {
     /// meanwhile is resumed and carries the report. No error of that changes the result.
     pub(crate) fn report(&mut self, outcome: JobOutcome) -> Result<(), SessionError> {
         self.tell(&Message::Done(outcome))?;
-        let mut begin = Instant::now();
-        while begin.elapsed() < CLOSE_TIMEOUT {
-            if self.control.is_broken() {
-                // The channel limits the time to reconnect.
-                begin = Instant::now();
-            }
+        let begin = Instant::now();
+        while !self.control.time_left(begin, CLOSE_TIMEOUT).is_zero() {
             let waited = self.control.wait_for_news(INTERRUPT_EVERY);
             if waited.is_err() || self.poll_control().is_err() || self.is_closed {
                 break;

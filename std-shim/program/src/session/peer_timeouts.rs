@@ -6,7 +6,9 @@ use std::time::Duration;
 /// How long a side waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerTimeouts {
-    /// To connect, and for each answer while the connection is set up or closed.
+    /// To connect, and for each answer while the connection is set up or closed. If the control
+    /// channel breaks meanwhile, the time begins again when the channel is reconnected, up to
+    /// `idle` later in all.
     pub answer: Duration,
     /// While data moves: without anything from the other side, neither data over the rails nor
     /// messages over the control channel. Also the limit for reconnecting a broken control channel.

@@ -125,7 +125,7 @@ pub(in crate::cli) struct FaultArguments {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TimeoutArguments {
     /// Seconds to wait for a connection, and for each answer while a connection is set up or
-    /// closed.
+    /// closed; up to --idle-timeout more if the control channel breaks meanwhile.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) answer_timeout: Duration,
     /// Seconds to wait while the other host sends nothing at all: neither data nor control

@@ -56,6 +56,41 @@ fn a_measurement_outlives_its_control_channels() {
     }
 }
 
+/// A peer that has sent its hello, and is never ready.
+#[test]
+fn a_peer_that_breaks_its_link_again_and_again_is_sent_away() {
+    const ANSWER: Duration = Duration::from_secs(1);
+    let idle = Duration::from_secs(3);
+    let timeouts = PeerTimeouts { answer: ANSWER, idle, ..PeerTimeouts::default() };
+    let options = ServeOptions { timeouts, ..ServeOptions::default() };
+    let (cuts, served) = served(&options, 1, |address, host| {
+        let relay = Relay::to(address.parse().unwrap()).unwrap();
+        let address = relay.address().to_string();
+        let control = Link::connect(&address, &Timeouts::default()).unwrap();
+        let perf = Job::Perf(Workload::new(Operation::Write, 4096, 4).unwrap());
+        let session = control.session();
+        let (mut control, ..) = say_hello_in(session, control, host, Some(perf));
+        control.expect_hello().unwrap();
+        let begin = Instant::now();
+        let mut cuts = 0;
+        loop {
+            relay.cut();
+            match control.expect(Duration::from_secs(20)) {
+                Ok(Message::Resumed {}) => cuts += 1,
+                Ok(Message::Ready {}) => {}
+                Ok(message) => panic!("{message:?}"),
+                Err(_) => break,
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "served after {cuts} cuts");
+            thread::sleep(ANSWER / 5);
+        }
+        assert!(begin.elapsed() >= ANSWER, "{:?}", begin.elapsed());
+        cuts
+    });
+    let error = Chain(served[0].as_ref().unwrap_err()).to_string();
+    assert!(error.contains("should have sent \"ready\"") && cuts > 1, "{cuts} cuts: {error}");
+}
+
 /// Messages between the two ends about their rails are lost with the channel, and sent again over
 /// the next channel.
 #[test]

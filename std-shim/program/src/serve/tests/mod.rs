@@ -22,7 +22,7 @@ use crate::transfer::{
 use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
-use polyrail::link::{Arrival, Arrivals, LinkError, Listener, Reason, Timeouts, bring_up};
+use polyrail::link::{Arrival, Arrivals, LinkError, Listener, Reason, Session, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, RecvWr};
 use polyrail::virtual_qp::Scheme;
@@ -382,19 +382,23 @@ fn say_hello(
     host: &Host,
     purpose: Option<Job>,
 ) -> (Link, Endpoint, RegisteredBuffer) {
-    let mut control = Link::connect(address, &Timeouts::default()).unwrap();
+    say_hello_in(None, Link::connect(address, &Timeouts::default()).unwrap(), host, purpose)
+}
+
+/// Asks for `purpose` over a link that this session can resume.
+fn say_hello_in(
+    session: Option<Session>,
+    mut control: Link,
+    host: &Host,
+    purpose: Option<Job>,
+) -> (Link, Endpoint, RegisteredBuffer) {
     let domains = host.domains();
     let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
     let address = endpoint.address();
     let remote = buffer.remote();
     control
-        .send(&Message::Hello(Hello {
-            reach: address.into(),
-            buffer: remote,
-            purpose,
-            session: None,
-        }))
+        .send(&Message::Hello(Hello { reach: address.into(), buffer: remote, purpose, session }))
         .unwrap();
     (control, endpoint, buffer)
 }

@@ -6,6 +6,7 @@ use crate::job::{Job, Sum};
 use crate::threads::watched;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{Arrival, Arrivals, Listener, Timeouts};
+use polyrail::virtual_qp::{RailFailure, RailId};
 use polyrail_faults::Relay;
 use std::sync::mpsc;
 use std::thread;
@@ -22,6 +23,56 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// The same repair message waits only once, so the other side can send it as often as it likes.
+#[test]
+fn repair_messages_without_end_do_not_prolong_a_wait() {
+    let (host, _) = software_hosts(2).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let builder = EndpointBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let endpoint: Endpoint = builder.build(&host.domains()).unwrap();
+    let reach = endpoint.address();
+    let hello = Message::Hello(Hello::without_memory(reach.into(), None::<Job>, None));
+    let (is_over, interrupted) = (AtomicBool::new(false), AtomicBool::new(false));
+    let timeouts = Timeouts { message: Duration::from_secs(1), ..Timeouts::default() };
+    thread::scope(|scope| {
+        let near = scope.spawn(|| {
+            let mut near = Link::connect(&address, &timeouts).unwrap();
+            near.send(&hello).unwrap();
+            near.expect_hello().unwrap();
+            near.send(&Message::Ready {}).unwrap();
+            let begin = Instant::now();
+            // Written faster than they are read.
+            let wanted = Message::Heal(HealingMessage::Wanted { rail: RailId::Data(0) });
+            let wanted = wanted.encode().repeat(1000);
+            let mut rest = &wanted[..];
+            while !is_over.load(Ordering::Relaxed) && begin.elapsed() < LONG {
+                match near.fd().map(|stream| rustix::io::write(stream, rest)) {
+                    Some(Ok(written)) if written < rest.len() => rest = &rest[written..],
+                    Some(Ok(_)) => rest = &wanted,
+                    _ => thread::yield_now(),
+                }
+            }
+            begin.elapsed()
+        });
+        let _over = Over(&is_over);
+        let mut arrivals = Arrivals::<Job>::default();
+        let Arrival { link, .. } = arrivals.accept(&listener, &timeouts).unwrap();
+        let mut far = Counterpart::new(link, None, &interrupted);
+        far.carry_for(&endpoint);
+        far.tell(&hello).unwrap();
+        far.expect_ready().unwrap();
+        let error = far.expect_outcome().unwrap_err();
+        is_over.store(true, Ordering::Relaxed);
+        // Messages that were not read yet count as the beginning of a message.
+        let is_late = |link: &LinkError| {
+            matches!(link, LinkError::NoAnswer { .. } | LinkError::Stalled { .. })
+        };
+        assert!(matches!(&error, SessionError::Link(link) if is_late(link)), "{error}");
+        assert!(near.join().unwrap() < LONG);
+    });
 }
 
 #[test]
