@@ -205,6 +205,9 @@ fn carry(
         };
         match peer.hear(&message) {
             Ok(()) => {}
+            // Only what follows resumes or ends the link, and once the link is resumed, the peer
+            // repeats what counts.
+            Err(Refusal::NotNow) if control.is_broken() => continue,
             Err(Refusal::NotNow) => {
                 *unhandled = Some(message);
                 break;

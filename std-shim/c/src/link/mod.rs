@@ -23,5 +23,7 @@ pub use listener::{
     polyrail_listener_open,
 };
 pub(crate) use meeting::OurMessage as Message;
+#[cfg(test)]
+pub(crate) use meeting::{Meeting, OurHello, OurLink};
 pub(crate) use notes::RAILS;
 pub(crate) use peer::{Meets, NotConnected, PeerLink, say};

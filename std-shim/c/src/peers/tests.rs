@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 mod aside;
 mod flood;
+mod raw;
 
 /// The kind of peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
