@@ -569,7 +569,8 @@ typedef struct {
 typedef struct {
   // sizeof(polyrail_link_options).
   uint32_t size;
-  // Milliseconds within which the TCP connection has to be established. 0: 10000.
+  // Milliseconds within which the TCP connection has to be established, also while this host has
+  // no file descriptor or thread for it. 0: 10000.
   uint32_t connect_ms;
   // Milliseconds that the peer may take for one message, and for its part of connecting; this
   // side tries to connect for four fifths of them while a port is down or no path to the peer is
@@ -927,9 +928,10 @@ polyrail_code polyrail_addresses(const char *interface,
 // Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
 // once. `address` may be a list of addresses of one listener, separated by commas, the best first.
 // Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
-// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
-// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
-// report whether the link connected. `options` may be NULL.
+// on until the peer answers, for `connect_ms` in all, also while this host has no file descriptor
+// or thread for them; if another process answers instead, the remaining addresses are tried. Pass
+// the link to polyrail_peers_meet: the events of that peer report whether the link connected.
+// `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);

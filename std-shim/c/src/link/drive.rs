@@ -1,10 +1,11 @@
 //! Drives a link: connects it and exchanges messages, in steps that never wait.
 
+use super::failure::link_failure;
 use super::handle::Connecting;
 use super::handle::said;
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
-use super::peer::{Joining, Meets, PeerLink, Stage, greet, join, link_failure};
+use super::peer::{Joining, Meets, PeerLink, Stage, greet, join};
 use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
@@ -76,15 +77,18 @@ impl PeerLink {
                     greet(&mut link, &self.hello, peer)?;
                     Ok(Step::Goes(Stage::Greeted(*link, others)))
                 }
-                Connecting::Failed(error) => Err(link_failure(&error)),
-                looking => Ok(Step::Stays(Stage::Connecting(looking))),
+                Connecting::Failed(failure) => Err(failure),
+                waiting => Ok(Step::Stays(Stage::Connecting(waiting))),
             },
             Stage::Greeted(mut control, others) => match next(&mut control) {
                 Ok(None) => Ok(Step::Stays(Stage::Greeted(control, others))),
                 Ok(Some(Message::Hello(theirs))) => Ok(Step::Goes(join(control, theirs, peer)?)),
                 Ok(Some(other)) => Err(out_of_turn(&other, "\"hello\"")),
                 Err(failure) => {
-                    let connecting = others.next(control.peer_addr(), failure)?;
+                    let answered = control.peer_addr();
+                    // The next attempt may need its descriptor.
+                    drop(control);
+                    let connecting = others.next(answered, failure)?;
                     Ok(Step::Goes(Stage::Connecting(connecting)))
                 }
             },

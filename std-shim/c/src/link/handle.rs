@@ -1,5 +1,6 @@
 //! Handles of links that do not belong to a peer yet.
 
+use super::failure::link_failure;
 use super::meeting::{Meeting, OurHello as Hello, OurLink, OurMessage as Message};
 use crate::arguments::{Answer, needed_text, out, text};
 use crate::call::call;
@@ -34,52 +35,82 @@ impl Object for Link {
 pub(crate) enum Connecting {
     /// A thread looks up the names. Afterwards the link connects.
     Looking(Receiver<Result<Vec<SocketAddr>, LinkError>>, Box<Others>),
+    /// This host lacks something for that, such as a thread or a file descriptor. Each step tries
+    /// again, until connecting is late.
+    Lacking(Failure, Box<Others>),
     /// The link connects.
     Begun(Box<OurLink>, Box<Others>),
     /// It could not begin.
-    Failed(LinkError),
+    Failed(Failure),
 }
 
 impl Connecting {
     /// Begins to connect. Never waits: only names need a thread.
-    fn begin(list: &str, chosen: Chosen) -> Result<Self, Failure> {
-        let list: Vec<String> = list.split(',').map(|address| address.trim().to_owned()).collect();
+    fn begin(list: &str, chosen: Chosen) -> Self {
+        let names: Vec<String> = list.split(',').map(|address| address.trim().to_owned()).collect();
         let until = Instant::now().checked_add(chosen.timeouts.connect);
-        let mut others = Box::new(Others { addresses: Vec::new(), chosen, until, refused: None });
-        let addresses: Result<_, _> = list.iter().map(|address| address.parse()).collect();
-        if let Ok(addresses) = addresses {
-            others.addresses = addresses;
-            return Ok(Self::with(others));
-        }
-        let (sender, found) = mpsc::channel();
-        // The link may have been closed in the meantime.
-        let look_up = move || _ = sender.send(look_up(&list));
-        let thread = thread::Builder::new().name("polyrail-lookup".into()).spawn(look_up);
-        thread.map_err(|error| Failure::of(Code::System, &error))?;
-        Ok(Self::Looking(found, others))
+        let addresses: Result<_, _> = names.iter().map(|address| address.parse()).collect();
+        let addresses = addresses.unwrap_or_default();
+        Self::with(Box::new(Others { names, addresses, chosen, until, refused: None }))
     }
 
+    /// Begins to connect, or to look up the names if no address is known yet.
     fn with(others: Box<Others>) -> Self {
+        match others.addresses.is_empty() {
+            true => Self::look_up(others),
+            false => Self::dial(others),
+        }
+    }
+
+    fn look_up(others: Box<Others>) -> Self {
+        let (sender, found) = mpsc::channel();
+        let names = others.names.clone();
+        // The link may have been closed in the meantime.
+        let look_up = move || _ = sender.send(look_up(&names));
+        match thread::Builder::new().name("polyrail-lookup".into()).spawn(look_up) {
+            Ok(_) => Self::Looking(found, others),
+            Err(source) => {
+                let error = LinkError::Io { doing: "starting a thread", source };
+                Self::not_begun(Failure::of(Code::System, &error), others)
+            }
+        }
+    }
+
+    fn dial(others: Box<Others>) -> Self {
         match others.begin() {
             Ok(link) => Self::Begun(Box::new(link), others),
-            Err(error) => Self::Failed(error),
+            Err(error) => Self::not_begun(link_failure(&error), others),
+        }
+    }
+
+    /// The next attempt could not begin, for this reason.
+    fn not_begun(failure: Failure, mut others: Box<Others>) -> Self {
+        match failure.code {
+            Code::System if !others.is_late() => Self::Lacking(failure, others),
+            Code::System => Self::Failed(failure),
+            _ => Self::Failed(others.refused.take().unwrap_or(failure)),
         }
     }
 
     /// Continues as far as possible without waiting.
     pub(super) fn step(self) -> Self {
-        let Self::Looking(found, mut others) = self else { return self };
-        match found.try_recv() {
-            Ok(Ok(addresses)) => {
-                others.addresses = addresses;
-                Self::with(others)
-            }
-            Ok(Err(error)) => Self::Failed(error),
-            Err(TryRecvError::Empty) => Self::Looking(found, others),
-            Err(TryRecvError::Disconnected) => {
-                let source = io::Error::other("the thread that looked up the name ended");
-                Self::Failed(LinkError::Io { doing: "looking up a name", source })
-            }
+        match self {
+            Self::Looking(found, mut others) => match found.try_recv() {
+                Ok(Ok(addresses)) => {
+                    others.addresses = addresses;
+                    Self::dial(others)
+                }
+                Ok(Err(error)) => Self::not_begun(link_failure(&error), others),
+                Err(TryRecvError::Empty) => Self::Looking(found, others),
+                Err(TryRecvError::Disconnected) => {
+                    let source = io::Error::other("the thread that looked up the name ended");
+                    let error = LinkError::Io { doing: "looking up a name", source };
+                    Self::Failed(link_failure(&error))
+                }
+            },
+            Self::Lacking(failure, others) if others.is_late() => Self::Failed(failure),
+            Self::Lacking(_, others) => Self::with(others),
+            Self::Begun(..) | Self::Failed(_) => self,
         }
     }
 }
@@ -105,6 +136,9 @@ fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
 /// The addresses of a peer that may still be the right ones. Another process may listen at an
 /// address of the list, since some addresses, such as that of `docker0`, exist on many hosts.
 pub(crate) struct Others {
+    /// The list as the program has given it.
+    names: Vec<String>,
+    /// Empty until the names are looked up.
     addresses: Vec<SocketAddr>,
     chosen: Chosen,
     /// When connecting fails; `None`: never.
@@ -121,25 +155,28 @@ impl Others {
         OurLink::begin(&self.addresses, &Timeouts { connect, ..*timeouts }, token.as_ref())
     }
 
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
     /// Begins to connect to the other addresses, because the listener that answered is not the
-    /// peer, for this reason. Without an answer, all addresses were tried.
+    /// peer, for this reason. Without an answer, all addresses were tried, or this host lacked
+    /// something for that.
     pub(super) fn next(
         mut self: Box<Self>,
         answered: Option<SocketAddr>,
         failure: Failure,
     ) -> Result<Connecting, Failure> {
-        let Some(answered) = answered else { return Err(self.refused.unwrap_or(failure)) };
+        let Some(answered) = answered else {
+            let is_ours = failure.code == Code::System;
+            return Err(self.refused.filter(|_| !is_ours).unwrap_or(failure));
+        };
         self.addresses.retain(|address| *address != answered);
-        if self.addresses.is_empty() || self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.addresses.is_empty() || self.is_late() {
             return Err(failure);
         }
-        match self.begin() {
-            Ok(link) => {
-                self.refused = Some(failure);
-                Ok(Connecting::Begun(Box::new(link), self))
-            }
-            Err(_) => Err(failure),
-        }
+        self.refused = Some(failure);
+        Ok(Connecting::dial(self))
     }
 }
 
@@ -176,9 +213,10 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 /// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
 /// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
 /// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
-/// on until the peer answers, for `connect_ms` in all; if another process answers instead, the
-/// remaining addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer
-/// report whether the link connected. `options` may be NULL.
+/// on until the peer answers, for `connect_ms` in all, also while this host has no file descriptor
+/// or thread for them; if another process answers instead, the remaining addresses are tried. Pass
+/// the link to polyrail_peers_meet: the events of that peer report whether the link connected.
+/// `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,
@@ -192,8 +230,8 @@ pub unsafe extern "C" fn polyrail_link_open(
         let address = unsafe { needed_text(address, "address") }?;
         // SAFETY: the caller's promise.
         let chosen = unsafe { chosen(options) }?;
-        let connecting = Connecting::begin(address, chosen)?;
-        place.write(table::insert(Unused::Connecting(connecting), &[0; WORDS])?);
+        let connecting = Unused::Connecting(Connecting::begin(address, chosen));
+        place.write(table::insert(connecting, &[0; WORDS])?);
         Ok(())
     })
 }

@@ -1,8 +1,8 @@
 //! Accepting links.
 
+use super::failure::link_failure;
 use super::handle::{Chosen, Unused, chosen};
 use super::meeting::{Meeting, OurHello, OurLink};
-use super::peer::link_failure;
 use crate::arguments::{Answer, needed_text, out};
 use crate::call::call;
 use crate::code::Code;

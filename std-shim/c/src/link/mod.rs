@@ -2,10 +2,12 @@
 //!
 //! `meeting` is the purpose in a hello, `handle` a link that does not belong to a peer yet, `listener`
 //! accepts links and `addresses` lists where peers reach it, `peer` is a link that belongs to a peer,
-//! `drive` drives it, and `notes` separates the messages of the program from those of rails.
+//! `drive` drives it, `failure` returns the code of an error, and `notes` separates the messages of
+//! the program from those of rails.
 
 mod addresses;
 mod drive;
+mod failure;
 mod handle;
 mod listener;
 mod meeting;

@@ -1,5 +1,6 @@
 //! A link that belongs to a peer, and the stage of its handshake.
 
+use super::failure::link_failure;
 use super::handle::{Connecting, Others, Unused, said};
 use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
@@ -227,30 +228,4 @@ pub(super) fn join(
         true => Stage::Ready(joining.control, said(&joining.theirs).to_vec()),
         false => Stage::Joining(Box::new(joining)),
     })
-}
-
-pub(super) fn link_failure(error: &LinkError) -> Failure {
-    let code = match error {
-        LinkError::Handshake(_) => Code::Protocol,
-        _ if error.lacks_resources() => Code::System,
-        _ => Code::Link,
-    };
-    Failure::of(code, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io;
-
-    #[test]
-    fn a_lack_of_descriptors_is_no_failure_of_the_peer() {
-        const EMFILE: i32 = 24;
-        const ECONNREFUSED: i32 = 111;
-        let code = |number| {
-            let source = io::Error::from_raw_os_error(number);
-            link_failure(&LinkError::Connect { address: "10.0.0.2:7471".into(), source }).code
-        };
-        assert_eq!((code(EMFILE), code(ECONNREFUSED)), (Code::System, Code::Link));
-    }
 }

@@ -188,7 +188,8 @@ pub const POLYRAIL_ENDPOINT_FLUSHES: u32 = 1 << 4;
 pub struct LinkOptions {
     /// sizeof(polyrail_link_options).
     pub size: u32,
-    /// Milliseconds within which the TCP connection has to be established. 0: 10000.
+    /// Milliseconds within which the TCP connection has to be established, also while this host has
+    /// no file descriptor or thread for it. 0: 10000.
     pub connect_ms: u32,
     /// Milliseconds that the peer may take for one message, and for its part of connecting; this
     /// side tries to connect for four fifths of them while a port is down or no path to the peer is
