@@ -11,6 +11,7 @@ use crate::settings::Settings;
 use crate::slots::{Kind, Missing, Slot, Slots, decode, encode};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 static PLUGIN: RwLock<Option<Plugin>> = RwLock::new(None);
 static CONTEXTS: Slots<Context> = Slots::new();
@@ -34,7 +35,23 @@ struct Owned<T> {
     context: u64,
     device: Arc<Device>,
     always_flush: bool,
+    connect_timeout: Duration,
     thing: T,
+    /// A connection that was made, and has to be registered with the caretaker.
+    unregistered: Option<Unregistered>,
+}
+
+/// A connection that is not registered with the caretaker yet. It is closed when this is dropped.
+struct Unregistered {
+    connection: (u64, u16),
+    /// When its end began to connect.
+    since: Instant,
+}
+
+impl Drop for Unregistered {
+    fn drop(&mut self) {
+        take(self.connection).into_iter().for_each(end);
+    }
 }
 
 /// The owner of a call's objects: a communicator, in versions that have them.
@@ -174,8 +191,9 @@ fn process() -> Result<u64, Refusal> {
 }
 
 fn owned<T>(site: &Site, context: u64, thing: T) -> Owned<T> {
-    let always_flush = site.settings.always_flush;
-    Owned { context, device: Arc::clone(&site.device), always_flush, thing }
+    let Settings { always_flush, connect_timeout, .. } = *site.settings;
+    let device = Arc::clone(&site.device);
+    Owned { context, device, always_flush, connect_timeout, thing, unregistered: None }
 }
 
 /// Listens on a device.
@@ -222,30 +240,23 @@ pub(crate) unsafe fn connect(
             attempt.ok_or_else(|| full("attempts to connect"))?
         }
     };
-    let step = {
+    let made = {
         let mut slot = ATTEMPTS.get(under_way).map_err(|missing| why(missing, Kind::Attempt))?;
-        let step = slot.value.as_mut().map(|attempt| attempt.thing.step());
-        step.ok_or_else(|| no(Kind::Attempt))?
+        let attempt = slot.value.as_mut().ok_or_else(|| no(Kind::Attempt))?;
+        open_next(Role::Sender, attempt, Attempt::step)
     };
-    let met = match step {
-        Ok(Some(met)) => met,
-        Ok(None) => {
-            let attempt = encode(Kind::Attempt, under_way.0, under_way.1).addr() as u64;
-            // SAFETY: guaranteed by the caller.
-            unsafe { Handle::note_attempt(handle, attempt) };
-            return Ok(std::ptr::null_mut());
+    let noted = match made {
+        Ok(connection) if connection.is_null() => {
+            encode(Kind::Attempt, under_way.0, under_way.1).addr() as u64
         }
-        Err(refusal) => {
+        _ => {
             ATTEMPTS.remove(under_way);
-            // SAFETY: guaranteed by the caller.
-            unsafe { Handle::note_attempt(handle, 0) };
-            return Err(refusal);
+            0
         }
     };
-    let attempt = ATTEMPTS.remove(under_way).ok_or_else(|| no(Kind::Attempt))?;
     // SAFETY: guaranteed by the caller.
-    unsafe { Handle::note_attempt(handle, 0) };
-    open(Role::Sender, met, &attempt)
+    unsafe { Handle::note_attempt(handle, noted) };
+    made
 }
 
 /// Returns the next connection of a listening end. Null: call again.
@@ -253,23 +264,46 @@ pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
     let handle = decode(Kind::Listener, listener).ok_or_else(|| no(Kind::Listener))?;
     let mut slot = LISTENERS.get(handle).map_err(|missing| why(missing, Kind::Listener))?;
     let listener = slot.value.as_mut().ok_or_else(|| no(Kind::Listener))?;
-    match listener.thing.accept()? {
-        Some(met) => open(Role::Receiver, met, listener),
-        None => Ok(std::ptr::null_mut()),
+    open_next(Role::Receiver, listener, Listener::accept)
+}
+
+/// Opens the next connection of two ends that have connected. Null: call again. An end that has
+/// connected is kept while this host lacks something for the caretaker, such as a file descriptor or
+/// a thread, for as long as connecting may take.
+fn open_next<T>(
+    role: Role,
+    by: &mut Owned<T>,
+    meet: impl FnOnce(&mut T) -> Result<Option<Met>, Refusal>,
+) -> Result<*mut c_void, Refusal> {
+    let unregistered = match by.unregistered.take() {
+        Some(unregistered) => unregistered,
+        None => match meet(&mut by.thing)? {
+            Some(met) => open(role, met, by)?,
+            None => return Ok(std::ptr::null_mut()),
+        },
+    };
+    let (serial, place) = unregistered.connection;
+    match caretaker::register(place) {
+        Ok(()) => {
+            std::mem::forget(unregistered);
+            Ok(encode(kind_of(role), serial, place))
+        }
+        Err(_) if unregistered.since.elapsed() < by.connect_timeout => {
+            by.unregistered = Some(unregistered);
+            Ok(std::ptr::null_mut())
+        }
+        Err(refusal) => Err(refusal),
     }
 }
 
 /// Opens a connection of two ends that have connected.
-fn open<T>(role: Role, met: Met, by: &Owned<T>) -> Result<*mut c_void, Refusal> {
+fn open<T>(role: Role, met: Met, by: &Owned<T>) -> Result<Unregistered, Refusal> {
     let &Owned { context, ref device, always_flush, .. } = by;
+    let since = met.since;
     let connection = CONNECTIONS
         .insert(|spent| Connection::new(role, met, (context, device), always_flush, spent));
-    let (serial, place) = connection.ok_or_else(|| full("connections"))?;
-    if let Err(refusal) = caretaker::register(place) {
-        CONNECTIONS.remove((serial, place)).into_iter().for_each(end);
-        return Err(refusal);
-    }
-    Ok(encode(kind_of(role), serial, place))
+    let connection = connection.ok_or_else(|| full("connections"))?;
+    Ok(Unregistered { connection, since })
 }
 
 const fn kind_of(role: Role) -> Kind {

@@ -17,7 +17,8 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// Whether the thread runs.
 static RUNS: Mutex<bool> = Mutex::new(false);
 
-/// Registers the connection in this place with the thread, which is started if necessary.
+/// Registers the connection in this place with the thread, which is started if necessary. If this
+/// host lacks something for that, such as a file descriptor, the call may be repeated.
 pub(crate) fn register(place: u16) -> Result<(), Refusal> {
     let refused = |error: &dyn std::fmt::Display| {
         Refusal::new(

@@ -86,7 +86,7 @@ impl Connection {
         always_flush: bool,
         spent: u64,
     ) -> Self {
-        let Met { wire, link, peer, terms, door } = met;
+        let Met { wire, link, peer, terms, door, .. } = met;
         let name = &device.description.name;
         log::trace(&format!("{role:?} on {name}, with {peer}: {terms:?}"));
         Self {

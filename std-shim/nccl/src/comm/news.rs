@@ -33,9 +33,17 @@ const fn data(place: u16) -> epoll::EventData {
     epoll::EventData::new_u64(place as u64)
 }
 
-/// Watches the new link of the connection in this place.
+/// Watches the new link of the connection in this place. May be repeated.
 pub(super) fn watch(place: u16, link: BorrowedFd<'_>) -> Result<(), Errno> {
-    epoll::add(links()?, link, data(place), NEWS)
+    add(link, data(place))
+}
+
+fn add(socket: BorrowedFd<'_>, data: epoll::EventData) -> Result<(), Errno> {
+    let links = links()?;
+    match epoll::add(links, socket, data, NEWS) {
+        Err(Errno::EXIST) => epoll::modify(links, socket, data, NEWS),
+        added => added,
+    }
 }
 
 /// Arms the link again after its messages were read.
@@ -48,12 +56,7 @@ pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
 
 /// Arms a door, so that it is reported once.
 pub(super) fn arm_door(door: BorrowedFd<'_>) -> Result<(), Errno> {
-    let (links, data) = (links()?, epoll::EventData::new_u64(DOOR));
-    match epoll::modify(links, door, data, NEWS) {
-        // The door is new.
-        Err(Errno::NOENT) => epoll::add(links, door, data, NEWS),
-        armed => armed,
-    }
+    add(door, epoll::EventData::new_u64(DOOR))
 }
 
 /// Stops watching a link.

@@ -201,7 +201,8 @@ impl Attempt {
     }
 
     fn met(&self, link: Box<Link>, wire: Box<dyn Wire>) -> Met {
-        Met { wire, link, peer: self.handle.address, terms: self.terms, door: None }
+        let Self { handle, terms, since, .. } = *self;
+        Met { wire, link, peer: handle.address, terms, since, door: None }
     }
 
     fn wait(&self, mut link: Box<Link>, wire: Box<dyn Wire>) -> Result<Step, Refusal> {

@@ -85,9 +85,10 @@ impl Listener {
                 }
             }
             if answered.is_ready && answered.peer_is_ready {
-                let Answered { link, address, joining, terms, .. } = self.answered.swap_remove(at);
+                let answered = self.answered.swap_remove(at);
+                let Answered { link, address: peer, since, joining, terms, .. } = answered;
                 let door = Some(Arc::clone(&self.door));
-                return Ok(Some(Met { wire: joining.wire, link, peer: address, terms, door }));
+                return Ok(Some(Met { wire: joining.wire, link, peer, terms, since, door }));
             }
             let is_late = answered.since.elapsed() >= self.site.settings.connect_timeout;
             match answered.link.try_recv() {

@@ -30,6 +30,8 @@ pub(crate) struct Met {
     /// The address of the peer.
     pub(crate) peer: SocketAddr,
     pub(crate) terms: Terms,
+    /// When this end began to connect.
+    pub(crate) since: Instant,
     /// The receiver's door, at which the sender resumes the link.
     pub(crate) door: Option<Arc<Door>>,
 }

@@ -1,8 +1,8 @@
 //! Calls that cannot be: a code and words, and nothing else.
 
 use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, some, until};
-use crate::sockets::{framed, no_descriptor};
-use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer, SYSTEM};
+use crate::sockets::{framed, links, no_descriptor};
+use crate::table::{HANDLE, INTERNAL, INVALID_ARGUMENT, Pointer, SYSTEM, Table};
 use crate::works::merged;
 use crate::{Plugin, VERSIONS, cases};
 use std::io::{Read, Write};
@@ -18,6 +18,10 @@ cases! {
     strangers_disturb_no_connection,
     a_peer_that_does_not_answer_is_given_up: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "300")],
     a_lack_of_descriptors_is_waited_for,
+    a_lack_of_descriptors_of_ends_that_have_met_is_waited_for,
+    a_lack_of_descriptors_of_ends_that_have_met_ends_in_time: &[
+        ("POLYRAIL_CONNECT_TIMEOUT_MS", "3000"),
+    ],
     a_lack_of_descriptors_that_lasts_is_no_failure_of_the_peer: &[
         ("POLYRAIL_CONNECT_TIMEOUT_MS", "300"),
     ],
@@ -279,6 +283,73 @@ fn a_lack_of_descriptors_is_waited_for(plugin: &Plugin) {
     });
     assert_eq!(table.close_send(send.unwrap()), 0);
     assert_eq!(table.close_recv(recv.unwrap()), 0);
+    assert_eq!(table.close_listen(listener), 0);
+}
+
+/// Two ends that are about to meet, after which the thread that serves connections needs a
+/// descriptor for itself.
+fn about_to_meet(plugin: &Plugin) -> (Table, Pointer, Pointer, [u8; HANDLE]) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    until("a link", || {
+        assert_eq!(table.connect(context, 1, handle.as_mut_ptr().cast()), Ok(Pointer::default()));
+        assert_eq!(table.accept(listener), Ok(Pointer::default()));
+        (links().len() == 2).then_some(())
+    });
+    (table, context, listener, handle)
+}
+
+fn a_lack_of_descriptors_of_ends_that_have_met_is_waited_for(plugin: &Plugin) {
+    let (table, context, listener, mut handle) = about_to_meet(plugin);
+    let mut connect = || at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast()));
+    let accept = || at_once(|| table.accept(listener));
+    let taken = no_descriptor();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(500) {
+        assert_eq!(connect(), Ok(Pointer::default()), "{:?}", logged());
+        assert_eq!(accept(), Ok(Pointer::default()), "{:?}", logged());
+    }
+    drop(taken);
+    let (mut send, mut recv) = (None, None);
+    let (send, recv) = until("a connection", || {
+        send = send.or_else(|| some(connect().unwrap()));
+        recv = recv.or_else(|| some(accept().unwrap()));
+        send.zip(recv)
+    });
+    let pair = Pair { table, context, send, recv };
+    let [mut from, mut to] = pair.memories(1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    pair.close();
+    assert_eq!(table.close_listen(listener), 0);
+}
+
+fn a_lack_of_descriptors_of_ends_that_have_met_ends_in_time(plugin: &Plugin) {
+    let begin = Instant::now();
+    let (table, context, listener, mut handle) = about_to_meet(plugin);
+    let mut taken = no_descriptor();
+    let (mut sender, mut receiver) = (Ok(Pointer::default()), Ok(Pointer::default()));
+    until("two errors", || {
+        if sender.is_ok() {
+            sender = at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast()));
+            // Those of an end that was closed.
+            taken.extend(no_descriptor());
+        }
+        if receiver.is_ok() {
+            receiver = at_once(|| table.accept(listener));
+        }
+        assert!([sender, receiver].iter().flatten().all(|met| met.is_null()));
+        (sender.is_err() && receiver.is_err()).then_some(())
+    });
+    drop(taken);
+    let words = logged().join("\n");
+    assert_eq!((sender, receiver), (Err(SYSTEM), Err(SYSTEM)), "{words}");
+    assert!(words.contains("Too many open files"), "{words}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "{:?}: {words}", begin.elapsed());
+    // The two ends are closed, and others connect.
+    assert_eq!(links(), [0; 0]);
+    Pair::new(table, context, 1, 0).close();
     assert_eq!(table.close_listen(listener), 0);
 }
 
