@@ -98,7 +98,8 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Starts to connect an end to the peer's, for up to `limit` from `since`.
+    /// Starts to connect an end to the peer's, for up to four fifths of `limit` from `since`: the
+    /// other end, which waits for `limit`, is still there to be sent the reason of a failure.
     pub(super) fn new(
         wire: Box<dyn Wire>,
         reach: &Reach,
@@ -109,7 +110,7 @@ impl Joining {
             Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
         })?;
         let now = Instant::now();
-        let until = since.checked_add(limit).unwrap_or(now);
+        let until = since.checked_add(limit / 5 * 4).unwrap_or(now);
         Ok(Self { wire, address, began: None, next: now, until, is_joined: false, failed: None })
     }
 
