@@ -48,11 +48,13 @@
 //! | 3 | `proof`: HMAC-SHA-256 of both | |
 //! | 4 | | `proof`, likewise |
 //!
-//! The same comes before `resume`. The token never travels, and a proof is worth nothing for
-//! another link, or for the other side: nonces come from the system, each time. That keeps out
+//! The same comes before `resume`. The token never travels, and a proof that was recorded is worth
+//! nothing later, or for the other side: nonces come from the system, each time. That keeps out
 //! processes that can reach the port. A process that can read or change the packets on the way is
-//! not kept out: neither the link nor the rails are encrypted. [Trust](crate::trust) lists what
-//! others can do to a listener.
+//! not kept out: neither the link nor the rails are encrypted. A process to which a side with the
+//! token connects is not kept out either: it can pass the messages of the proof on to a listener and
+//! back, since a proof contains no addresses, which network address translation would change.
+//! [Trust](crate::trust) lists what others can do to a listener.
 //!
 //! # A message
 //!
