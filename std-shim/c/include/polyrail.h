@@ -981,7 +981,9 @@ polyrail_code polyrail_peers_card(polyrail_peers *peers,
 // Connects with the other end, which made this card. Neither end may post, send or offer buffers
 // before both ends have connected; only receives of requests may be posted earlier. Waits while the
 // device connects queue pairs, for about a second over RoCE if no path to the peer is found;
-// polyrail_peers_meet does not.
+// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other end
+// is found, it may be repeated with the same card, and connects the rest: the code is
+// POLYRAIL_CODE_DEVICE, and the message of the error names the reason.
 polyrail_code polyrail_peers_connect(polyrail_peers *peers, uint64_t peer, const void *card, size_t length);
 
 // Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is

@@ -69,7 +69,9 @@ pub unsafe extern "C" fn polyrail_peers_card(
 /// Connects with the other end, which made this card. Neither end may post, send or offer buffers
 /// before both ends have connected; only receives of requests may be posted earlier. Waits while the
 /// device connects queue pairs, for about a second over RoCE if no path to the peer is found;
-/// polyrail_peers_meet does not.
+/// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other end
+/// is found, it may be repeated with the same card, and connects the rest: the code is
+/// POLYRAIL_CODE_DEVICE, and the message of the error names the reason.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_connect(
     peers: *mut Peers,

@@ -2,26 +2,33 @@
 
 use super::*;
 use crate::events::tests::take;
+use crate::link::handle::Unused;
 use crate::link::meeting::{Meeting, OurHello};
 use crate::link::peer::NotConnected;
 use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{HexBytes, Reach};
 use polyrail::nic::{DeviceConfig, Fabric};
+use std::time::Duration;
 
 /// Counts the messages of the other side.
 #[derive(Default)]
 struct Counts {
     heard: usize,
+    /// Calls that connect, of which none succeeds.
+    tried: usize,
+    reach: Option<Reach>,
 }
 
 impl Meets for Counts {
     fn reach(&mut self) -> Result<Reach, Failure> {
-        unreachable!("they have met")
+        Ok(self.reach.clone().unwrap())
     }
 
     fn connect(&mut self, _: &Reach) -> Result<bool, NotConnected> {
-        unreachable!("they have met")
+        self.tried += 1;
+        let failure = Failure::new(Code::Device, "no path to the peer");
+        Err(NotConnected { failure, may_pass: true })
     }
 
     fn next_control(&mut self) -> Option<Message> {
@@ -36,15 +43,22 @@ impl Meets for Counts {
     fn control_lost(&mut self) {}
 }
 
-/// Two sides that have met: the link of this side, and the other side.
-fn met() -> (PeerLink, OurLink) {
+fn reach() -> Reach {
     let device = Fabric::threaded().create_device(DeviceConfig::named("a"));
     let domain = device.alloc_pd().unwrap();
     let endpoint: Endpoint = EndpointBuilder::new().build(&[&domain]).unwrap();
+    endpoint.address().into()
+}
+
+fn hello() -> OurHello {
     let purpose = Meeting { hello: HexBytes(Vec::new()) };
-    let reach = endpoint.address().into();
+    OurHello::without_memory(reach(), Some(purpose), None)
+}
+
+/// Two sides that have met: the link of this side, and the other side.
+fn met() -> (PeerLink, OurLink) {
     let (mut met, mut other) = OurLink::pair().unwrap();
-    let hello = OurHello::without_memory(reach, Some(purpose), None);
+    let hello = hello();
     for message in [Message::Hello(hello), Message::Ready {}] {
         other.send(&message).unwrap();
     }
@@ -67,6 +81,23 @@ fn a_peer_that_floods_its_link_is_read_a_limited_number_of_messages_at_once() {
         assert!(link.is_some());
         assert_eq!(peer.heard, calls * AT_ONCE);
     }
+}
+
+/// The link is driven without a pause.
+#[test]
+fn an_attempt_to_connect_is_followed_by_a_pause() {
+    const ATTEMPTS: u32 = 4;
+    let (link, _other) = OurLink::pair().unwrap();
+    let begin = Instant::now();
+    let mut peer = Counts { reach: Some(reach()), ..Counts::default() };
+    let accepted = Unused::Accepted(Box::new((link, hello())));
+    let mut link = PeerLink::begin(accepted, b"", &mut peer).ok();
+    let mut events = EventQueue::default();
+    while peer.tried < ATTEMPTS as usize {
+        drive(&mut link, (1, &mut peer), &mut events);
+        assert!(link.is_some() && events.is_empty(), "after {:?}", begin.elapsed());
+    }
+    assert!(begin.elapsed() >= (ATTEMPTS - 1) * Duration::from_millis(100));
 }
 
 #[test]
