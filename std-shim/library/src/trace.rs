@@ -17,7 +17,8 @@
 //! | error | the reason | `qp`, `end` | an end failed: too few rails, the peer, a protocol error, its owner |
 //! | warn | the link broke: how | `session` | it is resumed |
 //! | info | the link was resumed | `session` | |
-//! | warn | not used: why | `device` | a device with an active port, or an active port, was not named and cannot be used (feature `verbs`) |
+//! | warn | a peer was refused: why | `address` | the link of a peer ended before its hello, and not because the peer just closed it: another token, no answer in time, a protocol error |
+//! | warn | not used: why | `device` | a device with an active port, or an active port, was not named and is not used (feature `verbs`) |
 //!
 //! Connecting is a span, `connect`, with the fields `qp` and `rails`, around the events meanwhile; if
 //! it is done in steps, a span for each step in which something happens.
@@ -141,6 +142,11 @@ pub(crate) fn end_failed(of: MessageEnd, error: &dyn Error) {
 /// Reports that a link broke and will be resumed.
 pub(crate) fn link_broke(session: &dyn Display, error: &dyn Error) {
     emit!(tracing::warn!(%session, "the link broke: {}", Chain(error)));
+}
+
+/// Reports why the link of a peer that connected ended before its hello.
+pub(crate) fn peer_refused(address: &dyn Display, error: &dyn Error) {
+    emit!(tracing::warn!(%address, "a peer was refused: {}", Chain(error)));
 }
 
 /// Reports that a device, or an active port of it, is not used.

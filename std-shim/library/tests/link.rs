@@ -46,13 +46,13 @@ fn rubbish_is_refused_at_once() {
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
-    let error = heard(b"PLYR\0\0\0\x06\x7f\xff\xff\xff", false, patient);
+    let error = heard(b"PLYR\0\0\0\x07\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
         matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
-    let error = heard(b"PLYR\0\0\0\x06\0\0\0\x02no", false, patient);
+    let error = heard(b"PLYR\0\0\0\x07\0\0\0\x02no", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "nothing was waited for");
 }
@@ -263,14 +263,14 @@ fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
 fn a_peer_of_an_earlier_version_is_refused_with_words() {
     let (listener, address) = listen();
     let mut old = TcpStream::connect(address).unwrap();
-    old.write_all(b"PLYR\0\0\0\x05\0\0\0\x0c{\"ready\":{}}").unwrap();
+    old.write_all(b"PLYR\0\0\0\x06\0\0\0\x0c{\"ready\":{}}").unwrap();
     let mut arrivals = Arrivals::<NoPurpose>::default();
     let mut refused = Vec::new();
     while refused.is_empty() {
         let arrived = arrivals.step(&listener, &impatient(), |_, why| refused.push(why));
         assert!(arrived.unwrap().is_empty());
     }
-    let words = "the peer speaks version 5 of the protocol, this side version 6";
+    let words = "the peer speaks version 6 of the protocol, this side version 7";
     assert_eq!(refused[0].to_string(), words);
     let mut answer = Vec::new();
     // A side that hangs up with unread bytes resets the connection.

@@ -82,21 +82,29 @@ fn a_wrong_token_is_refused_at_both_ends() {
         <Link>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
     });
     assert!(matches!(refusal(&listener), LinkError::WrongToken));
-    let LinkError::GaveUp { reason } = peer.join().unwrap() else { panic!() };
+    let LinkError::TokenRefused { reason } = peer.join().unwrap() else { panic!() };
     assert_eq!(reason.to_string(), "the peer has another token than this side");
 }
 
 #[test]
 fn a_side_without_a_token_is_told_that_it_needs_one() {
     let (listener, address) = listener(Some(1));
-    let peer = thread::spawn(move || {
-        let mut control = <Link>::connect(&address, &timeouts()).unwrap();
-        control.send(&Message::Alive {}).unwrap();
-        control.expect(Duration::from_secs(10)).unwrap_err()
-    });
-    // Whatever it begins with, hello or not.
-    refusal(&listener);
-    let error = peer.join().unwrap();
+    let answer = |first: Message| {
+        let address = address.clone();
+        let peer = thread::spawn(move || {
+            let mut control = <Link>::connect(&address, &timeouts()).unwrap();
+            control.send(&first).unwrap();
+            control.expect(Duration::from_secs(10)).unwrap_err()
+        });
+        (refusal(&listener), peer.join().unwrap())
+    };
+    let (refusal, error) = answer(Message::Resume { session: Session::random().unwrap() });
+    assert!(matches!(refusal, LinkError::TokenWanted), "{refusal}");
+    assert!(matches!(error, LinkError::TokenRefused { .. }), "{error}");
+    assert!(refusal.is_about_token() && error.is_about_token());
+    // A message that no side begins with is another fault.
+    let (refusal, error) = answer(Message::Alive {});
+    assert!(matches!(refusal, LinkError::Handshake(_)), "{refusal}");
     assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
 }
 
@@ -109,7 +117,7 @@ fn a_token_that_the_other_side_does_not_have_is_noticed() {
     let error = refusal(&listener);
     assert!(matches!(error, LinkError::NoToken), "{error}");
     let error = peer.join().unwrap();
-    assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
+    assert!(matches!(error, LinkError::TokenRefused { .. }), "{error}");
 }
 
 /// What a stranger hears who sends this, until the other side hangs up.
@@ -136,7 +144,8 @@ fn strangers_are_told_nothing_but_that_they_are_refused() {
         let begin = Instant::now();
         let (heard, error) = heard(&listener, &address, &says);
         assert_eq!(matches!(error, LinkError::TokenWanted), wants_token, "{error}");
-        assert!(heard.contains(r#"{"failed":{"reason":"#), "{heard}");
+        let answer = if wants_token { "refused" } else { "failed" };
+        assert!(heard.contains(&format!(r#"{{"{answer}":{{"reason":"#)), "{heard}");
         assert_eq!(heard.matches("PLYR").count(), 1, "{heard}");
         assert!(begin.elapsed() < Duration::from_secs(5));
     }

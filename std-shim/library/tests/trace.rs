@@ -6,12 +6,16 @@ mod fixture;
 use fixture::Host;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
 use polyrail::hardware::{QueuePair, SendBatch};
+use polyrail::link::{Arrivals, Listener, NoPurpose, Timeouts, Token};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{self, CallError, P2pBuilder, RecvBuffer};
 use polyrail::verbs::{Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge, WcStatus};
 use polyrail::virtual_qp::{ProtocolError, QpState, RailEventKind, RailFailure, RailId};
 use std::io::{self, Write};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Lines that were told.
@@ -72,6 +76,28 @@ fn a_connection_its_failure_and_its_return_are_told() {
         let found = count(&lines, &[level, "rail=rail 1", "device=", words]);
         assert_eq!(found, 2, "{words}, of both ends: {lines:#?}");
     }
+}
+
+#[test]
+fn peers_that_are_refused_are_told_but_not_those_that_just_leave() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = listener.with_token(Token::new([1; 32]).unwrap());
+    let address = listener.local_addr().unwrap();
+    let mut refused = 0;
+    let lines = Told::during(|| {
+        drop(TcpStream::connect(address).unwrap());
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut arrivals = Arrivals::<NoPurpose>::default();
+        while refused < 2 {
+            arrivals.step(&listener, &Timeouts::default(), |_, _| refused += 1).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let words =
+        ["WARN", "a peer was refused: the peer does not run polyrail", "address=127.0.0.1:"];
+    assert_eq!(count(&lines, &words), 1, "{lines:#?}");
+    assert_eq!(count(&lines, &["a peer was refused"]), 1, "{lines:#?}");
 }
 
 #[test]

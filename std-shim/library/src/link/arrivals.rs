@@ -9,6 +9,7 @@ use super::pace::Pace;
 use super::purpose::Purpose;
 use super::stream::wait_for_any;
 use super::timeouts::Timeouts;
+use crate::trace;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -274,8 +275,14 @@ impl<P: Purpose> Guest<P> {
             LinkError::NoAnswer { .. } | LinkError::Stalled { .. } | LinkError::Io { .. } => {
                 self.link.reset();
             }
-            // A peer that is gone misses it.
+            // A peer that is gone misses these.
+            _ if why.is_about_token() => {
+                _ = self.link.offer(&Message::Refused { reason: Reason::new(&why) });
+            }
             _ => _ = self.link.offer(&Message::Failed { reason: Reason::new(&why) }),
+        }
+        if !why.is_just_an_end() {
+            trace::peer_refused(&self.address, &why);
         }
         refused(self.address, why);
     }

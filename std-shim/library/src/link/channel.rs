@@ -198,7 +198,10 @@ impl<P: Purpose> Channel<P> {
         loop {
             if let Some(message) = self.incoming.next_message()? {
                 self.began = None;
-                return Ok(Some(message));
+                return match message {
+                    Message::Refused { reason } => Err(LinkError::TokenRefused { reason }.into()),
+                    message => Ok(Some(message)),
+                };
             }
             match stream.read(self.incoming.room()) {
                 Ok(0) => return Err(self.gone()),
@@ -226,7 +229,7 @@ impl<P: Purpose> Channel<P> {
     /// Adds a message to those that are to be sent. It is held back until the channel is open,
     /// except that a peer without the token may be sent the reason of its refusal.
     pub(super) fn push(&mut self, message: &Message<P>) {
-        let is_refusal = self.wants_proof() && matches!(message, Message::Failed { .. });
+        let is_refusal = self.wants_proof() && message.is_last();
         let queue = match self.is_open() || is_refusal {
             true => &mut self.unsent,
             false => &mut self.held,

@@ -218,7 +218,7 @@ impl<P: Purpose> Link<P> {
     /// sent.
     pub fn offer(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         self.process.check()?;
-        if self.channel.wants_proof() && !matches!(message, Message::Failed { .. }) {
+        if self.channel.wants_proof() && !message.is_last() {
             return Err(LinkError::TokenWanted);
         }
         if let Some(resumption) = &mut self.resumption {

@@ -221,6 +221,12 @@ pub enum LinkError {
     /// The peer wants to prove that it knows a token.
     #[error("the peer has a token, but this side has none: start both sides with the same token")]
     NoToken,
+    /// The peer refused this side, because the two sides do not have the same token.
+    #[error("the peer refused this side: {reason}")]
+    TokenRefused {
+        /// Why, in the words of the peer.
+        reason: Reason,
+    },
     /// The peer sent nothing.
     #[error("the peer did not answer within {waited:?}: it should have sent {expected}")]
     NoAnswer {
@@ -271,6 +277,34 @@ impl LinkError {
             return false;
         };
         is_lack(source)
+    }
+
+    /// Whether the peer closed the link between two messages, which is no fault: a side that
+    /// connects to several addresses of one listener keeps one link and closes the others.
+    ///
+    /// ```
+    /// use polyrail::link::LinkError;
+    ///
+    /// assert!(LinkError::HungUp { pending: 0 }.is_just_an_end());
+    /// assert!(!LinkError::HungUp { pending: 5 }.is_just_an_end());
+    /// ```
+    pub const fn is_just_an_end(&self) -> bool {
+        matches!(self, Self::HungUp { pending: 0 })
+    }
+
+    /// Whether the two sides do not have the same token: a setting differs, and trying again does
+    /// not help.
+    ///
+    /// ```
+    /// use polyrail::link::LinkError;
+    ///
+    /// assert!(LinkError::NoToken.is_about_token() && !LinkError::NoSession.is_about_token());
+    /// ```
+    pub const fn is_about_token(&self) -> bool {
+        matches!(
+            self,
+            Self::TokenWanted | Self::WrongToken | Self::NoToken | Self::TokenRefused { .. }
+        )
     }
 }
 

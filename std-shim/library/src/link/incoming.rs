@@ -44,7 +44,7 @@ pub struct Incoming<P = NoPurpose> {
 /// ```text
 /// Hello --> Ready --> Done --> Nothing     (alive, note: still Done; heal: still Done, still Nothing)
 ///  |  ^--Proof   (knock or challenge, and then the proof)
-///    \--------\--------\---------\--> Over      (failed)
+///    \--------\--------\---------\--> Over      (failed; in place of hello or proof also refused)
 ///     \--> Joining     (resume, resumed: a new stream for an earlier link, which takes over)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,7 @@ impl Turn {
         match (self, message) {
             (Self::Hello, Message::Knock { .. } | Message::Challenge { .. }) => Ok(Self::Proof),
             (Self::Proof, Message::Proof { .. }) => Ok(Self::Hello),
+            (Self::Hello | Self::Proof, Message::Refused { .. }) => Ok(Self::Over),
             (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
             (Self::Hello, Message::Resume { .. } | Message::Resumed {}) => Ok(Self::Joining),
             (Self::Joining | Self::Proof, Message::Failed { .. }) => Ok(Self::Over),

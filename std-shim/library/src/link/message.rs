@@ -65,6 +65,12 @@ pub enum Message<P: Purpose = NoPurpose> {
     /// [`Ready`](Self::Ready), [`Done`](Self::Done) and [`Failed`](Self::Failed), which are sent
     /// again.
     Resumed {},
+    /// The two sides do not have the same token. Nothing follows. A [`Link`](super::Link) that
+    /// receives it returns [`LinkError::TokenRefused`](super::LinkError::TokenRefused).
+    Refused {
+        /// Why.
+        reason: Reason,
+    },
     /// The sender cannot go on.
     Failed {
         /// Why.
@@ -87,8 +93,14 @@ impl<P: Purpose> Message<P> {
             Self::Done(_) => "done",
             Self::Resume { .. } => "resume",
             Self::Resumed {} => "resumed",
+            Self::Refused { .. } => "refused",
             Self::Failed { .. } => "failed",
         }
+    }
+
+    /// Returns whether its sender gives up, and sends nothing more.
+    pub(super) const fn is_last(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Failed { .. })
     }
 
     /// Returns the error that it came in place of `expected`.
@@ -156,12 +168,13 @@ impl<P: Purpose> Message<P> {
             "done" => Ok(Self::Done(P::read_outcome(&inner)?)),
             "resume" => Ok(Self::Resume { session: session(&inner)? }),
             "resumed" => inner.object(&[]).map(|_| Self::Resumed {}),
+            "refused" => Ok(Self::Refused { reason: reason(&inner)? }),
             _ => Ok(Self::Failed { reason: reason(&inner)? }),
         }
     }
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "knock",
     "challenge",
     "proof",
@@ -173,6 +186,7 @@ const NAMES: [&str; 12] = [
     "done",
     "resume",
     "resumed",
+    "refused",
     "failed",
 ];
 

@@ -49,7 +49,10 @@
 //! | 4 | | `proof`, likewise |
 //!
 //! The same comes before `resume`. The token never travels, and a proof that was recorded is worth
-//! nothing later, or for the other side: nonces come from the system, each time. That keeps out
+//! nothing later, or for the other side: nonces come from the system, each time. A side that has
+//! another token, or none, or one that the listener does not have, gets `refused`, with the reason,
+//! in place of the next message, and both sides return an error that [is about the
+//! token](LinkError::is_about_token). That keeps out
 //! processes that can reach the port. A process that can read or change the packets on the way is
 //! not kept out: neither the link nor the rails are encrypted. A process to which a side with the
 //! token connects is not kept out either: it can pass the messages of the proof on to a listener and
@@ -87,6 +90,7 @@
 //! {"done":...}
 //! {"resume":{"session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
 //! {"resumed":{}}
+//! {"refused":{"reason":"the peer has another token than this side"}}
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
 //!

@@ -380,7 +380,8 @@ fn is_refusal(fault: &Fault) -> bool {
             LinkError::GaveUp { .. }
             | LinkError::Handshake(_)
             | LinkError::WrongToken
-            | LinkError::NoToken,
+            | LinkError::NoToken
+            | LinkError::TokenRefused { .. },
         ) => true,
         Fault::Over(LinkError::Connect { source, .. }) => {
             source.kind() == ErrorKind::ConnectionRefused

@@ -105,7 +105,9 @@ impl Attempt {
     fn broken(&self, error: &LinkError) -> Refusal {
         let address = self.handle.address;
         let words = match error {
-            LinkError::GaveUp { reason } => format!("the peer at {address} refused: {reason}"),
+            LinkError::GaveUp { reason } | LinkError::TokenRefused { reason } => {
+                format!("the peer at {address} refused: {reason}")
+            }
             LinkError::Connect { .. } => Chain(error).to_string(),
             _ => format!("the link to the peer at {address}: {}", Chain(error)),
         };

@@ -129,7 +129,7 @@ impl From<PostRecvError> for SessionError {
 impl From<LinkError> for SessionError {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::GaveUp { reason } => Self::Peer(reason),
+            LinkError::GaveUp { reason } | LinkError::TokenRefused { reason } => Self::Peer(reason),
             error => Self::Link(error),
         }
     }

@@ -34,7 +34,7 @@ fn a_message_that_is_not_all_there_is_waited_for() {
 #[test]
 fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
     fn any(bytes: Vec<u8>) -> bool {
-        let mut framed = b"PLYR\0\0\0\x06\0\0".to_vec();
+        let mut framed = b"PLYR\0\0\0\x07\0\0".to_vec();
         framed.extend((bytes.len() as u16).to_be_bytes());
         framed.extend(&bytes);
         let decoded = Message::decode(&framed);
@@ -66,7 +66,7 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(NoOutcome {}).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x06\0\0\0\x0b");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x07\0\0\0\x0b");
     assert_eq!(&bytes[12..], br#"{"done":{}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
@@ -131,7 +131,7 @@ fn other_programs_and_other_versions_are_told_apart() {
     // Known before the length is there.
     let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
     assert_eq!(error, HandshakeError::Version { peer: 1 });
-    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 6");
-    let error = Message::decode(b"PLYR\0\0\0\x06\0\0\x40\x01").unwrap_err();
+    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 7");
+    let error = Message::decode(b"PLYR\0\0\0\x07\0\0\x40\x01").unwrap_err();
     assert_eq!(error, HandshakeError::TooLong { length: 16385 });
 }

@@ -74,7 +74,7 @@ fn memory(g: &mut Gen) -> RemoteMemory {
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 9 {
+        match u8::arbitrary(g) % 10 {
             0 => Self::Ready {},
             7 => Self::Note { bytes: HexBytes(Vec::arbitrary(g)) },
             1 => Self::Done(NoOutcome {}),
@@ -82,6 +82,7 @@ impl Arbitrary for Message {
             4 => Self::Heal(heal(g)),
             5 => Self::Resume { session: Session::random().unwrap() },
             6 => Self::Resumed {},
+            8 => Self::Refused { reason: Reason::new(String::arbitrary(g)) },
             3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),
         }

@@ -70,7 +70,8 @@ fn messages_out_of_turn_are_refused() {
     let failed = Message::Failed { reason: Reason::new("x") };
     let alive = Message::Alive {};
     let heal = Message::Heal(HealingMessage::Wanted { rail: RailId::Notify });
-    let cases: [(&[&Message], &str, &str); 10] = [
+    let refused = Message::Refused { reason: Reason::new("x") };
+    let cases: [(&[&Message], &str, &str); 12] = [
         (&[&hello, &heal], "heal", "\"ready\""),
         (&[&hello, &failed, &heal], "heal", "nothing more"),
         (&[&hello, &alive], "alive", "\"ready\""),
@@ -81,6 +82,8 @@ fn messages_out_of_turn_are_refused() {
         (&[&hello, &ready, &ready], "ready", "\"done\""),
         (&[&hello, &ready, &done, &done], "done", "nothing more"),
         (&[&failed, &failed], "failed", "nothing more"),
+        (&[&refused, &failed], "failed", "nothing more"),
+        (&[&hello, &refused], "refused", "\"ready\""),
     ];
     for (messages, message, expected) in cases {
         let bytes: Vec<u8> = messages.iter().flat_map(|message| message.encode()).collect();
