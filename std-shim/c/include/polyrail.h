@@ -202,7 +202,8 @@ enum polyrail_code
   POLYRAIL_CODE_SYSTEM = -21,
   // A device may still access the memory until the process ends: do not reuse the memory.
   POLYRAIL_CODE_STILL_ACCESSED = -22,
-  // The peer's address does not match this side's options.
+  // The peer's address does not match this side's options, or the two sides do not have the same
+  // token.
   POLYRAIL_CODE_MISMATCH = -23,
   // Malformed bytes from a peer.
   POLYRAIL_CODE_PROTOCOL = -24,
@@ -945,6 +946,10 @@ polyrail_code polyrail_link_close(polyrail_link *link);
 
 // Closes an accepted link that the program does not use, and sends the other side the reason: its
 // event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
+// Stores the address from which the peer of an accepted link connected, such as "10.0.0.2:40112",
+// as text that ends with a 0 byte, and in `length` the number of bytes without the 0 byte.
+polyrail_code polyrail_link_peer_address(polyrail_link *link, char *text, size_t capacity, size_t *length);
+
 polyrail_code polyrail_link_refuse(polyrail_link *link, const char *reason);
 
 // Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
@@ -972,6 +977,16 @@ polyrail_code polyrail_listener_close(polyrail_listener *listener);
 
 // Stores the card of this end of a connection in `bytes`, and its length, at most
 // POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
+// Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
+// address and the reason, such as another token. Peers that just closed the connection are not
+// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW: there
+// is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16 lines are
+// kept until they are stored here. polyrail_log reports all.
+polyrail_code polyrail_listener_next_refused(polyrail_listener *listener,
+                                             char *line,
+                                             size_t capacity,
+                                             size_t *length);
+
 polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   uint64_t peer,
                                   void *bytes,

@@ -56,7 +56,8 @@ pub enum Code {
     System = -21,
     /// A device may still access the memory until the process ends: do not reuse the memory.
     StillAccessed = -22,
-    /// The peer's address does not match this side's options.
+    /// The peer's address does not match this side's options, or the two sides do not have the same
+    /// token.
     Mismatch = -23,
     /// Malformed bytes from a peer.
     Protocol = -24,

@@ -8,6 +8,7 @@ use polyrail::link::LinkError;
 pub(super) fn link_failure(error: &LinkError) -> Failure {
     let code = match error {
         LinkError::Handshake(_) => Code::Protocol,
+        _ if error.is_about_token() => Code::Mismatch,
         _ if error.lacks_resources() => Code::System,
         _ => Code::Link,
     };
@@ -17,7 +18,17 @@ pub(super) fn link_failure(error: &LinkError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyrail::link::Reason;
     use std::io;
+
+    #[test]
+    fn a_token_that_differs_is_a_mismatch() {
+        let reason = Reason::new("another token");
+        for error in [LinkError::WrongToken, LinkError::TokenRefused { reason }] {
+            assert_eq!(link_failure(&error).code, Code::Mismatch, "{error}");
+        }
+        assert_eq!(link_failure(&LinkError::HungUp { pending: 0 }).code, Code::Link);
+    }
 
     #[test]
     fn a_lack_of_descriptors_is_no_failure_of_the_peer() {

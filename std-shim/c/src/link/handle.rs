@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Unused {
     /// This side connects.
     Connecting(Connecting),
-    /// The peer connected, and its hello has arrived.
-    Accepted(Box<(OurLink, Hello)>),
+    /// The peer connected from this address, and its hello has arrived.
+    Accepted(Box<(OurLink, Hello, SocketAddr)>),
 }
 
 impl Object for Link {
@@ -257,6 +257,27 @@ pub unsafe extern "C" fn polyrail_link_hello(
     })
 }
 
+/// Stores the address from which the peer of an accepted link connected, such as "10.0.0.2:40112",
+/// as text that ends with a 0 byte, and in `length` the number of bytes without the 0 byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_link_peer_address(
+    link: *mut Link,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(text.cast::<c_void>(), capacity, length) }?;
+        match &*table::exclusive(link)? {
+            Unused::Connecting(_) => {
+                refuse(Code::State, "only an accepted link has the address of its peer")
+            }
+            Unused::Accepted(accepted) => answer.give_with(accepted.2.to_string().as_bytes(), &[0]),
+        }
+    })
+}
+
 /// Returns the program's part of a hello.
 pub(super) fn said(hello: &Hello) -> &[u8] {
     hello.purpose.as_ref().map_or(&[], |Meeting { hello }| &hello.0)
@@ -279,7 +300,7 @@ pub unsafe extern "C" fn polyrail_link_refuse(link: *mut Link, reason: *const c_
             return refuse(Code::State, "only an accepted link can be refused");
         }
         let Unused::Accepted(accepted) = *table::remove(link)? else { return Ok(()) };
-        let (mut control, _) = *accepted;
+        let (mut control, ..) = *accepted;
         // If it cannot be sent, the other side notices that the link is closed.
         _ = control.offer(&Message::Failed { reason: Reason::new(reason) });
         Ok(())

@@ -9,16 +9,24 @@ use crate::code::Code;
 use crate::error::{Failure, Refusal};
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions, Listener};
-use polyrail::link::{self, Arrival, Arrivals, Timeouts};
+use polyrail::chain::Chain;
+use polyrail::link::{self, Arrival, Arrivals, LinkError, Timeouts};
+use polyrail::printable;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
+use std::net::SocketAddr;
+
+/// Lines about refused peers that are kept. A peer may connect as often as it likes.
+const REFUSED: usize = 16;
 
 /// A listener, the links without a hello, and the links whose hello has arrived.
 pub(crate) struct Listening {
     listener: link::Listener,
     timeouts: Timeouts,
     arrivals: Arrivals<Meeting>,
-    ready: VecDeque<(OurLink, OurHello)>,
+    ready: VecDeque<(OurLink, OurHello, SocketAddr)>,
+    /// Lines about peers that were refused before their hello, the latest last.
+    refused: VecDeque<String>,
 }
 
 impl Object for Listener {
@@ -28,14 +36,27 @@ impl Object for Listener {
 }
 
 impl Listening {
-    fn accept(&mut self) -> Result<(OurLink, OurHello), Refusal> {
+    fn accept(&mut self) -> Result<(OurLink, OurHello, SocketAddr), Refusal> {
         if self.ready.is_empty() {
-            let arrived = self.arrivals.step(&self.listener, &self.timeouts, |_, _| {});
+            let refused = &mut self.refused;
+            let refuse = |address, why| note_refused(refused, address, &why);
+            let arrived = self.arrivals.step(&self.listener, &self.timeouts, refuse);
             let arrived = arrived.map_err(|error| link_failure(&error))?;
-            self.ready.extend(arrived.into_iter().map(|Arrival { link, hello, .. }| (link, hello)));
+            let whole = |Arrival { link, hello, address }| (link, hello, address);
+            self.ready.extend(arrived.into_iter().map(whole));
         }
         self.ready.pop_front().ok_or(Refusal::NotNow)
     }
+}
+
+fn note_refused(refused: &mut VecDeque<String>, address: SocketAddr, why: &LinkError) {
+    if why.is_just_an_end() {
+        return;
+    }
+    if refused.len() >= REFUSED {
+        refused.pop_front();
+    }
+    refused.push_back(printable::escaped(&format!("{address}: {}", Chain(why))));
 }
 
 /// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
@@ -62,8 +83,8 @@ pub unsafe extern "C" fn polyrail_listener_open(
             Some(token) => listener.with_token(token),
             None => listener,
         };
-        let (arrivals, ready) = (Arrivals::default(), VecDeque::new());
-        let listening = Listening { listener, timeouts, arrivals, ready };
+        let (arrivals, ready, refused) = (Arrivals::default(), VecDeque::new(), VecDeque::new());
+        let listening = Listening { listener, timeouts, arrivals, ready, refused };
         place.write(table::insert(listening, &[0; WORDS])?);
         Ok(())
     })
@@ -104,8 +125,49 @@ pub unsafe extern "C" fn polyrail_listener_accept(
     })
 }
 
+/// Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
+/// address and the reason, such as another token. Peers that just closed the connection are not
+/// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW: there
+/// is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16 lines are
+/// kept until they are stored here. polyrail_log reports all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_listener_next_refused(
+    listener: *mut Listener,
+    line: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(line.cast::<c_void>(), capacity, length) }?;
+        let mut listening = table::exclusive(listener)?;
+        let next = listening.refused.front().ok_or(Refusal::NotNow)?;
+        answer.give_with(next.as_bytes(), &[0])?;
+        listening.refused.pop_front();
+        Ok(())
+    })
+}
+
 /// Stops listening. Accepted links stay open, but no longer reconnect if they break.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_listener_close(listener: *mut Listener) -> Code {
     call(|| table::remove(listener).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_refusals_are_kept() {
+        let mut refused = VecDeque::new();
+        for port in 0..1000 {
+            let address = SocketAddr::from(([10, 0, 0, 2], port));
+            note_refused(&mut refused, address, &LinkError::WrongToken);
+            note_refused(&mut refused, address, &LinkError::HungUp { pending: 0 });
+        }
+        assert_eq!(refused.len(), REFUSED);
+        let last = "10.0.0.2:999: the peer has another token than this side";
+        assert_eq!(refused.back().map(String::as_str), Some(last));
+    }
 }

@@ -18,11 +18,12 @@ pub use addresses::polyrail_addresses;
 pub(crate) use drive::drive;
 pub(crate) use handle::take;
 pub use handle::{
-    polyrail_link_close, polyrail_link_hello, polyrail_link_open, polyrail_link_refuse,
+    polyrail_link_close, polyrail_link_hello, polyrail_link_open, polyrail_link_peer_address,
+    polyrail_link_refuse,
 };
 pub use listener::{
     polyrail_listener_accept, polyrail_listener_address, polyrail_listener_close,
-    polyrail_listener_open,
+    polyrail_listener_next_refused, polyrail_listener_open,
 };
 pub(crate) use meeting::OurMessage as Message;
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl PeerLink {
         let stage = match link {
             Unused::Connecting(connecting) => Stage::Connecting(connecting),
             Unused::Accepted(accepted) => {
-                let (mut control, theirs) = *accepted;
+                let (mut control, theirs, _) = *accepted;
                 greet(&mut control, &hello, peer)?;
                 join(control, theirs, peer)?
             }

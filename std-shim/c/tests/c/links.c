@@ -62,6 +62,9 @@ static void meet(const char *address, polyrail_listener *listener, uint64_t near
   IS(POLYRAIL_CODE_TOO_SHORT, polyrail_link_hello(asked, words, 3, &length));
   OK(polyrail_link_hello(asked, words, sizeof words, &length));
   CHECK(length == 8 && memcmp(words, "who asks", 8) == 0);
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_link_peer_address(asked, words, 3, &length));
+  OK(polyrail_link_peer_address(asked, words, sizeof words, &length));
+  CHECK(strncmp(words, "127.0.0.1:", 10) == 0 && strlen(words) == length);
   OK(polyrail_peers_meet(far, far_peer, asked, NULL, 0));
   CHECK(expect(near, POLYRAIL_EVENT_KIND_CONNECTED, near_peer).length == 0);
   CHECK(expect(far, POLYRAIL_EVENT_KIND_CONNECTED, far_peer).length == 8);
@@ -136,6 +139,17 @@ static void wait_beside_an_event(memory *from, memory *to, uint64_t near_peer, u
   UNTIL(count == 1, OK(polyrail_peers_wait(near, &done, 1, &count, 1000)));
   CHECK(done.id == 7 && done.status == 0);
   expect(near, POLYRAIL_EVENT_KIND_MESSAGE, near_peer);
+}
+
+/* The listener has refused one peer, for this reason. */
+static void expect_refused(polyrail_listener *listener, const char *reason) {
+  char line[256];
+  size_t length = 0;
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_listener_next_refused(listener, line, 9, &length));
+  CHECK(length > 9);
+  OK(polyrail_listener_next_refused(listener, line, sizeof line, &length));
+  CHECK(strlen(line) == length && strncmp(line, "127.0.0.1:", 10) == 0 && strstr(line, reason) != NULL);
+  IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_next_refused(listener, line, sizeof line, &length));
 }
 
 int main(int count, char **arguments) {
@@ -226,6 +240,7 @@ int main(int count, char **arguments) {
   OK(polyrail_peers_remove(near, second));
   expect(near, POLYRAIL_EVENT_KIND_LINK_LOST, third);
   OK(polyrail_peers_remove(near, third));
+  expect_refused(stranger, "the peer has another token than this side");
   OK(polyrail_listener_close(stranger));
 
   /* Without the token there is no answer; a missing listener is an event, too. */
@@ -240,7 +255,8 @@ int main(int count, char **arguments) {
     IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_accept(listener, &link));
     code = polyrail_peers_next_event(near, &refused, words, sizeof words);
   });
-  CHECK(refused.kind == POLYRAIL_EVENT_KIND_NOT_CONNECTED && refused.code == POLYRAIL_CODE_LINK);
+  CHECK(refused.kind == POLYRAIL_EVENT_KIND_NOT_CONNECTED && refused.code == POLYRAIL_CODE_MISMATCH);
+  expect_refused(listener, "this side has a token, but the peer sent no proof of a token");
   OK(polyrail_listener_close(listener));
   OK(polyrail_peers_replace(near, second, NULL, &third));
   CHECK((second & 0xffff) == (third & 0xffff) && second != third);

@@ -214,6 +214,10 @@ static void misuse_links(void) {
   HANDLES(polyrail_listener, peers, polyrail_listener_accept(h, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_listener_accept(listener, NULL));
   IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_accept(listener, &link));
+  HANDLES(polyrail_listener, peers, polyrail_listener_next_refused(h, address, sizeof address, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_listener_next_refused(listener, NULL, 1, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_listener_next_refused(listener, address, sizeof address, NULL));
+  IS(POLYRAIL_CODE_NOT_NOW, polyrail_listener_next_refused(listener, NULL, 0, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_addresses("lo", 1, NULL, 1, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_addresses("lo", 1, address, sizeof address, NULL));
   IS(POLYRAIL_CODE_TOO_SHORT, polyrail_addresses("lo", 1, address, 5, &length));
@@ -232,11 +236,14 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(NULL, NULL, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(address, NULL, NULL));
   HANDLES(polyrail_link, peers, polyrail_link_hello(h, words, sizeof words, &length));
+  HANDLES(polyrail_link, peers, polyrail_link_peer_address(h, address, sizeof address, &length));
   HANDLES(polyrail_link, peers, polyrail_link_close(h));
   HANDLES(polyrail_link, peers, polyrail_link_refuse(h, "no"));
   HANDLES(polyrail_listener, peers, polyrail_listener_close(h));
   OK(polyrail_link_open(address, NULL, &link));
   IS(POLYRAIL_CODE_STATE, polyrail_link_hello(link, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_STATE, polyrail_link_peer_address(link, address, sizeof address, &length));
+  IS(POLYRAIL_CODE_NULL, polyrail_link_peer_address(link, NULL, 1, &length));
   IS(POLYRAIL_CODE_STATE, polyrail_link_refuse(link, "no"));
   IS(POLYRAIL_CODE_NULL, polyrail_link_refuse(link, NULL));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_refuse(link, "\xff"));
