@@ -307,6 +307,22 @@ void Hub::wake() {
 
 void Hub::work() {
     while (!stopping.load()) {
+    log_refused();
+}
+
+// Logs why peers were refused before their hello, such as another token.
+void Hub::log_refused() {
+    std::string line(256, '\0');
+    size_t length = 0;
+    polyrail_code code;
+    do {
+        code = polyrail_listener_next_refused(listener.get(), line.data(), line.size(), &length);
+        if (code == POLYRAIL_CODE_OK) {
+            log(LogLevel::Warn, "refused a connection from " + line.substr(0, length));
+        } else if (code == POLYRAIL_CODE_TOO_SHORT) {
+            line.resize(length);
+        }
+    } while (code == POLYRAIL_CODE_OK || code == POLYRAIL_CODE_TOO_SHORT);
         try {
             bool is_any = false;
             {

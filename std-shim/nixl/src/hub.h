@@ -49,6 +49,7 @@ private:
     // Does everything that is due, and returns whether there was anything. Requires the mutex.
     bool progress();
     void accept();
+    void log_refused();
     void work();
     void rest();
     void log(LogLevel level, const std::string &words) const { log_line(level, home.agent, words); }

@@ -221,7 +221,7 @@ class Settings(unittest.TestCase):
     def test_agents_that_differ_do_not_meet(self):
         a, b = agent("a", parameters={"rails": "2"}), agent("b", parameters={"rails": "3"})
         acquaint(a, b)
-        with words() as said, self.assertRaises(ERRORS):
+        with words() as said, self.assertRaises(nixl.nixlMismatchError):
             a.make_connection("b")
         self.assertIn("agent b", said[0])
 
@@ -230,10 +230,34 @@ class Settings(unittest.TestCase):
         a, b = agent("a", parameters=secret), agent("b", parameters=secret)
         acquaint(a, b)
         a.make_connection("b")
-        c = agent("c", parameters={"token": "some other words entirely"})
-        acquaint(c, b)
-        with words(), self.assertRaises(ERRORS):
-            c.make_connection("b")
+        for name, parameters, reason in (
+            ("c", {"token": "some other words entirely"}, "the peer has another token than this side"),
+            ("d", {}, "this side has a token, but the peer sent no proof of a token"),
+        ):
+            with self.subTest(agent=name):
+                self.refuse(agent(name, parameters=parameters), b, "b", reason)
+        e = agent("e")
+        self.refuse(a, e, "e", "the peer has a token, but this side has none")
+
+    def refuse(self, one, other, name, reason):
+        """An agent refuses another one: both report the reason."""
+        acquaint(one, other)
+        with words() as said, self.assertRaises(nixl.nixlMismatchError):
+            one.make_connection(name)
+        lines = said[0].splitlines()
+        at_other = [line for line in lines if line.startswith(f"polyrail: {name}: refused a connection from 127.0.0.1:")]
+        self.assertEqual(len(at_other), 1, lines)
+        self.assertIn(reason, at_other[0])
+        self.assertTrue(any(f"connecting: agent {name}: " in line and reason in line for line in lines), lines)
+
+    def test_devices_without_a_rail_are_named(self):
+        devices = ",".join(f"soft{number}" for number in range(6))
+        for rails, unused in (("2", "2: soft2, soft3, soft4, soft5"), ("", "4: soft4, soft5"), ("6", None)):
+            with self.subTest(rails=rails):
+                with words() as said:
+                    agent("a", parameters={"devices": devices, **({"rails": rails} if rails else {})})
+                line = f"polyrail: a: of 6 devices the last ones are not used, because rails={unused}"
+                self.assertEqual(said[0].splitlines(), [line] if unused else [])
 
 
 class Ends(Pair):
