@@ -13,8 +13,18 @@ constexpr auto END_TIMEOUT = 1s;
 // How long the end of a connection whose peer's device refused a request may stay unexplained. The peer waits for
 // END_TIMEOUT before it reports that it has not left.
 constexpr auto DOUBT_TIMEOUT = 3 * END_TIMEOUT;
-// Limit for the cost of notifications that are not taken and came over connections that have ended.
-constexpr uint64_t MAX_ORPHANED_COST = 4 * MAX_UNTAKEN_COST;
+// Limits of connections from one address, and in all. Each takes 256 KiB for notifications, and queue pairs.
+constexpr size_t MAX_OF_HOST = 128;
+constexpr size_t MAX_INCOMING = 1024;
+
+// Returns the address of the host whose link was accepted.
+std::string host_of(polyrail_link *link) {
+    char address[256];
+    size_t length = 0;
+    check(polyrail_link_peer_address(link, address, sizeof address, &length), "reading an address");
+    const std::string text(address, length);
+    return text.substr(0, text.rfind(':'));
+}
 
 } // namespace
 
@@ -92,13 +102,9 @@ void Connections::accept(Link link) {
         if (hello.id != id) {
             throw Failure(NIXL_ERR_MISMATCH, "agent \"" + hello.agent + "\" looks for another engine");
         }
-        const auto is_there = [this](uint64_t number) { return incoming.count(number) > 0; };
-        const uint64_t orphaned = notifications.orphaned(is_there);
-        if (orphaned > MAX_ORPHANED_COST) {
-            throw Failure(NIXL_ERR_NOT_ALLOWED, "notifications of " + std::to_string(orphaned) +
-                                                    " bytes from former connections are not taken");
-        }
-        auto here = std::make_unique<Incoming>(home, id, link, hello.agent, notifications);
+        const Source source{host_of(link.get()), hello.agent};
+        check_room(source.host);
+        auto here = std::make_unique<Incoming>(home, id, link, source, notifications);
         incoming.emplace(here->number(), std::move(here));
         log(LogLevel::Info, "agent " + hello.agent + " connects");
     } catch (const Failure &failure) {
@@ -106,6 +112,18 @@ void Connections::accept(Link link) {
         if (polyrail_link_refuse(link.get(), printable(failure.what()).c_str()) == POLYRAIL_CODE_OK) {
             static_cast<void>(link.release());
         }
+    }
+}
+
+// Throws a Failure if there is no room for another connection of this host.
+void Connections::check_room(const std::string &host) const {
+    const auto is_its = [&host](const auto &entry) { return entry.second->host() == host; };
+    const auto count = static_cast<size_t>(std::count_if(incoming.begin(), incoming.end(), is_its));
+    if (count >= MAX_OF_HOST || incoming.size() >= MAX_INCOMING) {
+        throw Failure(NIXL_ERR_NOT_ALLOWED, "there are " + std::to_string(incoming.size()) + " connections, " +
+                                                std::to_string(count) + " of them from " + host + "; at most " +
+                                                std::to_string(MAX_INCOMING) + " are accepted, and " +
+                                                std::to_string(MAX_OF_HOST) + " from one address");
     }
 }
 
@@ -118,6 +136,7 @@ bool Connections::poll() {
         log(LogLevel::Warn, "polling: " + message_of(code));
     }
     if (count > 0) {
+        drop_excess();
         pump();
     }
     return count > 0;
@@ -165,6 +184,21 @@ void Connections::pump() {
         }
         if (!here->messages().fault().empty()) {
             doom(number, Failure(NIXL_ERR_MISMATCH, here->messages().fault()));
+        }
+    }
+}
+
+// Ends connections that hold most of the memory for notifications, if there are more of these than the engine keeps.
+void Connections::drop_excess() {
+    for (const auto &dropped : notifications.drop_excess()) {
+        const std::string words = std::to_string(dropped.count) + " notifications that were not taken, and what had begun "
+                                  "to arrive, " + std::to_string(dropped.cost) + " bytes, are dropped, because more than " +
+                                  std::to_string(MAX_KEPT_COST) + " bytes wait here";
+        log(LogLevel::Warn, "agent " + dropped.source.agent + " at " + dropped.source.host + ": " + words);
+        const auto found = incoming.find(dropped.number);
+        if (found != incoming.end()) {
+            found->second->messages().refuse(words);
+            doom(dropped.number, Failure(NIXL_ERR_NOT_ALLOWED, words));
         }
     }
 }

@@ -67,6 +67,8 @@ private:
     void take_event(const polyrail_event &event, const std::string &bytes);
     void take_note(uint64_t number, const Note &note);
     void report_taken();
+    void check_room(const std::string &host) const;
+    void drop_excess();
     bool remove(const Doomed &ended);
     bool remove_outgoing(Outgoing &there, const Doomed &ended);
     bool remove_incoming(Incoming &here, const Doomed &ended);

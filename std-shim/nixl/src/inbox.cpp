@@ -1,13 +1,12 @@
 #include "inbox.h"
-#include "notifications.h"
 
 #include <cstring>
 
 // Unread notifications that a peer may send before it has to wait.
 static constexpr size_t SLOTS = 64;
 
-Inbox::Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink sink)
-    : peers(peers), peer(peer), sink(std::move(sink)), memory(domain, SLOTS), slots(SLOTS) {
+Inbox::Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Notifications &notifications)
+    : peers(peers), peer(peer), notifications(notifications), memory(domain, SLOTS), slots(SLOTS) {
     for (size_t slot = 0; slot < SLOTS; ++slot) {
         slots[slot].inbox = this;
         unposted.push_back(slot);
@@ -38,27 +37,36 @@ void Inbox::Slot::reported(const polyrail_completion &completion) {
     inbox->unposted.push_back(slot);
 }
 
+void Inbox::refuse(const std::string &reason) {
+    wrong = reason;
+    message = std::string();
+    notifications.begun(peer, 0);
+}
+
 void Inbox::take(size_t slot, uint32_t length) {
     uint32_t head = 0;
     if (!wrong.empty()) {
         return;
     }
     if (length < HEAD_BYTES || length > SLOT_BYTES) {
-        wrong = "a notification of " + std::to_string(length) + " bytes";
+        refuse("a notification of " + std::to_string(length) + " bytes");
         return;
     }
     std::memcpy(&head, memory.at(slot), HEAD_BYTES);
     if (head != IS_LAST && head != GOES_ON) {
-        wrong = "received a notification with header " + std::to_string(head);
+        refuse("received a notification with header " + std::to_string(head));
         return;
     }
     message.append(memory.at(slot) + HEAD_BYTES, length - HEAD_BYTES);
     if (message.size() > MAX_NOTIFICATION_BYTES) {
-        wrong = "received a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes";
-    } else if (head == IS_LAST) {
+        refuse("received a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes");
+    } else if (head == GOES_ON) {
+        notifications.begun(peer, message.size());
+    } else {
         cost += cost_of(message.size());
-        if (!sink(std::move(message))) {
-            wrong = "received more notifications than are taken: over " + std::to_string(MAX_UNTAKEN_COST) + " bytes";
+        notifications.begun(peer, 0);
+        if (!notifications.add(peer, std::move(message))) {
+            refuse("received more notifications than are taken: over " + std::to_string(MAX_UNTAKEN_COST) + " bytes");
         }
         message.clear();
     }

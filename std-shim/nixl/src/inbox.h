@@ -3,19 +3,16 @@
 #pragma once
 
 #include "buffer.h"
+#include "notifications.h"
 
-#include <functional>
 #include <string>
 #include <vector>
 
 class Inbox {
 public:
-    // Returns false for a notification that the peer must not send yet.
-    using Sink = std::function<bool(std::string)>;
-
-    // Posts all receives, before the two ends are connected, so that no SEND arrives too early. `sink` receives the
-    // notifications in order. Throws a Failure.
-    Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink sink);
+    // Posts all receives, before the two ends are connected, so that no SEND arrives too early. The peer's account at
+    // `notifications`, which is open, gets what arrives, in order. Throws a Failure.
+    Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Notifications &notifications);
     Inbox(const Inbox &) = delete;
     void operator=(const Inbox &) = delete;
 
@@ -27,7 +24,9 @@ public:
     bool is_empty() const { return unposted.size() == slots.size(); }
     // Returns the cost of all notifications that arrived: see notifications.h.
     uint64_t received() const { return cost; }
-    // Returns how the peer broke the protocol; empty if it did not.
+    // Drops what has begun to arrive, and everything that arrives from now on, for this reason.
+    void refuse(const std::string &reason);
+    // Returns why notifications are dropped, such as how the peer broke the protocol; empty if they are not.
     const std::string &fault() const { return wrong; }
 
 private:
@@ -40,7 +39,7 @@ private:
 
     polyrail_peers *peers;
     uint64_t peer;
-    Sink sink;
+    Notifications &notifications;
     Slots memory;
     std::vector<Slot> slots;
     std::vector<size_t> unposted;

@@ -13,12 +13,15 @@ void Incoming::Peer::remove() {
     }
 }
 
-Incoming::Incoming(const Home &home, const std::string &id, Link &link, const std::string &agent,
+Incoming::Account::Account(Notifications &notifications, uint64_t number, const Source &source)
+    : notifications(notifications), number(number) {
+    notifications.open(number, source);
+}
+
+Incoming::Incoming(const Home &home, const std::string &id, Link &link, const Source &source,
                    Notifications &notifications)
-    : whom(agent), notifications(notifications), peer(home.peers),
-      inbox(home.domain, home.peers, peer.number, [&notifications, agent, number = peer.number](std::string message) {
-          return notifications.add(number, agent, std::move(message));
-      }) {
+    : source(source), notifications(notifications), peer(home.peers), account(notifications, peer.number, source),
+      inbox(home.domain, home.peers, peer.number, notifications) {
     const std::string hello = Hello{id, home.agent}.encode();
     check(polyrail_peers_meet(home.peers, peer.number, link.get(), hello.data(), hello.size()), "answering an agent");
     static_cast<void>(link.release());

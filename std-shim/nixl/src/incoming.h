@@ -9,13 +9,14 @@
 class Incoming {
 public:
     // Answers a link that was accepted. Throws a Failure, and takes the link only if it has sent the reason itself.
-    Incoming(const Home &home, const std::string &id, Link &link, const std::string &agent, Notifications &notifications);
+    Incoming(const Home &home, const std::string &id, Link &link, const Source &source, Notifications &notifications);
     ~Incoming();
     Incoming(const Incoming &) = delete;
     void operator=(const Incoming &) = delete;
 
     uint64_t number() const { return peer.number; }
-    const std::string &agent() const { return whom; }
+    const std::string &agent() const { return source.agent; }
+    const std::string &host() const { return source.host; }
     Inbox &messages() { return inbox; }
     // Reports to the peer what the program has taken, if that is due. Returns false if there was no room: call it again.
     bool report_taken();
@@ -36,9 +37,20 @@ private:
         bool is_there = true;
     };
 
-    const std::string whom;
+    // The account of what has arrived.
+    struct Account {
+        Account(Notifications &notifications, uint64_t number, const Source &source);
+        ~Account() { notifications.close(number); }
+        Account(const Account &) = delete;
+        void operator=(const Account &) = delete;
+        Notifications &notifications;
+        const uint64_t number;
+    };
+
+    const Source source;
     const Notifications &notifications;
     uint64_t reported = 0;
     Peer peer;
+    const Account account;
     Inbox inbox;
 };

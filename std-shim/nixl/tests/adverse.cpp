@@ -3,8 +3,6 @@
 // acknowledged. Linked with the plugin's sources; the linker wraps functions of the library
 // (--wrap).
 
-#include "../src/notes.h"
-#include "../src/outbox.h"
 #include "agent.h"
 
 #include <algorithm>
@@ -40,6 +38,13 @@ std::atomic<bool> is_cutting{false};
 // like polls whose completions finish no request.
 std::atomic<const polyrail_peers *> blind{nullptr};
 std::atomic<int> blind_polls{0};
+// The polling object whose completions are held back, and how many polls return one of them nevertheless.
+std::atomic<const polyrail_peers *> holding{nullptr};
+std::vector<polyrail_completion> held;
+int singles = 0;
+// The polling object whose next event is that the connection with this number failed.
+std::atomic<const polyrail_peers *> failing{nullptr};
+std::atomic<uint64_t> failing_peer{0};
 // The number of calls that get an error instead of an event.
 std::atomic<int> event_errors{0};
 // The number of SENDs that were posted.
@@ -84,13 +89,27 @@ polyrail_code __real_polyrail_peers_poll(polyrail_peers *, polyrail_completion *
 polyrail_code __real_polyrail_peers_poll_armed(polyrail_peers *, polyrail_completion *, size_t, size_t *);
 polyrail_code __real_polyrail_peers_next_event(polyrail_peers *, polyrail_event *, char *, size_t);
 
+// Holds back the completions of a poll.
+static void hold(const polyrail_peers *peers, polyrail_completion *completions, size_t *count) {
+    const std::lock_guard<std::mutex> guard(peers_mutex);
+    if (holding == peers) {
+        held.insert(held.end(), completions, completions + *count);
+        *count = singles > 0 && !held.empty() ? 1 : 0;
+        singles -= static_cast<int>(*count);
+        std::copy_n(held.begin(), *count, completions);
+        held.erase(held.begin(), held.begin() + static_cast<ptrdiff_t>(*count));
+    }
+}
+
 polyrail_code __wrap_polyrail_peers_poll(polyrail_peers *peers, polyrail_completion *completions, size_t room,
                                          size_t *count) {
     if (blind == peers && --blind_polls >= 0) {
         *count = 0;
         return POLYRAIL_CODE_OK;
     }
-    return __real_polyrail_peers_poll(peers, completions, room, count);
+    const polyrail_code code = __real_polyrail_peers_poll(peers, completions, room, count);
+    hold(peers, completions, count);
+    return code;
 }
 
 polyrail_code __wrap_polyrail_peers_poll_armed(polyrail_peers *peers, polyrail_completion *completions, size_t room,
@@ -99,13 +118,26 @@ polyrail_code __wrap_polyrail_peers_poll_armed(polyrail_peers *peers, polyrail_c
         *count = 0;
         return POLYRAIL_CODE_OK;
     }
-    return __real_polyrail_peers_poll_armed(peers, completions, room, count);
+    const polyrail_code code = __real_polyrail_peers_poll_armed(peers, completions, room, count);
+    hold(peers, completions, count);
+    return code;
 }
 
 polyrail_code __wrap_polyrail_peers_next_event(polyrail_peers *peers, polyrail_event *event, char *bytes,
                                                size_t room) {
     if (event_errors > 0 && --event_errors >= 0) {
         return POLYRAIL_CODE_TOO_SHORT;
+    }
+    if (failing == peers) {
+        failing = nullptr;
+        // The next poll comes before the engine looks whether the connection has ended.
+        const std::lock_guard<std::mutex> guard(peers_mutex);
+        singles = 1;
+        event->kind = POLYRAIL_EVENT_KIND_FAILED;
+        event->code = POLYRAIL_CODE_FAILED;
+        event->peer = failing_peer;
+        event->length = 0;
+        return POLYRAIL_CODE_OK;
     }
     const polyrail_code code = __real_polyrail_peers_next_event(peers, event, bytes, room);
     // Not connected: the peer was connected, and left before this engine noticed.
@@ -127,42 +159,6 @@ polyrail_code __wrap_polyrail_peers_post(polyrail_peers *peers, uint64_t peer, c
 }
 
 namespace {
-
-// A WRITE of one agent's whole memory, or of its first bytes, to another's.
-class Write {
-public:
-    Write(Agent &from, Agent &to, nixlBackendMD *remote, size_t length) : from(from), to(to) {
-        mine.addDesc(Agent::part(from.start(), length, from.local));
-        theirs.addDesc(Agent::part(to.start(), length, remote));
-        REQUIRE(from.engine->prepXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr) == NIXL_SUCCESS);
-    }
-    ~Write() { REQUIRE(from.engine->releaseReqH(handle) == NIXL_SUCCESS); }
-    Write(const Write &) = delete;
-    void operator=(const Write &) = delete;
-
-    nixl_status_t post() { return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr); }
-
-    nixl_status_t post(const std::string &notification) {
-        nixl_opt_b_args_t options{};
-        options.hasNotif = true;
-        options.notifMsg = notification;
-        return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, &options);
-    }
-
-    // The status after at most that time.
-    nixl_status_t await(nixl_status_t status, Clock::duration most) {
-        const auto deadline = Clock::now() + most;
-        while (status == NIXL_IN_PROG && Clock::now() < deadline) {
-            status = from.engine->checkXfer(handle);
-        }
-        return status;
-    }
-
-private:
-    Agent &from, &to;
-    List<nixlMetaDesc> mine, theirs;
-    nixlBackendReqH *handle = nullptr;
-};
 
 int descriptors() {
     int count = 0;
@@ -219,43 +215,6 @@ void connect_without_threads() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
-// A peer that ignores the limit for notifications is noticed, and so is a peer that reports nonsense.
-void exceed_limits() {
-    Notifications notifications;
-    const std::string longest(MAX_NOTIFICATION_BYTES, 'x');
-    uint64_t untaken = 0;
-    for (; untaken + cost_of(0) <= WINDOW_STEP; untaken += cost_of(0)) {
-        REQUIRE(notifications.add(1, "a", ""));
-    }
-    REQUIRE(notifications.add(1, "a", longest) && !notifications.add(1, "a", longest));
-    untaken += cost_of(MAX_NOTIFICATION_BYTES);
-    REQUIRE(notifications.untaken(1) == untaken && untaken <= MAX_UNTAKEN_COST);
-    // Each connection has its own limit.
-    REQUIRE(notifications.add(2, "b", longest));
-    REQUIRE(notifications.orphaned([](uint64_t number) { return number == 1; }) == cost_of(MAX_NOTIFICATION_BYTES));
-    REQUIRE(notifications.takes() == 0 && notifications.take().back().first == "b" && notifications.takes() == 1);
-    REQUIRE(notifications.untaken(1) == 0 && notifications.add(1, "a", longest));
-
-    for (const std::string text : {"", "taken ", "taken -1", "taken 1x", "taken 99999999999999999999", "gone 1"}) {
-        try {
-            Note::decode(text);
-            REQUIRE(false && "not a note");
-        } catch (const Failure &failure) {
-            REQUIRE(failure.status == NIXL_ERR_MISMATCH);
-        }
-    }
-    REQUIRE(Note::decode(Note::taken(77).encode()).total == 77 && Note::decode(Note::ended("x").encode()).words == "x");
-    REQUIRE(Note::ended(longest).encode().size() == POLYRAIL_MESSAGE_BYTES);
-    Outbox outbox;
-    outbox.take(0);
-    try {
-        outbox.take(1);
-        REQUIRE(false && "the peer cannot have taken what was not sent");
-    } catch (const Failure &failure) {
-        REQUIRE(failure.status == NIXL_ERR_MISMATCH);
-    }
-}
-
 // Transfers progress while other threads prepare and release transfers all the time.
 void crowd() {
     Agent a("a", PARAMETERS, false), b("b", PARAMETERS, true);
@@ -292,15 +251,9 @@ void crowd() {
     REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
-// The next notifications of an agent, with their senders.
+// The next notifications of an agent, and no more, with their senders.
 notif_list_t take(Agent &agent, size_t count) {
-    notif_list_t taken;
-    for (const auto begin = Clock::now(); taken.size() < count;) {
-        REQUIRE(Clock::now() - begin < seconds(60));
-        notif_list_t came;
-        REQUIRE(agent.engine->getNotifs(came) == NIXL_SUCCESS);
-        taken.insert(taken.end(), came.begin(), came.end());
-    }
+    const notif_list_t taken = take_at_least(agent, count);
     REQUIRE(taken.size() == count);
     return taken;
 }
@@ -321,6 +274,47 @@ void leave() {
     }
     REQUIRE(take(b, 1).front() == std::make_pair(std::string("a"), std::string("the last")));
     blind = nullptr;
+}
+
+// A transfer that has ended belongs no more to its connection, which ends, when it is posted again over another one.
+void post_again() {
+    peers_made.clear();
+    Agent a("a", PARAMETERS, true), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    {
+        Write again(a, b, remote, 100), other(a, b, remote, LENGTH);
+        const auto held_now = [] {
+            const std::lock_guard<std::mutex> guard(peers_mutex);
+            return held.size();
+        };
+        holding = peers_made.front().first;
+        a.memory.assign(LENGTH, 5);
+        REQUIRE(again.post() == NIXL_IN_PROG && other.post() == NIXL_IN_PROG);
+        for (const auto begin = Clock::now(); held_now() < 2;) {
+            REQUIRE(Clock::now() - begin < seconds(60));
+        }
+        failing_peer = peers_made.front().second;
+        failing = holding.load();
+        for (const auto begin = Clock::now(); failing != nullptr;) {
+            REQUIRE(Clock::now() - begin < seconds(60));
+        }
+        // The connection ends in a second, because of the other transfer.
+        REQUIRE(again.await(NIXL_IN_PROG, seconds(60)) == NIXL_SUCCESS);
+        a.memory.assign(LENGTH, 6);
+        REQUIRE(again.post() == NIXL_IN_PROG);
+        REQUIRE(other.await(NIXL_IN_PROG, seconds(60)) == NIXL_ERR_REMOTE_DISCONNECT);
+        REQUIRE(again.await(NIXL_IN_PROG, milliseconds(100)) == NIXL_IN_PROG);
+        {
+            const std::lock_guard<std::mutex> guard(peers_mutex);
+            held.erase(held.begin());
+            singles = 1;
+        }
+        REQUIRE(again.await(NIXL_IN_PROG, seconds(60)) == NIXL_SUCCESS && b.memory.front() == 6);
+        holding = nullptr;
+    }
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
 // A transfer that is released while only its notification is left takes it back, and harms no other.
@@ -461,7 +455,7 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"set-ups", set_up_without_threads},
         {"connections", connect_without_threads},
-        {"limits", exceed_limits},
+        {"again", post_again},
         {"crowd", crowd},
         {"leave", leave},
         {"release", release_before_the_notification},

@@ -4,8 +4,11 @@
 
 #include "../src/nixl_interface.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 extern "C" nixlBackendPlugin *nixl_plugin_init();
 
@@ -83,6 +86,54 @@ public:
     std::string keys;
     std::string address;
 };
+
+// A WRITE of one agent's whole memory, or of its first bytes, to another's.
+class Write {
+public:
+    Write(Agent &from, Agent &to, nixlBackendMD *remote, size_t length) : from(from), to(to) {
+        mine.addDesc(Agent::part(from.start(), length, from.local));
+        theirs.addDesc(Agent::part(to.start(), length, remote));
+        REQUIRE(from.engine->prepXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr) == NIXL_SUCCESS);
+    }
+    ~Write() { REQUIRE(from.engine->releaseReqH(handle) == NIXL_SUCCESS); }
+    Write(const Write &) = delete;
+    void operator=(const Write &) = delete;
+
+    nixl_status_t post() { return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr); }
+
+    nixl_status_t post(const std::string &notification) {
+        nixl_opt_b_args_t options{};
+        options.hasNotif = true;
+        options.notifMsg = notification;
+        return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, &options);
+    }
+
+    // The status after at most that time.
+    nixl_status_t await(nixl_status_t status, std::chrono::steady_clock::duration most) {
+        const auto deadline = std::chrono::steady_clock::now() + most;
+        while (status == NIXL_IN_PROG && std::chrono::steady_clock::now() < deadline) {
+            status = from.engine->checkXfer(handle);
+        }
+        return status;
+    }
+
+private:
+    Agent &from, &to;
+    List<nixlMetaDesc> mine, theirs;
+    nixlBackendReqH *handle = nullptr;
+};
+
+// The next notifications of an agent with their senders: at least this many.
+inline notif_list_t take_at_least(Agent &agent, size_t count) {
+    notif_list_t taken;
+    for (const auto begin = std::chrono::steady_clock::now(); taken.size() < count;) {
+        REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+        notif_list_t came;
+        REQUIRE(agent.engine->getNotifs(came) == NIXL_SUCCESS);
+        std::move(came.begin(), came.end(), std::back_inserter(taken));
+    }
+    return taken;
+}
 
 // Parses a parameter of both engines, or of one: a.NAME=VALUE. Returns false if it is not a
 // parameter.

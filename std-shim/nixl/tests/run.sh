@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host adverse addresses transfers notifications refusals ends cycles compare"
+TESTS="host adverse floods addresses transfers notifications refusals ends cycles compare"
 NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
 venv="$out/venv"
@@ -42,7 +42,7 @@ export POLYRAIL_BACKEND=software NIXL_LOG_LEVEL="${NIXL_LOG_LEVEL:-FATAL}" PYTHO
 for test in ${*:-$TESTS}; do
   echo "== $test"
   case "$test" in
-    host* | guest | adverse | addresses) ;;
+    host* | guest | adverse | floods | addresses) ;;
     *) install_wheel ;;
   esac
   case "$test" in
@@ -54,6 +54,10 @@ for test in ${*:-$TESTS}; do
     adverse)
       make "$out/adverse"
       timeout 300 "$out/adverse"
+      ;;
+    floods)
+      make "$out/floods"
+      timeout 300 "$out/floods"
       ;;
     addresses)
       make "$out/addresses"
