@@ -861,9 +861,10 @@ polyrail_code polyrail_domain_devices(polyrail_domain *domain,
                                       size_t *count);
 
 // Stores one line for each device and active port of this machine that was not named, and that the
-// domain leaves out because it cannot be used: `mlx5_1: ` and the reason. Empty if there is none.
-// Devices without an active port are not among them. The stored text ends with a 0 byte, which
-// `length` does not count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+// domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
+// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port are not among
+// them. The stored text ends with a 0 byte, which `length` does not count.
+// POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
 polyrail_code polyrail_domain_not_used(polyrail_domain *domain, char *lines, size_t capacity, size_t *length);
 
 // Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.

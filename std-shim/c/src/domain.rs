@@ -36,7 +36,7 @@ pub(crate) enum Devices {
 /// The value of a domain.
 pub(crate) struct Opened {
     devices: Devices,
-    /// One line for each device and port that was not named and cannot be used.
+    /// One line for each device and port that was not named and is not used.
     not_used: String,
 }
 
@@ -216,9 +216,10 @@ pub unsafe extern "C" fn polyrail_domain_devices(
 }
 
 /// Stores one line for each device and active port of this machine that was not named, and that the
-/// domain leaves out because it cannot be used: `mlx5_1: ` and the reason. Empty if there is none.
-/// Devices without an active port are not among them. The stored text ends with a 0 byte, which
-/// `length` does not count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+/// domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
+/// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port are not among
+/// them. The stored text ends with a 0 byte, which `length` does not count.
+/// POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_domain_not_used(
     domain: *mut Domain,

@@ -67,6 +67,11 @@ pub enum Unusable {
         /// The port.
         port: u8,
     },
+    /// An endpoint uses no more devices, and others come before it in the library's order.
+    #[error(
+        "at most {MAX_DEVICES} devices are used, and others come first: name the devices to use"
+    )]
+    TooMany,
 }
 
 impl Unusable {
@@ -127,8 +132,8 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
 }
 
 /// Opens the devices of these names, in this order. Without names, opens all devices that have an
-/// active port with an address, in the library's order, up to the maximum of an endpoint. Devices
-/// and active ports that were not named and cannot be used are events of [`trace`](crate::trace).
+/// active port with an address, in the library's order, up to [`MAX_DEVICES`]. Devices
+/// and active ports that were not named and are not used are events of [`trace`](crate::trace).
 ///
 /// # Errors
 ///
@@ -141,7 +146,7 @@ pub fn open_devices(
 }
 
 /// Opens devices like [`open_devices`]. Also calls `not_used` with the name of the device and the
-/// reason for each device and active port that was not named and cannot be used, so that an
+/// reason for each device and active port that was not named and is not used, so that an
 /// expected rail is not missing without a word. A device without an active port is not reported.
 ///
 /// # Errors
@@ -199,18 +204,26 @@ fn open_usable(
     let mut devices = Vec::new();
     for device in list.iter() {
         match open_device(&device, None, options.gid_index, not_used) {
-            Ok(domain) => domains.push(domain),
+            Ok(domain) => domains.push((device.name().to_string(), domain)),
             Err(reason) => devices.push((device.name().to_string(), reason)),
         }
     }
-    domains.truncate(MAX_DEVICES);
     if domains.is_empty() {
         return Err(OpenError::AllUnusable { devices });
     }
+    let domains = first_of(domains, &mut devices);
     for (device, reason) in devices.iter().filter(|(_, reason)| reason.is_unexpected()) {
         not_used(device, reason);
     }
     Ok(domains)
+}
+
+/// Returns the usable devices that an endpoint has room for, and adds the others to `unusable`.
+fn first_of<D>(usable: Vec<(String, D)>, unusable: &mut Vec<(String, Unusable)>) -> Vec<D> {
+    let mut usable = usable.into_iter();
+    let first = usable.by_ref().take(MAX_DEVICES).map(|(_, device)| device).collect();
+    unusable.extend(usable.map(|(name, _)| (name, Unusable::TooMany)));
+    first
 }
 
 fn open_device(
@@ -295,6 +308,21 @@ mod tests {
         assert_eq!(usable_of(vec![Err(without(1)), Ok(port(2))]), Ok(vec![port(2)]));
         assert_eq!(usable_of(vec![Err(without(1)), Err(without(2))]), Err(without(1)));
         assert_eq!(usable_of(vec![]), Err(Unusable::NoActivePort));
+    }
+
+    #[test]
+    fn devices_beyond_the_limit_are_reported() {
+        let usable = |devices: usize| (0..devices).map(|at| (format!("mlx5_{at}"), at)).collect();
+        let mut unusable = vec![("rxe0".to_owned(), Unusable::NoActivePort)];
+        let all: Vec<_> = (0..MAX_DEVICES).collect();
+        assert_eq!(first_of(usable(MAX_DEVICES), &mut unusable), all);
+        assert_eq!(unusable.len(), 1);
+        assert_eq!(first_of(usable(MAX_DEVICES + 2), &mut unusable), all);
+        let [_, ref beyond @ ..] = unusable[..] else { panic!() };
+        let names: Vec<_> = beyond.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["mlx5_8", "mlx5_9"]);
+        assert!(beyond.iter().all(|(_, reason)| reason.is_unexpected()));
+        assert!(Unusable::TooMany.to_string().contains("at most 8 devices"));
     }
 
     #[test]

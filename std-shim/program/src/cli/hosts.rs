@@ -20,7 +20,7 @@ pub(super) fn open(arguments: &DeviceArguments) -> Result<Vec<HostDomain>, Failu
     use polyrail::rdma::{OpenOptions, open_devices_with};
     let options = OpenOptions { gid_index: arguments.gid_index };
     let opened = open_devices_with(&arguments.device, &options, |device, reason| {
-        output::tell(&format!("polyrail: a port of {device} is not used: {reason}\n"));
+        output::tell(&format!("polyrail: not used: {device}: {reason}\n"));
     });
     opened.map_err(|error| Failure::no_devices(&error))
 }
