@@ -1,5 +1,6 @@
 #include "hub.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
@@ -67,12 +68,21 @@ polyrail_listener *open_listener(const std::string &address, const polyrail_link
     return listener;
 }
 
-uint64_t megabits_of(polyrail_domain *domain) {
+// Returns the rate of the devices that carry rails. Logs a line if there are others: a rail uses one device.
+uint64_t megabits_of(polyrail_domain *domain, uint32_t rails, const std::string &agent) {
     polyrail_device_info devices[POLYRAIL_MAX_DEVICES];
     size_t count = 0;
     check(polyrail_domain_devices(domain, devices, POLYRAIL_MAX_DEVICES, &count), "listing devices");
+    if (count > rails) {
+        std::string unused;
+        for (size_t device = rails; device < count && device < POLYRAIL_MAX_DEVICES; ++device) {
+            unused += (unused.empty() ? "" : ", ") + std::string(devices[device].name);
+        }
+        log_line(LogLevel::Warn, agent, "of " + std::to_string(count) + " devices the last ones are not used, because "
+                                        "rails=" + std::to_string(rails) + ": " + unused);
+    }
     uint64_t megabits = 0;
-    for (size_t device = 0; device < count && device < POLYRAIL_MAX_DEVICES; ++device) {
+    for (size_t device = 0; device < std::min<size_t>(count, rails) && device < POLYRAIL_MAX_DEVICES; ++device) {
         megabits += devices[device].mbps;
     }
     return megabits;
@@ -124,7 +134,7 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
     char bound[256];
     size_t length = 0;
     check(polyrail_listener_address(listener.get(), bound, sizeof bound, &length), "listening");
-    mbps = megabits_of(devices.get());
+    mbps = megabits_of(devices.get(), settings.endpoint.rails, agent);
     self = Address{id, reachable_addresses(bound)};
     home = Home{devices.get(), peers.get(), &link_options, agent};
     if (Hello{id, agent}.encode().size() > POLYRAIL_HELLO_BYTES) {
@@ -297,16 +307,6 @@ void Hub::accept() {
     if (polyrail_listener_accept(listener.get(), &accepted) == POLYRAIL_CODE_OK) {
         connections.accept(Link(accepted));
     }
-}
-
-void Hub::wake() {
-    const uint64_t one = 1;
-    // It can only fail if the thread is about to wake anyway.
-    static_cast<void>(!write(wakes.fd, &one, sizeof one));
-}
-
-void Hub::work() {
-    while (!stopping.load()) {
     log_refused();
 }
 
@@ -323,6 +323,16 @@ void Hub::log_refused() {
             line.resize(length);
         }
     } while (code == POLYRAIL_CODE_OK || code == POLYRAIL_CODE_TOO_SHORT);
+}
+
+void Hub::wake() {
+    const uint64_t one = 1;
+    // It can only fail if the thread is about to wake anyway.
+    static_cast<void>(!write(wakes.fd, &one, sizeof one));
+}
+
+void Hub::work() {
+    while (!stopping.load()) {
         try {
             bool is_any = false;
             {

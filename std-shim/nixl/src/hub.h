@@ -40,7 +40,7 @@ public:
     // Throws a Failure.
     void notify(const std::string &agent, const std::string &message);
     notif_list_t take_notifications();
-    // Returns the rate of all devices in Mbit/s; 0: unknown.
+    // Returns the rate of the devices that carry rails in Mbit/s; 0: unknown.
     uint64_t megabits() const { return mbps; }
 
 private:

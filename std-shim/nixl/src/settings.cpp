@@ -17,6 +17,9 @@ constexpr size_t PREFIX_BYTES = sizeof(PREFIX) - 1;
 // The setting that is never shown.
 constexpr char SECRET[] = "TOKEN";
 
+// The number of rails by default.
+constexpr char RAILS[] = "4";
+
 // How long requests may wait while no rail is in service.
 constexpr uint64_t RAILS_AWAY_MS = 20'000;
 
@@ -105,7 +108,7 @@ const Setting SETTINGS[] = {
      }},
     {"DEVICES", "", [](Settings &s, const Value &v) { s.devices = v.some_text(); }},
     {"GID_INDEX", "", [](Settings &s, const Value &v) { s.gid_index = static_cast<int>(v.number(0, 255)); }},
-    {"RAILS", "4", [](Settings &s, const Value &v) { s.endpoint.rails = narrow(v.number(1, 8)); }},
+    {"RAILS", RAILS, [](Settings &s, const Value &v) { s.endpoint.rails = narrow(v.number(1, 8)); }},
     {"FRAGMENT", "64K", [](Settings &s, const Value &v) { s.endpoint.max_msg_size = v.fragment_bytes(); }},
     {"TRAFFIC_CLASS", "0",
      [](Settings &s, const Value &v) { s.endpoint.traffic_class = narrow(v.number(0, 255)); }},
@@ -184,6 +187,7 @@ void take_variable(Settings &settings, const std::string &name, const std::strin
 Settings Settings::read(const nixl_b_params_t &parameters) {
     Settings settings;
     settings.endpoint.size = sizeof(settings.endpoint);
+    settings.endpoint.rails = narrow(std::strtoul(RAILS, nullptr, 10));
     settings.endpoint.rail_failure = POLYRAIL_RAIL_FAILURE_REROUTE;
     // A short time without any rail does not end the connection. After a longer one, the peer is
     // considered gone.
