@@ -19,8 +19,9 @@
  * is reported, or tested to be done. The field `memory` of the result says which accesses are still
  * possible then.
  *
- * No call waits longer than drivers do, except polyrail_peers_wait, and polyrail_peers_close of
- * peers for messages. No call unwinds or exits.
+ * No call waits longer than drivers do, except polyrail_peers_wait, polyrail_peers_close of peers
+ * for messages, and polyrail_listener_open, which looks up the address if it is a name. No call
+ * unwinds or exits.
  *
  * After fork() only the parent may use its objects: in the child, every call with one of them,
  * also one that closes it, returns POLYRAIL_CODE_FORKED and does nothing. */
@@ -658,7 +659,8 @@ typedef struct {
 typedef struct {
   // sizeof(polyrail_endpoint_options).
   uint32_t size;
-  // Rails, 1 to 8. 0: 4 for requests, 2 for messages.
+  // Rails, 1 to 8. 0: 4 for requests, 2 for messages. They use the devices of the domain in turn;
+  // devices beyond the number of rails carry nothing.
   uint32_t rails;
   // A polyrail_scheme. Requests only.
   uint32_t scheme;
@@ -704,10 +706,11 @@ typedef struct {
   uint64_t heal_first_ms;
   // Maximum of these intervals, which double. 0: 5000.
   uint64_t heal_longest_ms;
-  // A rail with requests in flight fails after this time without progress, if other rails make
-  // progress. If its request may wait for a receive of the peer's, and the connection would fail
-  // without the rail, the rail stays until other requests have waited for rail_timeout_ms, too.
-  // 0: 10000; POLYRAIL_NEVER.
+  // A rail fails that completes nothing for this time, with something in flight. If its oldest
+  // request takes a receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer
+  // may be late: then the rail fails only while other rails complete requests or have none. If the
+  // connection would fail without the rail, it stays until other requests have waited for
+  // rail_timeout_ms, too. 0: 10000; POLYRAIL_NEVER.
   uint64_t stall_timeout_ms;
   // The connection fails after requests or messages have waited this long for rails that do not
   // return, or that return but carry nothing. 0: 60000; POLYRAIL_NEVER.
@@ -942,15 +945,15 @@ polyrail_code polyrail_link_open(const char *address,
 // identify the peer. The link must have been accepted by a listener.
 polyrail_code polyrail_link_hello(polyrail_link *link, void *bytes, size_t capacity, size_t *length);
 
+// Stores the address from which the peer of an accepted link connected, such as "10.0.0.2:40112",
+// as text that ends with a 0 byte, and in `length` the number of bytes without the 0 byte.
+polyrail_code polyrail_link_peer_address(polyrail_link *link, char *text, size_t capacity, size_t *length);
+
 // Closes a link that was not passed to polyrail_peers_meet.
 polyrail_code polyrail_link_close(polyrail_link *link);
 
 // Closes an accepted link that the program does not use, and sends the other side the reason: its
 // event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
-// Stores the address from which the peer of an accepted link connected, such as "10.0.0.2:40112",
-// as text that ends with a 0 byte, and in `length` the number of bytes without the 0 byte.
-polyrail_code polyrail_link_peer_address(polyrail_link *link, char *text, size_t capacity, size_t *length);
-
 polyrail_code polyrail_link_refuse(polyrail_link *link, const char *reason);
 
 // Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
@@ -973,11 +976,6 @@ polyrail_code polyrail_listener_address(polyrail_listener *listener,
 // returns POLYRAIL_CODE_NOT_NOW if there is no such link.
 polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
 
-// Stops listening. Accepted links stay open, but no longer reconnect if they break.
-polyrail_code polyrail_listener_close(polyrail_listener *listener);
-
-// Stores the card of this end of a connection in `bytes`, and its length, at most
-// POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
 // Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
 // address and the reason, such as another token. Peers that just closed the connection are not
 // reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW: there
@@ -988,6 +986,11 @@ polyrail_code polyrail_listener_next_refused(polyrail_listener *listener,
                                              size_t capacity,
                                              size_t *length);
 
+// Stops listening. Accepted links stay open, but no longer reconnect if they break.
+polyrail_code polyrail_listener_close(polyrail_listener *listener);
+
+// Stores the card of this end of a connection in `bytes`, and its length, at most
+// POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
 polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   uint64_t peer,
                                   void *bytes,

@@ -101,7 +101,8 @@ pub enum RailFailure {
 pub struct EndpointOptions {
     /// sizeof(polyrail_endpoint_options).
     pub size: u32,
-    /// Rails, 1 to 8. 0: 4 for requests, 2 for messages.
+    /// Rails, 1 to 8. 0: 4 for requests, 2 for messages. They use the devices of the domain in turn;
+    /// devices beyond the number of rails carry nothing.
     pub rails: u32,
     /// A polyrail_scheme. Requests only.
     pub scheme: u32,
@@ -147,10 +148,11 @@ pub struct EndpointOptions {
     pub heal_first_ms: u64,
     /// Maximum of these intervals, which double. 0: 5000.
     pub heal_longest_ms: u64,
-    /// A rail with requests in flight fails after this time without progress, if other rails make
-    /// progress. If its request may wait for a receive of the peer's, and the connection would fail
-    /// without the rail, the rail stays until other requests have waited for rail_timeout_ms, too.
-    /// 0: 10000; POLYRAIL_NEVER.
+    /// A rail fails that completes nothing for this time, with something in flight. If its oldest
+    /// request takes a receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer
+    /// may be late: then the rail fails only while other rails complete requests or have none. If the
+    /// connection would fail without the rail, it stays until other requests have waited for
+    /// rail_timeout_ms, too. 0: 10000; POLYRAIL_NEVER.
     pub stall_timeout_ms: u64,
     /// The connection fails after requests or messages have waited this long for rails that do not
     /// return, or that return but carry nothing. 0: 60000; POLYRAIL_NEVER.
