@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 fn timeouts() -> Timeouts {
-    Timeouts { message: Duration::from_millis(500), ..Timeouts::default() }
+    Timeouts { message: Duration::from_secs(20), ..Timeouts::default() }
 }
 
 fn token(byte: u8) -> Token {
@@ -204,7 +204,7 @@ fn silent_strangers_keep_no_peer_out() {
     let (listener, address) = listener(Some(1));
     let nonce = "0f".repeat(16);
     let knock = framed(&format!(r#"{{"knock":{{"nonce":"{nonce}"}}}}"#));
-    let timeouts = Timeouts { message: Duration::from_secs(20), ..timeouts() };
+    let timeouts = timeouts();
     let strangers = (0..120).map(|number| {
         let mut stranger = TcpStream::connect(&address).unwrap();
         if number % 2 == 0 {
@@ -232,7 +232,7 @@ fn silent_strangers_keep_no_peer_out() {
 #[test]
 fn a_peer_that_has_proved_its_token_keeps_its_place_among_strangers() {
     let (listener, address) = listener(Some(1));
-    let timeouts = Timeouts { message: Duration::from_secs(20), ..timeouts() };
+    let timeouts = timeouts();
     let mut arrivals = Arrivals::<NoPurpose>::default();
     let connect = {
         let address = address.clone();
