@@ -9,6 +9,7 @@ use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{HexBytes, Reach};
 use polyrail::nic::{DeviceConfig, Fabric};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Counts the messages of the other side.
@@ -90,7 +91,8 @@ fn an_attempt_to_connect_is_followed_by_a_pause() {
     let (link, _other) = OurLink::pair().unwrap();
     let begin = Instant::now();
     let mut peer = Counts { reach: Some(reach()), ..Counts::default() };
-    let accepted = Unused::Accepted(Box::new((link, hello())));
+    let address = SocketAddr::from(([127, 0, 0, 1], 7471));
+    let accepted = Unused::Accepted(Box::new((link, hello(), address)));
     let mut link = PeerLink::begin(accepted, b"", &mut peer).ok();
     let mut events = EventQueue::default();
     while peer.tried < ATTEMPTS as usize {
