@@ -1,114 +1,19 @@
 //! Batches: how requests enter a queue.
 //!
-//! A batch collects its requests in memory that its queue's handle allocated at creation.
-//! Committing takes the queue's lock once, checks each request, and copies it with its inline data
-//! into its slot.
+//! A batch collects its requests in memory that its queue's handle allocated at creation; see
+//! [`polyrail_nic_parts::staging`]. Committing takes the queue's lock once, checks each request,
+//! and copies it with its inline data into its slot.
 
-use crate::dma::Span;
 use crate::ending;
-use crate::error::errno::{EINVAL, EOPNOTSUPP};
-use crate::lists::{Listed, NamesBuffer};
 use crate::shared::{DeviceShared, QpShared, SendQueue, SrqShared};
-use crate::state::QpState;
-use crate::sync::lock;
 use crate::transmit;
 use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
-use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest, Sge};
-
-/// The memory in which a queue's handle collects requests.
-#[derive(Debug)]
-pub(crate) struct Memory<R> {
-    requests: Vec<Staged<R>>,
-    /// The lists of requests that have one, concatenated.
-    sges: Vec<Sge>,
-    /// Maximum number of buffers in a list.
-    most: usize,
-}
-
-impl<R> Memory<R> {
-    /// Allocates memory for `capacity` requests of up to `max_sge` buffers.
-    pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
-        let capacity = capacity as usize;
-        let lists = if max_sge > 1 { capacity * max_sge as usize } else { 0 };
-        let sges = Vec::with_capacity(lists);
-        Self { requests: Vec::with_capacity(capacity), sges, most: max_sge.max(1) as usize }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Staged<R> {
-    Request(Listed<R>),
-    /// The list is longer than the queue permits.
-    TooLong,
-}
-
-/// The collected requests. Requests beyond the queue's size are only counted as too many.
-#[derive(Debug)]
-struct Staging<'q, R> {
-    memory: &'q mut Memory<R>,
-    too_many: bool,
-}
-
-impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
-    fn new(memory: &'q mut Memory<R>) -> Self {
-        memory.requests.clear();
-        memory.sges.clear();
-        Self { memory, too_many: false }
-    }
-
-    fn is_empty(&self) -> bool {
-        !self.too_many && self.memory.requests.is_empty()
-    }
-
-    /// Returns whether there is room for another request.
-    fn has_room(&mut self) -> bool {
-        self.too_many |= self.memory.requests.len() == self.memory.requests.capacity();
-        !self.too_many
-    }
-
-    fn add(&mut self, request: Listed<R>) {
-        if self.has_room() {
-            self.memory.requests.push(Staged::Request(request));
-        }
-    }
-
-    fn add_list(&mut self, request: R, buffers: &[Sge]) {
-        if !self.has_room() {
-            return;
-        }
-        let Memory { requests, sges, most } = &mut *self.memory;
-        requests.push(match Listed::with(request, buffers, *most) {
-            Some((listed, filled)) => {
-                sges.extend(filled);
-                Staged::Request(listed)
-            }
-            None => Staged::TooLong,
-        });
-    }
-
-    /// Passes the requests with their lists to the queue until one is refused. Returns how many
-    /// were accepted, and the result.
-    fn commit(
-        &self,
-        mut take: impl FnMut(&Listed<R>, &[Sge]) -> Result<(), Refusal>,
-    ) -> (u32, Result<(), CommitError>) {
-        let mut accepted = 0;
-        let mut sges = &self.memory.sges[..];
-        let stop = |accepted, refusal| (accepted, Err(CommitError { accepted, refusal }));
-        for request in &self.memory.requests {
-            let Staged::Request(request) = request else {
-                return stop(accepted, Refusal::Driver(EINVAL));
-            };
-            let (list, behind) = sges.split_at(request.buffers as usize);
-            sges = behind;
-            if let Err(refusal) = take(request, list) {
-                return stop(accepted, refusal);
-            }
-            accepted += 1;
-        }
-        if self.too_many { stop(accepted, Refusal::QueueFull) } else { (accepted, Ok(())) }
-    }
-}
+use polyrail_core::verbs::{RecvRequest, SendRequest, Sge};
+use polyrail_nic_parts::error::errno::EINVAL;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::staging::{Staging, StagingMemory};
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::lock;
 
 /// Refuses a whole batch if its device cannot be used.
 fn check(device: &DeviceShared) -> Result<(), CommitError> {
@@ -124,7 +29,7 @@ pub struct SendBatch<'q> {
 }
 
 impl<'q> SendBatch<'q> {
-    pub(crate) fn new(qp: &'q QpShared, staged: &'q mut Memory<SendRequest>) -> Self {
+    pub(crate) fn new(qp: &'q QpShared, staged: &'q mut StagingMemory<SendRequest>) -> Self {
         Self { qp, staged: Staging::new(staged) }
     }
 }
@@ -166,38 +71,7 @@ fn accept(
     if matches!(qp.state.get(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Refusal::Driver(EINVAL));
     }
-    if matches!(request.opcode, Opcode::LocalInv | Opcode::SendWithInv) {
-        return Err(Refusal::Driver(EOPNOTSUPP));
-    }
-    let inline = request.flags.contains(SendFlags::INLINE);
-    let too_long = request.length > qp.limits.max_inline_data;
-    let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
-    if (inline && (request.opcode.is_fetching() || too_long)) || (is_atomic && list.len() > 1) {
-        return Err(Refusal::Driver(EINVAL));
-    }
-    if send.is_full(qp.released.sends()) {
-        return Err(Refusal::QueueFull);
-    }
-    if inline {
-        let own = [request.sge];
-        copy_inline(send, if list.is_empty() { &own } else { list });
-    }
-    send.push(request, list);
-    Ok(())
-}
-
-/// Copies an inline request's bytes into the next slot.
-fn copy_inline(send: &SendQueue, buffers: &[Sge]) {
-    let mut target = send.inline_span(send.posted);
-    for sge in buffers {
-        let length = sge.length() as usize;
-        let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
-        // SAFETY: a scatter/gather entry is always made from a `LocalBuffer`, whose creator
-        // guarantees that the bytes are allocated, and not written, until the post returns.
-        let source = unsafe { Span::new(start, length) };
-        target.copy_from(source);
-        target = target.skip(length);
-    }
+    send.accept(request, list, &qp.limits, qp.released.sends())
 }
 
 /// A batch of receives for a queue pair's own or a shared receive queue.
@@ -214,11 +88,11 @@ enum Queue<'q> {
 }
 
 impl<'q> RecvBatch<'q> {
-    pub(crate) fn for_qp(qp: &'q QpShared, staged: &'q mut Memory<RecvRequest>) -> Self {
+    pub(crate) fn for_qp(qp: &'q QpShared, staged: &'q mut StagingMemory<RecvRequest>) -> Self {
         Self { queue: Queue::Own(qp), staged: Staging::new(staged) }
     }
 
-    pub(crate) fn for_srq(srq: &'q SrqShared, staged: &'q mut Memory<RecvRequest>) -> Self {
+    pub(crate) fn for_srq(srq: &'q SrqShared, staged: &'q mut StagingMemory<RecvRequest>) -> Self {
         Self { queue: Queue::Shared(srq), staged: Staging::new(staged) }
     }
 }

@@ -1,14 +1,14 @@
 //! Completion queues as queue pairs see them: where completions go, and which queue pairs have work
 //! to do.
 
-use crate::channel::CompletionChannel;
-use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};
-use crate::event::AsyncEvent;
 use crate::receives::Responder;
 use crate::shared::{CqShared, DeviceShared, QpShared};
-use crate::sync::{Apart, SplitMix64, lock};
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::Completion;
+use polyrail_nic_parts::channel::CompletionChannel;
+use polyrail_nic_parts::completions::{Completions, Entry, Owner, Pending, ReleasedSlots, spoil};
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::sync::{Apart, SplitMix64, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -29,16 +29,8 @@ impl CqShared {
         channel: Option<CompletionChannel>,
     ) -> Arc<Self> {
         let index = device.fabric.next_cq_index();
-        let inner = Completions {
-            showing: VecDeque::with_capacity(capacity as usize),
-            pending: VecDeque::with_capacity(capacity as usize),
-            owners: Vec::new(),
-            overrun: false,
-            rubbish: SplitMix64::new(device.fabric.seed ^ (u64::from(index) << 32) ^ 0x0072_7562),
-            solicited: 0,
-            armed: None,
-            notified: false,
-        };
+        let seed = device.fabric.seed ^ (u64::from(index) << 32) ^ 0x0072_7562;
+        let inner = Completions::new(capacity, seed);
         Arc::new(Self {
             id: CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed)),
             index,
@@ -62,38 +54,24 @@ impl CqShared {
         sends: bool,
     ) -> u32 {
         let mut inner = lock(&self.inner);
-        let owner = Some(Owner { qp, released });
         if sends {
             // Room for all queue pairs in addition to the listed ones, which may include dropped
             // queue pairs.
             let attached = inner.owners.len() + 1;
             lock(&self.work).reserve(attached);
         }
-        if let Some(free) = inner.owners.iter().position(Option::is_none) {
-            inner.owners[free] = owner;
-            return free as u32;
-        }
-        inner.owners.push(owner);
-        inner.owners.len() as u32 - 1
+        inner.attach(Owner { qp, released })
     }
 
     /// Undoes [`attach`](Self::attach). Its completions stay in the queue.
     pub(crate) fn detach(&self, owner: u32) {
-        let mut inner = lock(&self.inner);
-        inner.owners[owner as usize] = None;
-        let inner = &mut *inner;
-        let pending = inner.pending.iter_mut().map(|pending| &mut pending.entry);
-        for entry in inner.showing.iter_mut().chain(pending) {
-            if entry.owner == owner {
-                entry.owner = NOBODY;
-            }
-        }
+        lock(&self.inner).detach(owner);
     }
 
     /// Drops invisible completions of `owner`, whose queue pair was reset.
     pub(crate) fn forget_pending(&self, owner: u32) {
         let mut inner = lock(&self.inner);
-        inner.pending.retain(|pending| pending.entry.owner != owner);
+        inner.forget_pending(owner);
         self.note_contents(&inner);
     }
 

@@ -1,46 +1,9 @@
 //! Connecting in one call: the usual attributes for the usual transitions.
 
-use crate::address::RemoteQp;
-use crate::options::ConnectOptions;
 use crate::queue_pair::QueuePair;
-use crate::state::{ModifyError, QpAttributes, QpState};
-
-impl ConnectOptions {
-    /// Attributes for RESET to INIT, on port 1.
-    pub fn to_init(&self) -> QpAttributes {
-        QpAttributes {
-            pkey_index: Some(self.pkey_index),
-            port_num: Some(1),
-            access: Some(self.access),
-            ..QpAttributes::default()
-        }
-    }
-
-    /// Attributes for INIT to RTR.
-    pub fn to_rtr(&self, remote: &RemoteQp) -> QpAttributes {
-        QpAttributes {
-            gid: Some(remote.gid),
-            path_mtu: Some(self.path_mtu),
-            dest_qp_num: Some(remote.qp_num),
-            rq_psn: Some(remote.psn),
-            max_dest_rd_atomic: Some(self.max_rd_atomic),
-            min_rnr_timer: Some(self.min_rnr_timer),
-            ..QpAttributes::default()
-        }
-    }
-
-    /// Attributes for RTR to RTS.
-    pub fn to_rts(&self, local_psn: u32) -> QpAttributes {
-        QpAttributes {
-            timeout: Some(self.timeout),
-            retry_cnt: Some(self.retry_cnt),
-            rnr_retry: Some(self.rnr_retry),
-            sq_psn: Some(local_psn),
-            max_rd_atomic: Some(self.max_rd_atomic),
-            ..QpAttributes::default()
-        }
-    }
-}
+use polyrail_nic_parts::address::RemoteQp;
+use polyrail_nic_parts::options::ConnectOptions;
+use polyrail_nic_parts::state::{ModifyError, QpAttributes, QpState};
 
 impl QueuePair {
     /// Moves the queue pair from RESET to INIT on port 1, so that receives can be posted before the

@@ -5,25 +5,25 @@
 //! order among themselves, so at most one of them is deferred at a time. Completions keep the
 //! posting order: requests that overtook the deferred request complete together with it.
 
-use crate::error::vendor;
-use crate::lists::Listed;
-use crate::local::Local;
-use crate::memory::MemoryTable;
 use crate::responder::{self, Answer, Arrival};
 use crate::retry::{self, Verdict};
 use crate::send_queue::{Deferred, Front};
 use crate::shared::{QpShared, SendQueue};
-use crate::state::QpState;
 use crate::step::TurnOutcome;
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
     flush_turn, packets, reach, received, succeed,
 };
 use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::local::Local;
+use polyrail_nic_parts::memory::MemoryTable;
+use polyrail_nic_parts::state::QpState;
 
 /// Returns whether the request at the front may be executed before a deferred one has its data.
 pub(crate) fn may_overtake(send: &SendQueue) -> bool {
-    if send.next == send.posted {
+    if send.next == send.posted() {
         return false;
     }
     let front = send.get(send.next);
@@ -34,7 +34,7 @@ pub(crate) fn may_overtake(send: &SendQueue) -> bool {
 /// not a READ or atomic, is out of order, or has to wait for its line; it is then executed
 /// normally.
 pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
-    let ready = send.next < send.posted && qp.state.get() == QpState::Rts;
+    let ready = send.next < send.posted() && qp.state.get() == QpState::Rts;
     if !ready || send.front.started || qp.device.line.is_some() {
         return None;
     }

@@ -1,15 +1,16 @@
 //! Devices: identity, limits, ports and faults.
 
-use crate::address::{Gid, Mtu};
-use crate::error::{NicError, errno};
-use crate::event::AsyncEvent;
-use crate::event_log::{EventCursor, EventLog};
 use crate::fault::{Fault, FaultPlan, Faults, When};
 use crate::line::Line;
-use crate::options::{DeviceConfig, DeviceLimits};
+use crate::options::DeviceConfig;
 use crate::shared::{DeviceShared, FabricShared};
-use crate::sync::{lock, nanos};
 use polyrail_core::verbs::DeviceId;
+use polyrail_nic_parts::address::{Gid, Mtu};
+use polyrail_nic_parts::error::{NicError, errno};
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+use polyrail_nic_parts::options::DeviceLimits;
+use polyrail_nic_parts::sync::{lock, nanos};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -297,16 +298,5 @@ impl Device {
         for &(when, fault) in &plan.faults {
             self.inject(when, fault);
         }
-    }
-}
-
-/// Refuses 0 and values over a limit.
-pub(crate) fn in_limits(what: &'static str, asked: u32, limit: u32) -> Result<(), NicError> {
-    match asked {
-        0 => Err(NicError::Zero { what }),
-        _ if asked > limit => {
-            Err(NicError::Limit { what, asked: asked.into(), limit: limit.into() })
-        }
-        _ => Ok(()),
     }
 }

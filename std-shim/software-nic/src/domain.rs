@@ -1,12 +1,12 @@
 //! Protection domains, and the memory regions registered in them.
 
 use crate::device::Device;
-use crate::error::NicError;
-use crate::memory::{DomainId, Owner, Region, RegionKeys};
-use crate::pages::Pages;
 use crate::shared::DeviceShared;
-use crate::sync::write;
 use polyrail_core::verbs::AccessFlags;
+use polyrail_nic_parts::error::NicError;
+use polyrail_nic_parts::memory::{DomainId, Owner, Region, RegionKeys};
+use polyrail_nic_parts::pages::Pages;
+use polyrail_nic_parts::sync::write;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -63,7 +63,8 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion, NicError> {
         let start = addr.expose_provenance() as u64;
-        self.add_region(start, length, access, None)
+        // SAFETY: the caller guarantees it.
+        unsafe { self.add_region(start, length, access, None) }
     }
 
     /// Like [`register`](Self::register), for memory that `owner` owns. The region keeps the owner
@@ -85,7 +86,8 @@ impl ProtectionDomain {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<MemoryRegion, NicError> {
         let start = addr.expose_provenance() as u64;
-        self.add_region(start, length, access, Some(owner))
+        // SAFETY: the caller guarantees it.
+        unsafe { self.add_region(start, length, access, Some(owner)) }
     }
 
     /// Registers all [`len`](Pages::len) bytes of `pages`. The region keeps the pages until it is
@@ -100,10 +102,16 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion, NicError> {
         let owner: Owner = Arc::<Pages>::clone(pages);
-        self.add_region(pages.addr(), pages.len(), access, Some(owner))
+        // SAFETY: the owner keeps the pages, which are writable, and accessed by spans or
+        // atomically.
+        unsafe { self.add_region(pages.addr(), pages.len(), access, Some(owner)) }
     }
 
-    fn add_region(
+    /// # Safety
+    ///
+    /// As [`register_owned`](Self::register_owned); without an owner, as
+    /// [`register`](Self::register).
+    unsafe fn add_region(
         &self,
         start: u64,
         length: usize,
@@ -115,7 +123,8 @@ impl ProtectionDomain {
         let region = Region { domain: self.id, start, length: length as u64, access, owner };
         region.validate(&device.limits)?;
         device.count_region()?;
-        let inserted = write(&device.fabric.memory).insert(region);
+        // SAFETY: the caller guarantees it.
+        let inserted = unsafe { write(&device.fabric.memory).insert(region) };
         let (lkey, rkey) = inserted.inspect_err(|_| device.uncount_region())?;
         let keys = RegionKeys { device: device.id, lkey, rkey };
         Ok(MemoryRegion { keys, addr: start, length, device: Arc::clone(device) })

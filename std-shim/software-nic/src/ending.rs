@@ -1,13 +1,13 @@
 //! The end of receives of a queue pair in ERR. Its own receives are flushed. Receives of a shared
 //! receive queue stay there, and an event reports when the queue pair takes no more of them.
 
-use crate::error::{errno, vendor};
-use crate::event::AsyncEvent;
 use crate::receives::{Ending, Responder};
 use crate::shared::{QpShared, SrqShared};
-use crate::state::QpState;
-use crate::sync::lock;
 use polyrail_core::verbs::{Completion, RecvRequest, WcStatus};
+use polyrail_nic_parts::error::{errno, vendor};
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::lock;
 
 /// Flushes every posted receive of a queue pair in ERR. If its receives are shared, continues its
 /// end.

@@ -2,21 +2,21 @@
 
 use crate::deferred;
 use crate::ending;
-use crate::error::vendor;
 use crate::line::Line;
-use crate::lists::Listed;
-use crate::memory::MemoryTable;
 use crate::responder::{self, Answer};
 use crate::retry::{self, Verdict};
 use crate::shared::{QpShared, SendQueue};
-use crate::state::QpState;
 use crate::step::TurnOutcome;
-use crate::sync::{lock, read};
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush, flush_turn,
     packets, received, succeed,
 };
 use polyrail_core::verbs::{Completion, Opcode, SendRequest, WcStatus};
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::memory::MemoryTable;
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::{lock, read};
 use std::sync::Arc;
 
 /// Requests that one poll executes for one queue pair: enough to amortise its locks, but few enough
@@ -34,7 +34,7 @@ pub(crate) fn service(qp: &QpShared) {
     {
         let memory = read(&qp.device.fabric.memory);
         for _ in 0..POLL_REQUESTS {
-            if send.next < send.posted && send.get(send.next).length > responder::SHORT_BYTES {
+            if send.next < send.posted() && send.get(send.next).length > responder::SHORT_BYTES {
                 hand_over(&mut send);
             }
             let Some(turn) = turn(qp, &mut send, &memory) else { break };
@@ -110,7 +110,7 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
         _ => return None,
     }
     let fabric = &qp.device.fabric;
-    if send.next == send.posted || retry::waits(&send.front, fabric) {
+    if send.next == send.posted() || retry::waits(&send.front, fabric) {
         return None;
     }
     let request = *send.get(send.next);
@@ -214,7 +214,7 @@ fn settle(
         }
         Verdict::Failed(status, vendor) => {
             deferred::conclude(qp, send, memory);
-            if send.next == send.posted {
+            if send.next == send.posted() {
                 // The deferred request failed, so this one was flushed.
                 return Some(TurnOutcome::Flushed);
             }
@@ -245,7 +245,7 @@ fn fail(
 pub(crate) fn is_runnable(qp: &QpShared) -> bool {
     let send = lock(&qp.send);
     let fabric = &qp.device.fabric;
-    let ready = send.next < send.posted && !retry::waits(&send.front, fabric);
+    let ready = send.next < send.posted() && !retry::waits(&send.front, fabric);
     let fetches = send.deferred.is_some_and(|deferred| !retry::waits(&deferred.front, fabric));
     let ready = ready && (send.deferred.is_none() || deferred::may_overtake(&send));
     match qp.state.get() {
@@ -259,7 +259,7 @@ pub(crate) fn is_runnable(qp: &QpShared) -> bool {
 /// Returns when a request may be tried again or the receives end, if either waits for a time.
 pub(crate) fn wakes_at(qp: &QpShared) -> Option<u64> {
     let send = lock(&qp.send);
-    let front = (send.next < send.posted).then_some(send.front);
+    let front = (send.next < send.posted()).then_some(send.front);
     let fronts = front.into_iter().chain(send.deferred.map(|deferred| deferred.front));
     let times = fronts.filter(|front| front.blocked.is_none()).filter_map(|front| front.until);
     times.chain(ending::wakes_at(qp, &lock(&qp.recv))).min()

@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::options::DeviceConfig;
 use crate::shared::{DeviceShared, FabricShared};
 use crate::step::Step;
-use crate::sync::{Clock, lock};
+use polyrail_nic_parts::sync::{Clock, lock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};

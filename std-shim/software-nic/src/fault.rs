@@ -1,6 +1,6 @@
 //! Faults of devices and links on request. For faults of drivers, see the crate `polyrail-faults`.
 
-use crate::sync::{Apart, lock, nanos};
+use polyrail_nic_parts::sync::{Apart, lock, nanos};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -6,12 +6,12 @@
 //!
 //! # Reading order
 //!
-//! 1. Options, errors and events, as plain data: `address`, `options`, `error`, `step`,
-//!    [`AsyncEvent`] (`event`), [`Fault`] (`fault`), the states of queue pairs (`state`); [`Pages`]
-//!    (`pages`), memory to register; [`Span`] (`dma`), through which all memory is accessed;
-//!    `sync`, small tools;
-//! 2. state behind locks: keys (`memory`), events ([`EventLog`], in `event_log`), `send_queue`,
-//!    `receives`, `completions`; and `line`, which limits the rate of sending;
+//! The crate [`polyrail_nic_parts`] has what software devices have in common: addresses, options,
+//! errors, events and states; memory and its keys; rings, completions and channels. It comes first.
+//! Then, here:
+//!
+//! 1. plain data: [`DeviceConfig`] (`options`), [`Step`] (`step`), [`Fault`] (`fault`);
+//! 2. state behind locks: `send_queue`, `receives`; and `line`, which limits the rate of sending;
 //! 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
 //!    locks;
 //! 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
@@ -19,9 +19,9 @@
 //!    `deferred`, `completion_queue`;
 //! 5. the public objects: [`Fabric`] (`fabric`), which connects devices, with its two modes, one of
 //!    them in `scheduler` (one action per step); [`Device`] (`device`), [`ProtectionDomain`] and
-//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`) and [`CompletionChannel`]
-//!    (`channel`), [`SharedReceiveQueue`] (`receive_queue`), [`QueuePair`] (`queue_pair`, and its
-//!    transitions in `modify` and `connect`).
+//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`), [`SharedReceiveQueue`]
+//!    (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and
+//!    `connect`).
 //!
 //! # Example
 //!
@@ -91,30 +91,19 @@
 //! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
 //! | fields that verbs leaves undefined | misleading values | rxe: zeros |
 
-mod address;
 mod batch;
-mod channel;
 mod completion_queue;
-mod completions;
 mod connect;
 mod deferred;
 mod device;
-mod dma;
 mod domain;
 mod ending;
-mod error;
-mod event;
-mod event_log;
 mod execute;
 mod fabric;
 mod fault;
 mod line;
-mod lists;
-mod local;
-mod memory;
 mod modify;
 mod options;
-mod pages;
 mod poll;
 mod queue_pair;
 mod receive_queue;
@@ -124,29 +113,30 @@ mod retry;
 mod scheduler;
 mod send_queue;
 mod shared;
-mod state;
 mod step;
-mod sync;
 mod transmit;
 
-pub use address::{Gid, GidKind, Mtu, RemoteQp};
 pub use batch::{RecvBatch, SendBatch};
-pub use channel::CompletionChannel;
 pub use connect::connect_pair;
 pub use device::{Device, PortState};
-pub use dma::Span;
 pub use domain::{MemoryRegion, ProtectionDomain};
-pub use error::{NicError, errno, vendor};
-pub use event::AsyncEvent;
-pub use event_log::{EventCursor, EventLog};
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When};
-pub use memory::RegionKeys;
 pub use modify::Connector;
-pub use options::{ConnectOptionError, ConnectOptions, DeviceConfig, DeviceLimits, QpCap};
-pub use pages::{OutOfMemory, Pages};
+pub use options::DeviceConfig;
 pub use poll::CompletionQueue;
+pub use polyrail_nic_parts::address::{Gid, GidKind, Mtu, RemoteQp};
+pub use polyrail_nic_parts::channel::CompletionChannel;
+pub use polyrail_nic_parts::dma::Span;
+pub use polyrail_nic_parts::error::{NicError, errno, vendor};
+pub use polyrail_nic_parts::event::AsyncEvent;
+pub use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+pub use polyrail_nic_parts::memory::RegionKeys;
+pub use polyrail_nic_parts::options::{ConnectOptionError, ConnectOptions, DeviceLimits, QpCap};
+pub use polyrail_nic_parts::pages::{OutOfMemory, Pages};
+pub use polyrail_nic_parts::state::{
+    Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay,
+};
 pub use queue_pair::{QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
-pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};
 pub use step::{FaultKind, Step, TurnOutcome};

@@ -1,6 +1,6 @@
 //! The line of a device with a limited rate: sending takes time.
 
-use crate::sync::nanos;
+use polyrail_nic_parts::sync::nanos;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

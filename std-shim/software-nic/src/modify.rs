@@ -1,13 +1,13 @@
 //! Changing a queue pair's state and attributes.
 
 use crate::ending;
-use crate::event::AsyncEvent;
 use crate::queue_pair::QueuePair;
 use crate::receives::Responder;
 use crate::shared::{DeviceShared, QpShared, SendQueue};
-use crate::state::{self, Attribute, ModifyError, QpAttributes, QpState};
-use crate::sync::lock;
 use crate::transmit;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::state::{self, Attribute, ModifyError, QpAttributes, QpState};
+use polyrail_nic_parts::sync::lock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;

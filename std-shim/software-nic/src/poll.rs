@@ -1,15 +1,16 @@
 //! The owner's side of completion queues: polling, which also executes requests of the queue pairs
 //! that complete there, and notifications.
 
-use crate::channel::CompletionChannel;
-use crate::completions::Notify;
-use crate::device::{Device, in_limits};
-use crate::error::{NicError, errno};
+use crate::device::Device;
 use crate::execute;
 use crate::shared::{CqShared, QpShared};
-use crate::sync::lock;
 use polyrail_core::hardware::{self, CqError, CqId};
 use polyrail_core::verbs::{Completion, DeviceId};
+use polyrail_nic_parts::channel::CompletionChannel;
+use polyrail_nic_parts::completions::Notify;
+use polyrail_nic_parts::error::{NicError, errno};
+use polyrail_nic_parts::options::in_limits;
+use polyrail_nic_parts::sync::lock;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -1,23 +1,24 @@
 //! Queue pairs: creation, identity, destruction. [`crate::modify`] changes their states,
 //! [`crate::batch`] posts requests, and [`crate::execute`] executes them.
 
-use crate::address::Gid;
-use crate::batch::{Memory, RecvBatch, SendBatch};
-use crate::completions::ReleasedSlots;
-use crate::device::in_limits;
+use crate::batch::{RecvBatch, SendBatch};
 use crate::domain::ProtectionDomain;
 use crate::ending;
-use crate::error::NicError;
-use crate::memory::DomainId;
-use crate::options::QpCap;
 use crate::poll::CompletionQueue;
 use crate::receive_queue::SharedReceiveQueue;
-use crate::receives::{Ending, RecvRing, Responder};
+use crate::receives::{Ending, Responder};
 use crate::shared::{DeviceShared, QpShared, SendQueue};
-use crate::state::{QpState, StateCell};
-use crate::sync::{Apart, lock};
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
+use polyrail_nic_parts::address::Gid;
+use polyrail_nic_parts::completions::ReleasedSlots;
+use polyrail_nic_parts::error::NicError;
+use polyrail_nic_parts::memory::DomainId;
+use polyrail_nic_parts::options::{QpCap, in_limits};
+use polyrail_nic_parts::recv_ring::RecvRing;
+use polyrail_nic_parts::staging::StagingMemory;
+use polyrail_nic_parts::state::{QpState, StateCell};
+use polyrail_nic_parts::sync::{Apart, lock};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -99,7 +100,7 @@ impl QpShared {
         recv.ending = Ending::NotBegun;
         let mut posts = lock(&self.posts);
         posts.clear();
-        self.released.release(false, send.posted);
+        self.released.release(false, send.posted());
         self.released.release(true, posts.posted());
     }
 }
@@ -109,8 +110,8 @@ impl QpShared {
 #[derive(Debug)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
-    staged_sends: Memory<SendRequest>,
-    staged_recvs: Memory<RecvRequest>,
+    staged_sends: StagingMemory<SendRequest>,
+    staged_recvs: StagingMemory<RecvRequest>,
 }
 
 /// Queue pair numbers have 24 bits.
@@ -169,8 +170,8 @@ impl QueuePair {
         let limits = shared.limits;
         Ok(Self {
             shared,
-            staged_sends: Memory::new(limits.max_send_wr, limits.max_send_sge),
-            staged_recvs: Memory::new(limits.max_recv_wr, limits.max_recv_sge),
+            staged_sends: StagingMemory::new(limits.max_send_wr, limits.max_send_sge),
+            staged_recvs: StagingMemory::new(limits.max_recv_wr, limits.max_recv_sge),
         })
     }
 
@@ -211,7 +212,7 @@ impl QueuePair {
         if self.shared.device.is_forked() {
             return 0;
         }
-        (lock(&self.shared.send).posted - self.shared.released.sends()) as u32
+        (lock(&self.shared.send).posted() - self.shared.released.sends()) as u32
     }
 
     /// Returns its number on its device.

@@ -1,17 +1,19 @@
 //! Shared receive queues.
 
-use crate::batch::{Memory, RecvBatch};
-use crate::device::in_limits;
+use crate::batch::RecvBatch;
 use crate::domain::ProtectionDomain;
-use crate::error::NicError;
-use crate::event::AsyncEvent;
-use crate::lists::Listed;
-use crate::memory::DomainId;
-use crate::receives::{RecvRing, SrqInner};
+use crate::receives::SrqInner;
 use crate::shared::{DeviceShared, SrqShared};
-use crate::sync::lock;
 use polyrail_core::hardware;
 use polyrail_core::verbs::{RecvRequest, Sge};
+use polyrail_nic_parts::error::NicError;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::memory::DomainId;
+use polyrail_nic_parts::options::in_limits;
+use polyrail_nic_parts::recv_ring::RecvRing;
+use polyrail_nic_parts::staging::StagingMemory;
+use polyrail_nic_parts::sync::lock;
 use std::sync::{Arc, Mutex};
 
 /// Scatter/gather entries of a receive in a shared queue.
@@ -71,12 +73,12 @@ impl SrqShared {
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,
-    staged: Memory<RecvRequest>,
+    staged: StagingMemory<RecvRequest>,
 }
 
 impl SharedReceiveQueue {
     pub(crate) fn new(shared: Arc<SrqShared>) -> Self {
-        let staged = Memory::new(shared.capacity, MAX_SGE);
+        let staged = StagingMemory::new(shared.capacity, MAX_SGE);
         Self { shared, staged }
     }
 

@@ -1,22 +1,22 @@
 //! The receiving end: executes arriving requests on their queue pair.
 
-use crate::address::{Gid, Mtu};
-use crate::dma::Span;
 use crate::ending;
-use crate::error::vendor;
-use crate::event::AsyncEvent;
-use crate::lists::Listed;
-use crate::local::Local;
-use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
 use crate::receives::Responder;
 use crate::send_queue::PSN_MASK;
 use crate::shared::QpShared;
-use crate::state::QpState;
-use crate::sync::lock;
 use polyrail_core::verbs::{
     AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
     WcStatus,
 };
+use polyrail_nic_parts::address::{Gid, Mtu};
+use polyrail_nic_parts::dma::Span;
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::local::Local;
+use polyrail_nic_parts::memory::{DomainId, KeyFault, MemoryTable, Range};
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::lock;
 use std::sync::MutexGuard;
 
 /// A request as it arrives at its responder.

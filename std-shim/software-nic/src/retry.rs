@@ -1,12 +1,12 @@
 //! Decides when a request is retried, and when it fails.
 
-use crate::error::vendor;
 use crate::responder::Answer;
 use crate::send_queue::{Front, Timers};
 use crate::shared::FabricShared;
-use crate::state::{ack_timeout, rnr_delay};
 use crate::step::TurnOutcome;
 use polyrail_core::verbs::WcStatus;
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::state::{ack_timeout, rnr_delay};
 
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::execute;
 use crate::shared::{CqShared, DeviceShared, FabricShared, QpShared, Scheduler};
 use crate::step::Step;
-use crate::sync::{SplitMix64, lock};
+use polyrail_nic_parts::sync::{SplitMix64, lock};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

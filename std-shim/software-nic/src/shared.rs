@@ -18,21 +18,22 @@
 //! is why a failing responder only marks its send queue as failed, and the poller of that queue
 //! flushes it.
 
-use crate::address::{Gid, Mtu};
-use crate::channel::CompletionChannel;
-use crate::completions::{Completions, ReleasedSlots};
-use crate::event::AsyncEvent;
-use crate::event_log::{EventCursor, EventLog};
 use crate::fault::Faults;
 use crate::line::Line;
-use crate::memory::{DomainId, MemoryTable};
-use crate::options::DeviceLimits;
-use crate::receives::{RecvRing, Responder, SrqInner};
+use crate::receives::{Responder, SrqInner};
 use crate::send_queue;
-use crate::state::StateCell;
-use crate::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
+use polyrail_nic_parts::address::{Gid, Mtu};
+use polyrail_nic_parts::channel::CompletionChannel;
+use polyrail_nic_parts::completions::{Completions, ReleasedSlots};
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+use polyrail_nic_parts::memory::{DomainId, MemoryTable};
+use polyrail_nic_parts::options::DeviceLimits;
+use polyrail_nic_parts::recv_ring::RecvRing;
+use polyrail_nic_parts::state::StateCell;
+use polyrail_nic_parts::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_process::Process;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,17 +1,17 @@
 //! The steps of a request at its sending end, to its peer and to its completion, which `execute`
 //! and `deferred` combine.
 
-use crate::completions::Entry;
-use crate::error::vendor;
-use crate::event::AsyncEvent;
-use crate::lists::Listed;
-use crate::local::Local;
-use crate::memory::{MemoryTable, Range};
 use crate::responder::{Answer, Arrival};
 use crate::shared::{QpShared, SendQueue};
-use crate::state::QpState;
 use crate::step::TurnOutcome;
 use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
+use polyrail_nic_parts::completions::Entry;
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::lists::Listed;
+use polyrail_nic_parts::local::Local;
+use polyrail_nic_parts::memory::{MemoryTable, Range};
+use polyrail_nic_parts::state::QpState;
 use std::sync::{Arc, Weak};
 
 /// The result of a queue pair's turn.
@@ -184,7 +184,7 @@ pub(crate) fn flush(qp: &QpShared, send: &mut SendQueue) {
 
 /// [`flush`] for a queue whose requests before `position` are complete.
 pub(crate) fn flush_from(qp: &QpShared, send: &mut SendQueue, position: u64) {
-    for position in position..send.posted {
+    for position in position..send.posted() {
         let wr_id = send.get(position).wr_id;
         let status = WcStatus::WR_FLUSH_ERR;
         complete(qp, position, Completion::failure(qp.number, wr_id, status, vendor::FLUSHED));

@@ -40,7 +40,8 @@ impl QpState {
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Err];
 
     /// Returns whether requests of the peer are executed.
-    pub(crate) const fn receives(self) -> bool {
+    #[inline]
+    pub const fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
     }
 }
@@ -63,29 +64,40 @@ impl fmt::Display for QpState {
 /// ERR may be entered with the lock of either the send or the receive queue; every other change
 /// requires both.
 #[derive(Debug)]
-pub(crate) struct StateCell(AtomicU8);
+pub struct StateCell(AtomicU8);
 
 impl StateCell {
-    pub(crate) const fn new() -> Self {
+    /// Makes a cell in RESET.
+    pub const fn new() -> Self {
         Self(AtomicU8::new(QpState::Reset as u8))
     }
 
+    /// Returns the state.
     #[inline]
-    pub(crate) fn get(&self) -> QpState {
+    pub fn get(&self) -> QpState {
         QpState::ALL[usize::from(self.0.load(Ordering::Acquire))]
     }
 
-    pub(crate) fn set(&self, state: QpState) {
+    /// Changes the state. [`check`] decides which changes are permitted.
+    #[inline]
+    pub fn set(&self, state: QpState) {
         self.0.store(state as u8, Ordering::Release);
     }
 
     /// Enters ERR from any state but RESET. Returns whether that changed the state.
-    pub(crate) fn fail(&self) -> bool {
+    #[inline]
+    pub fn fail(&self) -> bool {
         let reset_or_failed = |state| {
             (state != QpState::Reset as u8 && state != QpState::Err as u8)
                 .then_some(QpState::Err as u8)
         };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, reset_or_failed).is_ok()
+    }
+}
+
+impl Default for StateCell {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -227,15 +239,15 @@ pub enum ModifyError {
     /// This process is a fork of the process that made the queue pair.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// No path to the peer's address was found, by
-    /// [`Fault::RefuseRtr`](crate::Fault::RefuseRtr).
+    /// No path to the peer's address was found. On a software NIC, only `Fault::RefuseRtr` causes
+    /// this.
     #[error("no path to the peer's address was found")]
     NoPath,
 }
 
 impl ModifyError {
     /// Returns the errno of a driver for it.
-    pub(crate) const fn errno(self) -> i32 {
+    pub const fn errno(self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
@@ -251,7 +263,7 @@ impl ModifyError {
 
 /// The required and allowed attributes of a transition.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub struct Rule {
     required: &'static [Attribute],
     optional: &'static [Attribute],
 }
@@ -261,7 +273,7 @@ impl Rule {
 }
 
 /// Returns the rule of a transition, or `None` if the transition does not exist.
-pub(crate) const fn rule(from: QpState, to: QpState) -> Option<Rule> {
+pub const fn rule(from: QpState, to: QpState) -> Option<Rule> {
     use Attribute::{
         AccessFlags, AddressVector, DestQpNum, MaxDestRdAtomic, MaxRdAtomic, MinRnrTimer, PathMtu,
         PkeyIndex, Port, RetryCnt, RnrRetry, RqPsn, SqPsn, Timeout,
@@ -299,12 +311,12 @@ pub(crate) const fn rule(from: QpState, to: QpState) -> Option<Rule> {
     })
 }
 
-/// Checks a transition against its rule.
-pub(crate) fn check(
-    from: QpState,
-    to: QpState,
-    attributes: &QpAttributes,
-) -> Result<(), ModifyError> {
+/// Checks a transition against its rule, and the values that do not depend on the device.
+///
+/// # Errors
+///
+/// The transition does not exist; an attribute is missing, not allowed, or out of range.
+pub fn check(from: QpState, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
     let rule = rule(from, to).ok_or(ModifyError::Transition { from, to })?;
     for &attribute in Attribute::ALL {
         let needed = rule.required.contains(&attribute);
@@ -343,6 +355,7 @@ fn check_values(a: &QpAttributes) -> Result<(), ModifyError> {
 /// Returns the nanoseconds that a peer waits after "receiver not ready" with this `min_rnr_timer`
 /// code (InfiniBand specification, volume 1, table 45). Codes over 31 are invalid, and are treated
 /// as 31.
+#[inline]
 pub const fn rnr_delay(code: u8) -> u64 {
     const UNITS_OF_10_US: [u64; 32] = [
         65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -354,6 +367,7 @@ pub const fn rnr_delay(code: u8) -> u64 {
 
 /// Returns the nanoseconds that an acknowledgement may take with this `timeout` code; `None` means
 /// forever.
+#[inline]
 pub const fn ack_timeout(code: u8) -> Option<u64> {
     match code {
         0 => None,

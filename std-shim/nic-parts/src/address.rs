@@ -100,6 +100,7 @@ impl Mtu {
         [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
     /// Size in bytes.
+    #[inline]
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
@@ -111,7 +112,8 @@ impl Mtu {
 
     /// Returns the number of packets of a message of `length` bytes. An empty message has one
     /// packet.
-    pub(crate) const fn packets(self, length: u32) -> u32 {
+    #[inline]
+    pub const fn packets(self, length: u32) -> u32 {
         let shift = 8 + self as u32;
         let full = length >> shift;
         let rest = (length & ((1 << shift) - 1) != 0) as u32;

@@ -1,4 +1,4 @@
-//! Locks, random numbers and clocks for all other files.
+//! Locks, random numbers and clocks.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,17 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use std::time::{Duration, Instant};
 
 /// Locks a mutex, poisoned or not: a device continues after a thread of the user panicked.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`lock`] for readers.
-pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+/// Locks for reading, as [`lock`].
+#[inline]
+pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`lock`] for the writer.
-pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+/// Locks for writing, as [`lock`].
+#[inline]
+pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -24,10 +27,12 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// thread's cache. Two lines of 64 bytes, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(T);
+pub struct Apart<T>(T);
 
 impl<T> Apart<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// Places the value on separate cache lines.
+    #[inline]
+    pub const fn new(value: T) -> Self {
         Self(value)
     }
 }
@@ -35,6 +40,7 @@ impl<T> Apart<T> {
 impl<T> Deref for Apart<T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
         &self.0
     }
@@ -43,14 +49,17 @@ impl<T> Deref for Apart<T> {
 /// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, and good enough to choose the next
 /// action.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitMix64(u64);
+pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// Makes a generator; equal seeds give equal sequences.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) const fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    #[inline]
+    pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = self.0;
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -59,15 +68,16 @@ impl SplitMix64 {
     }
 
     /// Returns a number below `bound`; 0 if `bound` is 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    #[inline]
+    pub fn below(&mut self, bound: usize) -> usize {
         // Multiply and shift: the bias is below 2^-32 for the small bounds used here.
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 }
 
-/// The clock of a fabric, in nanoseconds since its creation.
+/// The clock of a fabric or device, in nanoseconds since its creation.
 #[derive(Debug)]
-pub(crate) enum Clock {
+pub enum Clock {
     /// Real time, for the threaded mode.
     Wall(Instant),
     /// Virtual time, for the deterministic mode.
@@ -75,7 +85,9 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    pub(crate) fn now(&self) -> u64 {
+    /// Returns the nanoseconds since its creation.
+    #[inline]
+    pub fn now(&self) -> u64 {
         match self {
             Self::Wall(start) => nanos(start.elapsed()),
             Self::Virtual(now) => now.load(Ordering::Relaxed),
@@ -83,15 +95,16 @@ impl Clock {
     }
 
     /// Advances virtual time to `to`. Does nothing in real time.
-    pub(crate) fn advance_to(&self, to: u64) {
+    pub fn advance_to(&self, to: u64) {
         if let Self::Virtual(now) = self {
             now.fetch_max(to, Ordering::Relaxed);
         }
     }
 }
 
-/// `duration` in nanoseconds, capped at 584 years.
-pub(crate) fn nanos(duration: Duration) -> u64 {
+/// Returns `duration` in nanoseconds, at most `u64::MAX`, which are 584 years.
+#[inline]
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

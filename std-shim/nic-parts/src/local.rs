@@ -6,14 +6,16 @@ use polyrail_core::verbs::{AccessFlags, Sge};
 
 /// The bytes that a request reads or writes, in order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Local<'m> {
+pub enum Local<'m> {
+    /// One buffer.
     One(Span<'m>),
+    /// A list of buffers.
     Several(List<'m>),
 }
 
 /// Buffers whose keys were all checked for the request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List<'m> {
+pub struct List<'m> {
     memory: &'m MemoryTable,
     domain: DomainId,
     buffers: &'m [Sge],
@@ -27,10 +29,15 @@ const fn range(sge: &Sge) -> Range {
 
 impl<'m> Local<'m> {
     /// No bytes.
-    pub(crate) const EMPTY: Self = Self::One(Span::EMPTY);
+    pub const EMPTY: Self = Self::One(Span::EMPTY);
 
-    /// Checks every buffer of a list.
-    pub(crate) fn open(
+    /// Returns the bytes of a list of buffers.
+    ///
+    /// # Errors
+    ///
+    /// The key of a buffer does not permit the access: the first such buffer's fault.
+    #[inline]
+    pub fn open(
         memory: &'m MemoryTable,
         domain: DomainId,
         buffers: &'m [Sge],
@@ -44,7 +51,8 @@ impl<'m> Local<'m> {
     }
 
     /// Returns the first `length` bytes, or all bytes if there are fewer.
-    pub(crate) fn prefix(self, length: usize) -> Self {
+    #[inline]
+    pub fn prefix(self, length: usize) -> Self {
         match self {
             Self::One(span) => Self::One(span.prefix(length)),
             Self::Several(list) => Self::Several(List { length: length.min(list.length), ..list }),
@@ -52,7 +60,8 @@ impl<'m> Local<'m> {
     }
 
     /// Copies as many bytes as both have.
-    pub(crate) fn copy_from(self, source: Local<'_>) {
+    #[inline]
+    pub fn copy_from(self, source: Local<'_>) {
         let (mut to, mut from) = (self.pieces(), source.pieces());
         let (mut target, mut source) = (Span::EMPTY, Span::EMPTY);
         loop {
@@ -71,7 +80,8 @@ impl<'m> Local<'m> {
     }
 
     /// Copies as many bytes as both have.
-    pub(crate) fn write(self, mut bytes: &[u8]) {
+    #[inline]
+    pub fn write(self, mut bytes: &[u8]) {
         for piece in self.pieces() {
             piece.write(bytes);
             bytes = &bytes[piece.len().min(bytes.len())..];
@@ -84,6 +94,7 @@ impl<'m> Local<'m> {
 }
 
 impl<'m> From<Span<'m>> for Local<'m> {
+    #[inline]
     fn from(span: Span<'m>) -> Self {
         Self::One(span)
     }
@@ -133,7 +144,8 @@ mod tests {
         let owner = Some(Arc::<Pages>::clone(&pages) as crate::memory::Owner);
         let access = AccessFlags::LOCAL_WRITE;
         let region = Region { domain: HOME, start: pages.addr(), length: 256, access, owner };
-        let (lkey, _) = table.insert(region).unwrap();
+        // SAFETY: the region owns its pages, which are accessed by spans only.
+        let (lkey, _) = unsafe { table.insert(region) }.unwrap();
         (table, pages, lkey)
     }
 

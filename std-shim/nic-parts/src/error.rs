@@ -64,7 +64,7 @@ pub enum NicError {
     #[error("remote write and remote atomic access need local write access, which {0:?} lacks")]
     AccessWithoutLocalWrite(AccessFlags),
     /// Memory windows, zero based addresses and huge pages are not supported, and on-demand paging
-    /// only where the device [has it](crate::DeviceLimits::on_demand_paging).
+    /// only where the device [has it](crate::options::DeviceLimits::on_demand_paging).
     #[error("access flags {0:?} are not supported")]
     UnsupportedAccess(AccessFlags),
     /// The range wraps around the end of the address space.

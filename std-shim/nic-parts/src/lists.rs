@@ -5,17 +5,18 @@ use std::ops::Deref;
 
 /// A request, whose list of buffers is stored separately.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Listed<R> {
+pub struct Listed<R> {
     request: R,
     /// Total length of its buffers in bytes.
-    pub(crate) length: u32,
+    pub length: u32,
     /// Number of buffers in its list; 0: no list, only the buffer in the request.
-    pub(crate) buffers: u32,
+    pub buffers: u32,
 }
 
 impl<R> Deref for Listed<R> {
     type Target = R;
 
+    #[inline]
     fn deref(&self) -> &R {
         &self.request
     }
@@ -23,30 +24,35 @@ impl<R> Deref for Listed<R> {
 
 impl Listed<SendRequest> {
     /// Makes a send request with the one buffer that it names.
-    pub(crate) const fn send(request: SendRequest) -> Self {
+    #[inline]
+    pub const fn send(request: SendRequest) -> Self {
         Self { request, length: request.sge.length(), buffers: 0 }
     }
 }
 
 impl Listed<RecvRequest> {
     /// Makes a receive with the one buffer that it names.
-    pub(crate) const fn recv(request: RecvRequest) -> Self {
+    #[inline]
+    pub const fn recv(request: RecvRequest) -> Self {
         Self { request, length: request.sge.length(), buffers: 0 }
     }
 }
 
 /// A request that names one buffer.
-pub(crate) trait NamesBuffer {
+pub trait NamesBuffer {
+    /// Returns that buffer.
     fn buffer(&mut self) -> &mut Sge;
 }
 
 impl NamesBuffer for SendRequest {
+    #[inline]
     fn buffer(&mut self) -> &mut Sge {
         &mut self.sge
     }
 }
 
 impl NamesBuffer for RecvRequest {
+    #[inline]
     fn buffer(&mut self) -> &mut Sge {
         &mut self.sge
     }
@@ -57,7 +63,7 @@ impl<R: NamesBuffer> Listed<R> {
     /// list. `None` if there are more than `most` of them, or their total length is too long. A
     /// single buffer becomes the buffer that the request names, because a queue may have no room
     /// for lists.
-    pub(crate) fn with(
+    pub fn with(
         mut request: R,
         buffers: &[Sge],
         most: usize,
@@ -76,7 +82,7 @@ impl<R: NamesBuffer> Listed<R> {
 
 /// The lists of a ring's requests, each in its request's slot.
 #[derive(Debug)]
-pub(crate) struct Lists {
+pub struct Lists {
     sges: Box<[Sge]>,
     most: usize,
 }
@@ -84,19 +90,21 @@ pub(crate) struct Lists {
 impl Lists {
     /// Makes room for lists of up to `most` buffers in each of `slots` slots; no room if `most` is
     /// 1.
-    pub(crate) fn new(slots: usize, most: u32) -> Self {
+    pub fn new(slots: usize, most: u32) -> Self {
         let most = if most > 1 { most as usize } else { 0 };
         Self { sges: vec![Sge::EMPTY; slots * most].into_boxed_slice(), most }
     }
 
     /// Stores a list in this slot.
-    pub(crate) fn set(&mut self, slot: usize, list: &[Sge]) {
+    #[inline]
+    pub fn set(&mut self, slot: usize, list: &[Sge]) {
         let start = slot * self.most;
         self.sges[start..start + list.len()].copy_from_slice(list);
     }
 
     /// Returns the list of this many buffers in this slot.
-    pub(crate) fn get(&self, slot: usize, buffers: u32) -> &[Sge] {
+    #[inline]
+    pub fn get(&self, slot: usize, buffers: u32) -> &[Sge] {
         let start = slot * self.most;
         &self.sges[start..start + buffers as usize]
     }

@@ -32,37 +32,44 @@ impl<'m> Span<'m> {
     ///
     /// For `'m`, the bytes stay allocated, and all accesses go through this module or do not race
     /// with it. No writing method is used on memory that must not be written.
+    #[inline]
     pub const unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, length, memory: PhantomData }
     }
 
     /// Makes a span of atomic bytes.
+    #[inline]
     pub fn of(bytes: &'m [AtomicU8]) -> Self {
         Self { start: bytes.as_ptr().cast_mut().cast(), length: bytes.len(), memory: PhantomData }
     }
 
     /// Returns the number of bytes.
+    #[inline]
     pub const fn len(self) -> usize {
         self.length
     }
 
     /// Returns whether the span is empty.
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.length == 0
     }
 
     /// Returns the first `length` bytes, or all bytes if there are fewer.
+    #[inline]
     pub fn prefix(self, length: usize) -> Self {
         Self { length: length.min(self.length), ..self }
     }
 
     /// Returns the bytes behind the first `length` bytes.
+    #[inline]
     pub fn skip(self, length: usize) -> Self {
         let length = length.min(self.length);
         Self { start: self.start.wrapping_add(length), length: self.length - length, ..self }
     }
 
     /// Copies as many bytes as both have.
+    #[inline]
     pub fn copy_from(self, source: Span<'_>) {
         let length = self.length.min(source.length);
         // SAFETY: both spans have `length` bytes, shared only with users of this module.
@@ -70,6 +77,7 @@ impl<'m> Span<'m> {
     }
 
     /// Copies as many bytes as both have.
+    #[inline]
     pub fn write(self, bytes: &[u8]) {
         let length = self.length.min(bytes.len());
         // SAFETY: as in `copy_from`; the source is borrowed, so it does not change.
@@ -77,6 +85,7 @@ impl<'m> Span<'m> {
     }
 
     /// Copies as many bytes as both have.
+    #[inline]
     pub fn read(self, bytes: &mut [u8]) {
         let length = self.length.min(bytes.len());
         // SAFETY: as in `copy_from`; the destination is borrowed exclusively.
@@ -84,29 +93,34 @@ impl<'m> Span<'m> {
     }
 
     /// Sets every byte.
+    #[inline]
     pub fn fill(self, byte: u8) {
         // SAFETY: the span has that many bytes, shared only with users of this module.
         unsafe { raw::fill(self.start, byte, self.length) }
     }
 
     /// Returns the address of the bytes, for system calls that read or write them.
+    #[inline]
     pub const fn as_ptr(self) -> *mut u8 {
         self.start
     }
 
     /// Adds to the first 8 bytes, which must be aligned. Returns their old value.
+    #[inline]
     pub fn fetch_add(self, add: u64) -> Option<u64> {
         Some(self.atomic()?.fetch_add(add, Ordering::AcqRel))
     }
 
     /// Replaces the first 8 bytes, which must be aligned, with `swap` if they equal `compare`.
     /// Returns their old value.
+    #[inline]
     pub fn compare_swap(self, compare: u64, swap: u64) -> Option<u64> {
         let word = self.atomic()?;
         let old = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
         Some(old.unwrap_or_else(|old| old))
     }
 
+    #[inline]
     fn atomic(self) -> Option<&'m AtomicU64> {
         let word = self.start.cast::<u64>();
         if self.length < 8 || !word.is_aligned() {

@@ -1,8 +1,8 @@
 //! Memory regions: the bytes and access rights of each key.
 //!
-//! All devices of a fabric share one table. Execution locks it for reading; registration and
-//! deregistration lock it for writing. Deregistration therefore waits for accesses in progress, and
-//! no device accesses the memory afterwards.
+//! The software NICs of a fabric share one table. Execution locks the table for reading;
+//! registration and deregistration lock it for writing. Deregistration therefore waits for accesses
+//! in progress, and no device accesses the memory afterwards.
 
 use crate::dma::Span;
 use crate::error::{NicError, vendor};
@@ -13,29 +13,37 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A protection domain's number, unique on its fabric: it implies the device.
+/// A protection domain's number, unique in its [`MemoryTable`]: it implies the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DomainId(pub(crate) u32);
+pub struct DomainId(pub u32);
 
 /// The range and access rights of a region.
 #[derive(Debug)]
-pub(crate) struct Region {
-    pub(crate) domain: DomainId,
-    pub(crate) start: u64,
-    pub(crate) length: u64,
-    pub(crate) access: AccessFlags,
+pub struct Region {
+    /// The protection domain whose queue pairs may access it.
+    pub domain: DomainId,
+    /// Address of its first byte.
+    pub start: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// The accesses that it permits.
+    pub access: AccessFlags,
     /// Keeps owned memory alive while a key names it. `None` for foreign memory, which the caller
     /// of the registration keeps alive.
-    #[expect(dead_code, reason = "held for its life, never read")]
-    pub(crate) owner: Option<Owner>,
+    pub owner: Option<Owner>,
 }
 
 /// An owner that keeps memory allocated.
-pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
+pub type Owner = Arc<dyn Any + Send + Sync>;
 
 impl Region {
-    /// Refuses regions that no device would register.
-    pub(crate) fn validate(&self, limits: &DeviceLimits) -> Result<(), NicError> {
+    /// Checks that a device with these limits would register the region.
+    ///
+    /// # Errors
+    ///
+    /// The device does not support the access flags, or verbs forbids them; the region is empty,
+    /// over the device's limit, or wraps around the address space.
+    pub fn validate(&self, limits: &DeviceLimits) -> Result<(), NicError> {
         let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let mut supported = remote_writes
             | AccessFlags::LOCAL_WRITE
@@ -60,16 +68,16 @@ impl Region {
         self.start.checked_add(self.length).map(|_| ()).ok_or(NicError::AddressWraps)
     }
 
+    #[inline]
     fn span(&self, addr: u64, length: u32) -> Option<Span<'_>> {
         let offset = addr.checked_sub(self.start)?;
         if offset.checked_add(u64::from(length))? > self.length {
             return None;
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
-        // SAFETY: within the region, whose memory stays allocated while the region exists: the
-        // region holds owned pages, and the caller of `ProtectionDomain::register` guarantees it
-        // for foreign memory. The table is borrowed for the span's life, so the region cannot be
-        // removed meanwhile.
+        // SAFETY: within the region, whose memory stays allocated while the region exists, as the
+        // caller of `MemoryTable::insert` guarantees. The table is borrowed for the span's life, so
+        // the region cannot be removed meanwhile.
         Some(unsafe { Span::new(start, length as usize) })
     }
 }
@@ -95,16 +103,20 @@ impl RegionKeys {
 
 /// Why a key does not permit access to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyFault {
+pub enum KeyFault {
+    /// The key names no region: never issued, or deregistered since.
     Unknown,
+    /// Its region belongs to another protection domain, or to another device.
     Domain,
+    /// The range does not lie within its region.
     Bounds,
+    /// Its region does not permit the access.
     Access,
 }
 
 impl KeyFault {
     /// Returns its `vendor_err`.
-    pub(crate) const fn vendor(self) -> u32 {
+    pub const fn vendor(self) -> u32 {
         match self {
             Self::Unknown => vendor::KEY_UNKNOWN,
             Self::Domain => vendor::KEY_DOMAIN,
@@ -116,15 +128,18 @@ impl KeyFault {
 
 /// A range as a request names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
-    pub(crate) key: u32,
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
+pub struct Range {
+    /// The lkey or rkey.
+    pub key: u32,
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Number of bytes.
+    pub length: u32,
 }
 
-/// All regions of a fabric.
+/// The regions of one device, or of all devices of a fabric.
 #[derive(Debug)]
-pub(crate) struct MemoryTable {
+pub struct MemoryTable {
     slots: Vec<Slot>,
     /// Unused slots, the longest unused first, so that a stale key stays invalid for a long time.
     free: VecDeque<u16>,
@@ -147,21 +162,36 @@ const fn key_of(tag: u16, slot: u16) -> u32 {
     (((tag as u32) << 16) | slot as u32).wrapping_mul(SCRAMBLE)
 }
 
+#[inline]
 const fn tag_and_slot(key: u32) -> (u16, u16) {
     let plain = key.wrapping_mul(UNSCRAMBLE);
     ((plain >> 16) as u16, plain as u16)
 }
 
-/// Maximum number of regions of a fabric.
+/// Maximum number of regions of a table.
 const MAX_REGIONS: usize = 1 << 16;
 
 impl MemoryTable {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Makes an empty table, whose keys depend on `seed`.
+    pub fn new(seed: u64) -> Self {
         Self { slots: Vec::new(), free: VecDeque::new(), rng: SplitMix64::new(seed) }
     }
 
-    /// Inserts a region. Returns its lkey and rkey.
-    pub(crate) fn insert(&mut self, region: Region) -> Result<(u32, u32), NicError> {
+    /// Inserts a region, which should be [valid](Region::validate). Returns its lkey and rkey.
+    ///
+    /// # Errors
+    ///
+    /// The table has 65,536 regions.
+    ///
+    /// # Safety
+    ///
+    /// Until the region is removed, or the table dropped:
+    ///
+    /// - its bytes stay allocated, or if it has an owner, they do as long as the owner exists;
+    /// - they are writable if it permits [`AccessFlags::LOCAL_WRITE`];
+    /// - bytes that spans of the region write are accessed by spans or atomically, and bytes that
+    ///   spans read are written by spans or atomically.
+    pub unsafe fn insert(&mut self, region: Region) -> Result<(u32, u32), NicError> {
         let index = self.take_slot()?;
         let slot = &mut self.slots[usize::from(index)];
         slot.region = Some(region);
@@ -183,8 +213,8 @@ impl MemoryTable {
         Ok(index)
     }
 
-    /// Removes a region. Both keys are invalid afterwards.
-    pub(crate) fn remove(&mut self, lkey: u32) -> Option<Region> {
+    /// Removes the region with this lkey, if it exists. Both keys are invalid afterwards.
+    pub fn remove(&mut self, lkey: u32) -> Option<Region> {
         let (tag, index) = tag_and_slot(lkey);
         let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.tag == tag)?;
         let region = slot.region.take()?;
@@ -195,7 +225,12 @@ impl MemoryTable {
 
     /// Returns the bytes that a request of a local queue pair names, for reading or, with
     /// [`AccessFlags::LOCAL_WRITE`], for writing.
-    pub(crate) fn local(
+    ///
+    /// # Errors
+    ///
+    /// The key does not permit the access.
+    #[inline]
+    pub fn local(
         &self,
         domain: DomainId,
         range: Range,
@@ -206,7 +241,12 @@ impl MemoryTable {
     }
 
     /// Returns the bytes that a peer's request names.
-    pub(crate) fn remote(
+    ///
+    /// # Errors
+    ///
+    /// The key does not permit the access.
+    #[inline]
+    pub fn remote(
         &self,
         domain: DomainId,
         range: Range,
@@ -216,6 +256,7 @@ impl MemoryTable {
         self.open(tag.wrapping_sub(1), index, domain, range, access)
     }
 
+    #[inline]
     fn open(
         &self,
         tag: u16,
@@ -253,7 +294,8 @@ mod tests {
         let pages = Arc::new(Pages::new(100).unwrap());
         let mut table = MemoryTable::new(3);
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-        let (lkey, rkey) = table.insert(region(&pages, access)).unwrap();
+        // SAFETY: the region owns its pages, which are accessed by spans only.
+        let (lkey, rkey) = unsafe { table.insert(region(&pages, access)) }.unwrap();
         (table, pages, lkey, rkey)
     }
 
@@ -293,7 +335,8 @@ mod tests {
         assert!(table.remove(lkey).is_some());
         assert!(table.remove(lkey).is_none());
         for _ in 0..10_000 {
-            let (next, _) = table.insert(region(&pages, AccessFlags::empty())).unwrap();
+            // SAFETY: as in `table`.
+            let (next, _) = unsafe { table.insert(region(&pages, AccessFlags::empty())) }.unwrap();
             let stale = Range { key: lkey, addr: pages.addr(), length: 1 };
             let opened = table.local(HOME, stale, AccessFlags::empty());
             assert_eq!(opened.unwrap_err(), KeyFault::Unknown);

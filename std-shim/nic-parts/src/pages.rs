@@ -5,7 +5,7 @@ use polyrail_core::verbs::LocalBuffer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Alignment and granularity of buffers in bytes.
-pub(crate) const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = 4096;
 
 /// The operating system has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,9 +15,9 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// Owned pages, to be [registered](crate::ProtectionDomain::register_pages) with devices. Devices
-/// may write the bytes at any time, so there are never references to them; a [`Span`] copies bytes
-/// in and out.
+/// Owned pages, to be registered with devices (`ProtectionDomain::register_pages`). Devices may
+/// write the bytes at any time, so there are never references to them; a [`Span`] copies bytes in
+/// and out.
 ///
 /// # Why a retired address stays reserved
 ///
@@ -115,7 +115,7 @@ mod system {
     use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE};
     use libc::{PROT_READ, PROT_WRITE, mmap, munmap};
 
-    pub(crate) fn map(length: usize) -> Option<*mut u8> {
+    pub(super) fn map(length: usize) -> Option<*mut u8> {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let start =
@@ -143,7 +143,7 @@ mod system {
     /// # Safety
     ///
     /// `start` and `length` are those of a mapping that is not used any more.
-    pub(crate) unsafe fn unmap(start: *mut u8, length: usize) {
+    pub(super) unsafe fn unmap(start: *mut u8, length: usize) {
         // SAFETY: guaranteed by the caller. A failure would leak the mapping, which is harmless.
         unsafe { munmap(start.cast(), length) };
     }
@@ -153,7 +153,7 @@ mod system {
     /// # Safety
     ///
     /// `start` and `length` are those of a mapping that is not written any more.
-    pub(crate) unsafe fn retire(start: *mut u8, length: usize) {
+    pub(super) unsafe fn retire(start: *mut u8, length: usize) {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
         // SAFETY: replaces a mapping of our own by one that reads as zeros. A failure would leave
         // the old mapping, which is harmless.
@@ -169,7 +169,7 @@ mod system {
         Layout::from_size_align(length, super::PAGE_BYTES).ok()
     }
 
-    pub(crate) fn map(length: usize) -> Option<*mut u8> {
+    pub(super) fn map(length: usize) -> Option<*mut u8> {
         // SAFETY: `length` is at least a page.
         let start = unsafe { alloc_zeroed(layout(length)?) };
         (!start.is_null()).then_some(start)
@@ -178,7 +178,7 @@ mod system {
     /// # Safety
     ///
     /// `start` and `length` are those of a mapping that is not used any more.
-    pub(crate) unsafe fn unmap(start: *mut u8, length: usize) {
+    pub(super) unsafe fn unmap(start: *mut u8, length: usize) {
         if let Some(layout) = layout(length) {
             // SAFETY: allocated by `map` with this layout.
             unsafe { dealloc(start, layout) }
@@ -190,7 +190,7 @@ mod system {
     /// # Safety
     ///
     /// None is needed.
-    pub(crate) unsafe fn retire(_start: *mut u8, _length: usize) {}
+    pub(super) unsafe fn retire(_start: *mut u8, _length: usize) {}
 }
 
 #[cfg(test)]

@@ -12,40 +12,46 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A completion in the queue.
+/// A completion in the queue, and what the queue's owners need to know about it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) completion: Completion,
+pub struct Entry {
+    /// What a poll returns.
+    pub completion: Completion,
     /// Number of slots of its work queue that are free after it was polled, counted from the
     /// beginning.
-    pub(crate) releases: u64,
+    pub releases: u64,
     /// The queue pair that is notified, as an index into the queue's owners.
-    pub(crate) owner: u32,
-    /// Which work queue it belongs to.
-    pub(crate) is_recv: bool,
+    pub owner: u32,
+    /// Whether it belongs to the receive queue of its queue pair, or else to the send queue.
+    pub is_recv: bool,
     /// Whether it wakes waits for solicited completions.
-    pub(crate) solicited: bool,
+    pub solicited: bool,
 }
 
 /// The owner index of entries whose queue pair is destroyed.
-pub(crate) const NOBODY: u32 = u32::MAX;
+pub const NOBODY: u32 = u32::MAX;
 
+/// A completion that polls do not return yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
-    pub(crate) due: u64,
-    pub(crate) entry: Entry,
+pub struct Pending {
+    /// The time at which it may become visible, in nanoseconds of the device's clock.
+    pub due: u64,
+    /// The completion.
+    pub entry: Entry,
 }
 
 impl Pending {
-    pub(crate) fn same_queue(&self, other: &Self) -> bool {
+    /// Returns whether both completions are of one work queue, whose order must be kept.
+    pub fn same_queue(&self, other: &Self) -> bool {
         let key = |entry: &Entry| (entry.owner, entry.completion.qp_num, entry.is_recv);
         key(&self.entry) == key(&other.entry)
     }
 }
 
-/// Number of released slots, counted from the beginning. Written by the poller.
+/// Numbers of released slots of a queue pair's two work queues, counted from the beginning. Written
+/// by the poller.
 #[derive(Debug, Default)]
-pub(crate) struct ReleasedSlots {
+pub struct ReleasedSlots {
     send: AtomicU64,
     recv: AtomicU64,
 }
@@ -53,25 +59,32 @@ pub(crate) struct ReleasedSlots {
 impl ReleasedSlots {
     /// Records that everything below `position` is free. A position below the recorded one, such as
     /// of a completion from before a reset, changes nothing.
-    pub(crate) fn release(&self, is_recv: bool, position: u64) {
+    #[inline]
+    pub fn release(&self, is_recv: bool, position: u64) {
         let side = if is_recv { &self.recv } else { &self.send };
         side.fetch_max(position, Ordering::AcqRel);
     }
 
-    pub(crate) fn sends(&self) -> u64 {
+    /// Returns the number of released slots of the send queue.
+    #[inline]
+    pub fn sends(&self) -> u64 {
         self.send.load(Ordering::Acquire)
     }
 
-    pub(crate) fn recvs(&self) -> u64 {
+    /// Returns the number of released slots of the receive queue.
+    #[inline]
+    pub fn recvs(&self) -> u64 {
         self.recv.load(Ordering::Acquire)
     }
 }
 
 /// A queue pair that is notified when completions of its work queue are polled.
 #[derive(Debug)]
-pub(crate) struct Owner<Q> {
-    pub(crate) qp: Weak<Q>,
-    pub(crate) released: Arc<ReleasedSlots>,
+pub struct Owner<Q> {
+    /// The queue pair.
+    pub qp: Weak<Q>,
+    /// Where released slots are recorded.
+    pub released: Arc<ReleasedSlots>,
 }
 
 /// A report that slots of a work queue are free.
@@ -90,38 +103,94 @@ impl Released {
     }
 }
 
+/// The completions of a queue, its owners, and the requested notification.
 #[derive(Debug)]
-pub(crate) struct Completions<Q> {
-    pub(crate) showing: VecDeque<Entry>,
-    pub(crate) pending: VecDeque<Pending>,
-    pub(crate) owners: Vec<Option<Owner<Q>>>,
-    pub(crate) overrun: bool,
-    pub(crate) rubbish: SplitMix64,
-    pub(crate) solicited: u64,
-    pub(crate) armed: Option<Notify>,
-    pub(crate) notified: bool,
+pub struct Completions<Q> {
+    /// Visible completions, oldest first.
+    pub showing: VecDeque<Entry>,
+    /// Completions that are not visible yet, oldest first.
+    pub pending: VecDeque<Pending>,
+    /// The work queues that complete here; `None` after their queue pair was destroyed.
+    pub owners: Vec<Option<Owner<Q>>>,
+    /// Whether a completion found the queue full. The queue is broken then.
+    pub overrun: bool,
+    /// Source of the values of undefined fields; see [`spoil`].
+    pub rubbish: SplitMix64,
+    /// Number of visible completions so far that wake waits for solicited completions.
+    pub solicited: u64,
+    /// The requested notification, of which there is at most one.
+    pub armed: Option<Notify>,
+    /// Whether a notification was given since this was last cleared.
+    pub notified: bool,
 }
 
+/// The completions of which a notification is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notify {
+pub enum Notify {
+    /// The next completion.
     Any,
+    /// The next solicited or failed completion.
     Solicited,
 }
 
 impl<Q> Completions<Q> {
+    /// Makes an empty queue of `capacity` completions, without owners. `seed` determines the values
+    /// of undefined fields.
+    pub fn new(capacity: u32, seed: u64) -> Self {
+        Self {
+            showing: VecDeque::with_capacity(capacity as usize),
+            pending: VecDeque::with_capacity(capacity as usize),
+            owners: Vec::new(),
+            overrun: false,
+            rubbish: SplitMix64::new(seed),
+            solicited: 0,
+            armed: None,
+            notified: false,
+        }
+    }
+
+    /// Attaches a work queue, whose completions go here. Returns its owner index.
+    pub fn attach(&mut self, owner: Owner<Q>) -> u32 {
+        let owner = Some(owner);
+        if let Some(free) = self.owners.iter().position(Option::is_none) {
+            self.owners[free] = owner;
+            return free as u32;
+        }
+        self.owners.push(owner);
+        self.owners.len() as u32 - 1
+    }
+
+    /// Undoes [`attach`](Self::attach). Its completions stay in the queue.
+    pub fn detach(&mut self, owner: u32) {
+        self.owners[owner as usize] = None;
+        let pending = self.pending.iter_mut().map(|pending| &mut pending.entry);
+        for entry in self.showing.iter_mut().chain(pending) {
+            if entry.owner == owner {
+                entry.owner = NOBODY;
+            }
+        }
+    }
+
+    /// Drops the invisible completions of `owner`, whose queue pair was reset.
+    pub fn forget_pending(&mut self, owner: u32) {
+        self.pending.retain(|pending| pending.entry.owner != owner);
+    }
+
     /// Returns the number of completions, visible or not.
-    pub(crate) fn held(&self) -> usize {
+    #[inline]
+    pub fn held(&self) -> usize {
         self.showing.len() + self.pending.len()
     }
 
     /// Changes the capacity; completions in the queue stay.
-    pub(crate) fn make_room(&mut self, capacity: usize) {
+    pub fn make_room(&mut self, capacity: usize) {
         self.showing.reserve(capacity.saturating_sub(self.showing.len()));
         self.pending.reserve(capacity.saturating_sub(self.pending.len()));
     }
 
     /// Makes a completion visible. Returns whether a notification was requested for it.
-    pub(crate) fn show(&mut self, entry: Entry) -> bool {
+    #[inline]
+    pub fn show(&mut self, entry: Entry) -> bool {
         self.showing.push_back(entry);
         // As in verbs, a failed completion also wakes waits for solicited completions.
         let solicited = entry.solicited || !entry.completion.status.is_success();
@@ -135,14 +204,14 @@ impl<Q> Completions<Q> {
     }
 
     /// Returns whether a pending entry is due and the first of its work queue.
-    pub(crate) fn may_show(&self, index: usize, now: u64) -> bool {
+    pub fn may_show(&self, index: usize, now: u64) -> bool {
         let this = &self.pending[index];
         this.due <= now && !self.pending.range(..index).any(|earlier| earlier.same_queue(this))
     }
 
     /// Makes all due completions visible, in order. Returns whether a notification was requested
     /// for one of them.
-    pub(crate) fn show_due(&mut self, now: u64) -> bool {
+    pub fn show_due(&mut self, now: u64) -> bool {
         let mut notifies = false;
         let mut index = 0;
         while index < self.pending.len() {
@@ -155,7 +224,10 @@ impl<Q> Completions<Q> {
         notifies
     }
 
-    pub(crate) fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
+    /// Moves the oldest visible completions to `out`, as many as fit, and releases their slots.
+    /// Returns them.
+    #[inline]
+    pub fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
         let count = out.len().min(self.showing.len());
         let out = &mut out[..count];
         // Later completions of a work queue release at least as many slots, so only the last of a
@@ -176,7 +248,7 @@ impl<Q> Completions<Q> {
 }
 
 /// Fills the fields that verbs leaves undefined on a failed completion with misleading values.
-pub(crate) fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
+pub fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
     const LIES: [WcOpcode; 6] = [
         WcOpcode::SEND,
         WcOpcode::RDMA_WRITE,

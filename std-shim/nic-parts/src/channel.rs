@@ -9,10 +9,9 @@ use std::sync::Arc;
 /// Notifies programs that completion queues have completions (`struct ibv_comp_channel`). A cheap
 /// handle.
 ///
-/// A queue notifies once, for the first completion after it was
-/// [armed](crate::CompletionQueue::req_notify). The loop of a program is: [clear](Self::clear),
-/// arm, poll until the queue is empty, then wait until the file descriptor is readable. Polling
-/// before arming would miss completions that arrive in between.
+/// A queue notifies once, for the first completion after it was armed (`req_notify`). The loop of a
+/// program is: [clear](Self::clear), arm, poll until the queue is empty, then wait until the file
+/// descriptor is readable. Polling before arming would miss completions that arrive in between.
 ///
 /// The software NIC has no thread of its own. Polling the sender's completion queue executes its
 /// requests, so an armed queue also notifies as long as its queue pairs have requests to execute.
@@ -24,7 +23,12 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    pub(crate) fn new() -> Result<Self, NicError> {
+    /// Creates a channel without notifications. Programs use `Device::create_channel`.
+    ///
+    /// # Errors
+    ///
+    /// The system has no file descriptor left.
+    pub fn new() -> Result<Self, NicError> {
         // SAFETY: no memory is involved.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -36,8 +40,8 @@ impl CompletionChannel {
         Ok(Self { fd, process: Process::current() })
     }
 
-    /// Makes the file descriptor readable.
-    pub(crate) fn ring(&self) {
+    /// Notifies: makes the file descriptor readable. Devices call it.
+    pub fn ring(&self) {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer has the stated eight bytes. An overflow after 2^64 rings is not an
         // error, because the descriptor is readable then.

@@ -1,0 +1,111 @@
+//! Collects the requests of a batch before they are posted.
+
+use crate::error::errno::EINVAL;
+use crate::lists::{Listed, NamesBuffer};
+use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::verbs::Sge;
+
+/// The memory in which a queue's handle collects requests.
+#[derive(Debug)]
+pub struct StagingMemory<R> {
+    requests: Vec<Staged<R>>,
+    /// The lists of requests that have one, concatenated.
+    sges: Vec<Sge>,
+    /// Maximum number of buffers in a list.
+    most: usize,
+}
+
+impl<R> StagingMemory<R> {
+    /// Allocates memory for `capacity` requests of up to `max_sge` buffers.
+    pub fn new(capacity: u32, max_sge: u32) -> Self {
+        let capacity = capacity as usize;
+        let lists = if max_sge > 1 { capacity * max_sge as usize } else { 0 };
+        let sges = Vec::with_capacity(lists);
+        Self { requests: Vec::with_capacity(capacity), sges, most: max_sge.max(1) as usize }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Staged<R> {
+    Request(Listed<R>),
+    /// The list is longer than the queue permits.
+    TooLong,
+}
+
+/// The collected requests. Requests beyond the queue's size are only counted as too many.
+#[derive(Debug)]
+pub struct Staging<'q, R> {
+    memory: &'q mut StagingMemory<R>,
+    too_many: bool,
+}
+
+impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
+    /// Empties the memory, for a new batch.
+    #[inline]
+    pub fn new(memory: &'q mut StagingMemory<R>) -> Self {
+        memory.requests.clear();
+        memory.sges.clear();
+        Self { memory, too_many: false }
+    }
+
+    /// Returns whether no request was added.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        !self.too_many && self.memory.requests.is_empty()
+    }
+
+    /// Returns whether there is room for another request.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        self.too_many |= self.memory.requests.len() == self.memory.requests.capacity();
+        !self.too_many
+    }
+
+    /// Adds a request with at most one buffer.
+    #[inline]
+    pub fn add(&mut self, request: Listed<R>) {
+        if self.has_room() {
+            self.memory.requests.push(Staged::Request(request));
+        }
+    }
+
+    /// Adds a request with these buffers instead of its own. Empty buffers are left out.
+    #[inline]
+    pub fn add_list(&mut self, request: R, buffers: &[Sge]) {
+        if !self.has_room() {
+            return;
+        }
+        let StagingMemory { requests, sges, most } = &mut *self.memory;
+        requests.push(match Listed::with(request, buffers, *most) {
+            Some((listed, filled)) => {
+                sges.extend(filled);
+                Staged::Request(listed)
+            }
+            None => Staged::TooLong,
+        });
+    }
+
+    /// Passes the requests with their lists to the queue until one is refused. Returns the number
+    /// of accepted requests, and the result.
+    #[inline]
+    pub fn commit(
+        &self,
+        mut take: impl FnMut(&Listed<R>, &[Sge]) -> Result<(), Refusal>,
+    ) -> (u32, Result<(), CommitError>) {
+        let mut accepted = 0;
+        let mut sges = &self.memory.sges[..];
+        let stop = |accepted, refusal| (accepted, Err(CommitError { accepted, refusal }));
+        for request in &self.memory.requests {
+            let Staged::Request(request) = request else {
+                return stop(accepted, Refusal::Driver(EINVAL));
+            };
+            let (list, behind) = sges.split_at(request.buffers as usize);
+            sges = behind;
+            if let Err(refusal) = take(request, list) {
+                return stop(accepted, refusal);
+            }
+            accepted += 1;
+        }
+        if self.too_many { stop(accepted, Refusal::QueueFull) } else { (accepted, Ok(())) }
+    }
+}
