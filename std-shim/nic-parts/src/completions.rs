@@ -269,3 +269,83 @@ pub fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
     completion.sl = (a >> 8) as u8;
     completion.dlid_path_bits = (b >> 8) as u8;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::verbs::WcStatus;
+
+    fn entry(owner: u32, wr_id: u64) -> Entry {
+        let completion = Completion::success(17, wr_id, WcOpcode::SEND);
+        Entry { completion, releases: wr_id + 1, owner, is_recv: false, solicited: false }
+    }
+
+    fn owner(qp: &Arc<()>) -> (Owner<()>, Arc<ReleasedSlots>) {
+        let released = Arc::new(ReleasedSlots::default());
+        (Owner { qp: Arc::downgrade(qp), released: Arc::clone(&released) }, released)
+    }
+
+    #[test]
+    fn slots_are_released_when_their_completions_are_taken() {
+        let qp = Arc::new(());
+        let (first, first_released) = owner(&qp);
+        let (second, second_released) = owner(&qp);
+        let mut completions = Completions::new(8, 1);
+        let indices = [first, second].map(|owner| completions.attach(owner));
+        for wr_id in 0..2 {
+            for index in indices {
+                completions.show(entry(index, wr_id));
+            }
+        }
+        let mut out = [MaybeUninit::uninit(); 3];
+        let taken = completions.take(&mut out);
+        assert_eq!(taken.iter().map(|one| one.wr_id).collect::<Vec<_>>(), [0, 0, 1]);
+        assert_eq!((first_released.sends(), second_released.sends()), (2, 1));
+        assert_eq!((first_released.recvs(), completions.held()), (0, 1));
+    }
+
+    #[test]
+    fn completions_of_a_detached_owner_stay_and_release_nothing() {
+        let qp = Arc::new(());
+        let (first, first_released) = owner(&qp);
+        let mut completions = Completions::new(8, 1);
+        let index = completions.attach(first);
+        completions.show(entry(index, 0));
+        completions.pending.push_back(Pending { due: 0, entry: entry(index, 1) });
+        completions.detach(index);
+        let (next, next_released) = owner(&qp);
+        assert_eq!(completions.attach(next), index, "a free index is used again");
+        completions.forget_pending(index);
+        completions.show_due(0);
+        assert_eq!(completions.take(&mut [MaybeUninit::uninit(); 8]).len(), 2);
+        assert_eq!((first_released.sends(), next_released.sends()), (0, 0));
+    }
+
+    #[test]
+    fn a_work_queue_keeps_its_order_while_another_overtakes() {
+        let mut completions = Completions::<()>::new(8, 1);
+        for (due, owner, wr_id) in [(9, 0, 0), (1, 0, 1), (1, 1, 2)] {
+            completions.pending.push_back(Pending { due, entry: entry(owner, wr_id) });
+        }
+        let mut shown = |now| {
+            completions.show_due(now);
+            let mut out = [MaybeUninit::uninit(); 8];
+            completions.take(&mut out).iter().map(|one| one.wr_id).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(1), [2]);
+        assert_eq!(shown(9), [0, 1]);
+    }
+
+    #[test]
+    fn a_notification_is_given_once_for_a_completion_that_was_requested() {
+        let mut completions = Completions::<()>::new(8, 1);
+        assert!(!completions.show(entry(0, 0)));
+        completions.armed = Some(Notify::Solicited);
+        assert!(!completions.show(entry(0, 1)));
+        let failed = Completion::failure(17, 2, WcStatus::WR_FLUSH_ERR, 0);
+        assert!(completions.show(Entry { completion: failed, ..entry(0, 2) }));
+        assert!(completions.notified && completions.armed.is_none());
+        assert!(!completions.show(Entry { solicited: true, ..entry(0, 3) }));
+        assert_eq!(completions.solicited, 2);
+    }
+}

@@ -134,3 +134,71 @@ impl SendRing {
         position as usize & (self.slots.len() - 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Pages;
+
+    const LIMITS: QpLimits = QpLimits {
+        max_send_wr: 2,
+        max_recv_wr: 0,
+        max_inline_data: 16,
+        max_msg_size: 1 << 20,
+        max_send_sge: 2,
+        max_recv_sge: 0,
+    };
+
+    fn request(wr_id: u64) -> SendRequest {
+        SendRequest { wr_id, ..EMPTY }
+    }
+
+    #[test]
+    fn a_slot_is_free_when_it_is_released() {
+        let mut ring = SendRing::new(2, 16, 2);
+        for wr_id in 0..2 {
+            assert_eq!(ring.accept(&Listed::send(request(wr_id)), &[], &LIMITS, 0), Ok(()));
+        }
+        let third = Listed::send(request(2));
+        assert_eq!(ring.accept(&third, &[], &LIMITS, 0), Err(Refusal::QueueFull));
+        assert_eq!(ring.accept(&third, &[], &LIMITS, 1), Ok(()));
+        assert_eq!(ring.posted(), 3);
+        assert_eq!([1, 2].map(|position| ring.get(position).wr_id), [1, 2]);
+    }
+
+    #[test]
+    fn inline_bytes_are_copied_when_the_request_is_accepted() {
+        let pages = Pages::new(64).unwrap();
+        pages.span(0, 64).write(b"abcdef");
+        let buffers = [(0, 2), (4, 2)].map(|(at, length)| pages.local(at, length).unwrap().sge(1));
+        let inline = SendRequest { flags: SendFlags::INLINE, ..request(7) };
+        let (listed, list) = Listed::with(inline, &buffers, 2).unwrap();
+        let list: Vec<_> = list.collect();
+        let mut ring = SendRing::new(2, 16, 2);
+        assert_eq!(ring.accept(&listed, &list, &LIMITS, 0), Ok(()));
+        pages.span(0, 64).fill(0);
+        let mut bytes = [0; 4];
+        ring.inline_span(0).read(&mut bytes);
+        assert_eq!(&bytes, b"abef");
+        assert_eq!(ring.list(0), buffers);
+    }
+
+    #[test]
+    fn requests_that_no_device_executes_are_refused() {
+        let pages = Pages::new(64).unwrap();
+        let buffer = |length| pages.local(0, length).unwrap().sge(1);
+        let refusal = |request, list: &[Sge]| {
+            let result = SendRing::new(2, 16, 2).accept(&Listed::send(request), list, &LIMITS, 0);
+            result.unwrap_err()
+        };
+        let invalidating = SendRequest { opcode: Opcode::LocalInv, ..request(0) };
+        assert_eq!(refusal(invalidating, &[]), Refusal::Driver(EOPNOTSUPP));
+        let inline = SendRequest { flags: SendFlags::INLINE, ..request(0) };
+        let too_long = SendRequest { sge: buffer(17), ..inline };
+        assert_eq!(refusal(too_long, &[]), Refusal::Driver(EINVAL));
+        let read = SendRequest { opcode: Opcode::RdmaRead, sge: buffer(8), ..inline };
+        assert_eq!(refusal(read, &[]), Refusal::Driver(EINVAL));
+        let atomic = SendRequest { opcode: Opcode::FetchAdd, ..request(0) };
+        assert_eq!(refusal(atomic, &[buffer(4), buffer(4)]), Refusal::Driver(EINVAL));
+    }
+}

@@ -109,3 +109,47 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
         if self.too_many { stop(accepted, Refusal::QueueFull) } else { (accepted, Ok(())) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Pages;
+    use polyrail_core::verbs::RecvRequest;
+
+    fn receive(wr_id: u64) -> RecvRequest {
+        RecvRequest { wr_id, sge: Sge::EMPTY }
+    }
+
+    #[test]
+    fn requests_come_with_their_lists_until_one_is_too_long() {
+        let pages = Pages::new(64).unwrap();
+        let buffers = [0, 1, 2].map(|at| pages.local(at, 1).unwrap().sge(1));
+        let mut memory = StagingMemory::new(8, 2);
+        let mut staging = Staging::new(&mut memory);
+        assert!(staging.is_empty());
+        staging.add_list(receive(0), &buffers[..2]);
+        staging.add(Listed::recv(receive(1)));
+        staging.add_list(receive(2), &buffers[1..]);
+        staging.add_list(receive(3), &buffers);
+        staging.add(Listed::recv(receive(4)));
+        let mut taken = Vec::new();
+        let result = staging.commit(|request, list| {
+            taken.push((request.wr_id, list.to_vec()));
+            Ok(())
+        });
+        let refused = CommitError { accepted: 3, refusal: Refusal::Driver(EINVAL) };
+        assert_eq!(result, (3, Err(refused)));
+        let expected = [(0, buffers[..2].to_vec()), (1, Vec::new()), (2, buffers[1..].to_vec())];
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn requests_beyond_the_size_of_the_queue_are_refused_after_the_others() {
+        let mut memory = StagingMemory::new(2, 1);
+        let mut staging = Staging::new(&mut memory);
+        (0..3).for_each(|wr_id| staging.add(Listed::recv(receive(wr_id))));
+        let refused = CommitError { accepted: 2, refusal: Refusal::QueueFull };
+        assert_eq!(staging.commit(|_, _| Ok(())), (2, Err(refused)));
+        assert!(Staging::new(&mut memory).is_empty(), "the next batch starts empty");
+    }
+}
