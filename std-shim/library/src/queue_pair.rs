@@ -150,7 +150,7 @@ pub(crate) fn steps(
     }
     let receives = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
     let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..receives };
-    let peer = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
+    let peer = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn, meeting: None };
     Ok(ConnectSteps { port: *port, peer, receives, psn: own.psn, sends })
 }
 

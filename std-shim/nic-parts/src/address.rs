@@ -132,6 +132,35 @@ pub struct RemoteQp {
     pub qp_num: u32,
     /// Its first packet sequence number.
     pub psn: u32,
+    /// Where and with which secret a queue pair of a TCP NIC accepts its connection; `None` on other
+    /// devices, which ignore it.
+    pub meeting: Option<Meeting>,
+}
+
+/// Where and with which secret a queue pair of a TCP NIC accepts its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The TCP port, at the IP address of the [GID](RemoteQp::gid).
+    pub port: u16,
+    /// The secret that the peer must present.
+    pub key: MeetingKey,
+}
+
+/// The secret of a [`Meeting`]. It is not part of `Debug` output, so that logs do not contain it.
+#[derive(Clone, Copy, Eq)]
+pub struct MeetingKey(pub [u8; 16]);
+
+/// Compares all bytes in any case, so that the time that it takes reveals nothing about the key.
+impl PartialEq for MeetingKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for MeetingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MeetingKey(..)")
+    }
 }
 
 #[cfg(test)]
@@ -150,5 +179,20 @@ mod tests {
             assert_eq!(gid.parse::<Gid>().unwrap().kind(), kind, "{gid}");
         }
         assert_eq!(Gid::link_local(7).kind(), GidKind::Ipv6LinkLocal);
+    }
+
+    #[test]
+    fn keys_are_equal_only_if_every_byte_is_and_are_not_shown() {
+        let key = MeetingKey([0xab; 16]);
+        assert_eq!(key, MeetingKey([0xab; 16]));
+        for at in 0..16 {
+            let mut other = key;
+            other.0[at] ^= 0x10;
+            assert_ne!(key, other, "byte {at}");
+        }
+        let meeting = Some(Meeting { port: 7001, key });
+        let remote = RemoteQp { gid: Gid::default(), lid: 0, qp_num: 17, psn: 5, meeting };
+        let shown = format!("{remote:?}");
+        assert!(shown.ends_with("Meeting { port: 7001, key: MeetingKey(..) }) }"), "{shown}");
     }
 }

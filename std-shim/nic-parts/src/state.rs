@@ -243,6 +243,9 @@ pub enum ModifyError {
     /// this.
     #[error("no path to the peer's address was found")]
     NoPath,
+    /// The peer's address has no [`Meeting`](crate::address::Meeting), which a TCP NIC needs.
+    #[error("the peer's address has no TCP port and key: it is not an address of a TCP NIC")]
+    NoMeeting,
 }
 
 impl ModifyError {
@@ -251,7 +254,7 @@ impl ModifyError {
         match self {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
-            Self::Unreachable { .. } => errno::EHOSTUNREACH,
+            Self::Unreachable { .. } | Self::NoMeeting => errno::EHOSTUNREACH,
             Self::NoPath => errno::ETIMEDOUT,
             Self::Transition { .. }
             | Self::Missing { .. }

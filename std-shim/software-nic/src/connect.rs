@@ -56,7 +56,7 @@ impl QueuePair {
     /// Returns the address of this queue pair for a peer, with `psn` as its first packet sequence
     /// number.
     pub fn as_remote(&self, psn: u32) -> RemoteQp {
-        RemoteQp { gid: self.gid(), lid: 0, qp_num: self.number(), psn }
+        RemoteQp { gid: self.gid(), lid: 0, qp_num: self.number(), psn, meeting: None }
     }
 }
 

@@ -125,7 +125,7 @@ pub use fault::{Fault, FaultPlan, When};
 pub use modify::Connector;
 pub use options::DeviceConfig;
 pub use poll::CompletionQueue;
-pub use polyrail_nic_parts::address::{Gid, GidKind, Mtu, RemoteQp};
+pub use polyrail_nic_parts::address::{Gid, GidKind, Meeting, MeetingKey, Mtu, RemoteQp};
 pub use polyrail_nic_parts::channel::CompletionChannel;
 pub use polyrail_nic_parts::dma::Span;
 pub use polyrail_nic_parts::error::{NicError, errno, vendor};

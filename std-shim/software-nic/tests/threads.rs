@@ -200,6 +200,7 @@ fn brawl(mut side: Side, mut other: polyrail_software_nic::QueuePair, far: Far, 
                 lid: 0,
                 qp_num: number(&side.qp),
                 psn: 5,
+                meeting: None,
             };
             let _ = side.qp.connect(5, &peer, &impatient());
         }

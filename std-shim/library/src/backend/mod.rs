@@ -33,7 +33,8 @@ pub use gone::Gone;
 pub use name::{DeviceName, DeviceNameError};
 pub use notify::Notify;
 pub use polyrail_software_nic::{
-    ConnectOptionError, ConnectOptions, EventCursor, EventLog, Gid, GidKind, Mtu, QpCap, RemoteQp,
+    ConnectOptionError, ConnectOptions, EventCursor, EventLog, Gid, GidKind, Meeting, MeetingKey,
+    Mtu, QpCap, RemoteQp,
 };
 pub use port::Port;
 pub use region::{DmaBuf, MemoryOwner, Region};

@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn peer(lid: u16, gid: &str) -> RemoteQp {
-        RemoteQp { gid: gid.parse().unwrap(), lid, qp_num: 1, psn: 0 }
+        RemoteQp { gid: gid.parse().unwrap(), lid, qp_num: 1, psn: 0, meeting: None }
     }
 
     fn plain(port: &Port, peer: &RemoteQp) -> Result<Path, DeviceError> {

@@ -132,7 +132,7 @@ pub(super) fn queue_pairs_tell_their_packets_from_others(_: &Rails) {
     let cq = domain.create_cq(16).unwrap();
     let qp = domain.create_qp(&cq, QpCap::default()).unwrap();
     let port = domain.ports().unwrap()[0];
-    let peer = RemoteQp { gid: port.gid, lid: port.lid, qp_num: 17, psn: 7 };
+    let peer = RemoteQp { gid: port.gid, lid: port.lid, qp_num: 17, psn: 7, meeting: None };
     qp.init(&port, &options).unwrap();
     qp.ready_to_receive(&port, &peer, &options).unwrap();
     let set = qp.query().unwrap();
