@@ -100,6 +100,8 @@ pub mod rails {}
 pub mod rdma;
 pub mod service_variables;
 mod sync;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 #[doc = include_str!("../docs/trust.md")]
 pub mod trust {}
 #[cfg_attr(

@@ -60,6 +60,12 @@ pub enum NicError {
         /// The system's code.
         errno: i32,
     },
+    /// The system has no random bytes.
+    #[error("cannot draw random bytes: errno {errno}")]
+    NoRandom {
+        /// The system's code.
+        errno: i32,
+    },
     /// A region that peers may write must be writable locally too, as verbs demands.
     #[error("remote write and remote atomic access need local write access, which {0:?} lacks")]
     AccessWithoutLocalWrite(AccessFlags),
@@ -88,7 +94,7 @@ impl NicError {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
             Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
-            Self::NoChannel { errno } => *errno,
+            Self::NoChannel { errno } | Self::NoRandom { errno } => *errno,
             _ => errno::EINVAL,
         }
     }
@@ -139,6 +145,12 @@ pub mod vendor {
     pub const ACK_LOST: u32 = 0x45;
     /// The request, or an answer that refuses it, was dropped on arrival.
     pub const DROPPED: u32 = 0x46;
+    /// TCP NIC: no connection to the peer was made.
+    pub const NO_CONNECTION: u32 = 0x47;
+    /// TCP NIC: the peer sent what no queue pair of its version sends.
+    pub const PEER_PROTOCOL: u32 = 0x48;
+    /// TCP NIC: the peer speaks another version of the protocol.
+    pub const PEER_VERSION: u32 = 0x49;
     /// An internal error of the device at either end, although the request was executed.
     pub const INTERNAL: u32 = 0x50;
 }

@@ -88,6 +88,16 @@ impl<'m> Local<'m> {
         }
     }
 
+    /// Returns the spans of the `length` bytes from `offset`, in order; fewer if there are fewer.
+    pub fn part(self, offset: usize, length: usize) -> impl Iterator<Item = Span<'m>> {
+        let mut skip = offset;
+        self.prefix(offset.saturating_add(length)).pieces().filter_map(move |piece| {
+            let rest = piece.skip(skip);
+            skip -= piece.len().min(skip);
+            (!rest.is_empty()).then_some(rest)
+        })
+    }
+
     fn pieces(self) -> Pieces<'m> {
         Pieces { local: self, next: 0 }
     }
@@ -170,6 +180,26 @@ mod tests {
         let mut last = [0; 3];
         pages.span(120, 3).read(&mut last);
         assert_eq!(last, [24, 25, 122]);
+    }
+
+    #[test]
+    fn a_part_may_begin_and_end_within_buffers() {
+        let (table, pages, lkey) = table();
+        let list = sges(&pages, lkey, &[(0, 3), (10, 1), (20, 6)]);
+        let open = || Local::open(&table, HOME, &list, AccessFlags::empty()).unwrap();
+        let bytes = |offset, length| {
+            open().part(offset, length).flat_map(|span| {
+                let mut bytes = vec![0; span.len()];
+                span.read(&mut bytes);
+                bytes
+            })
+        };
+        assert_eq!(bytes(0, 10).collect::<Vec<_>>(), [0, 1, 2, 10, 20, 21, 22, 23, 24, 25]);
+        assert_eq!(bytes(2, 3).collect::<Vec<_>>(), [2, 10, 20]);
+        assert_eq!(bytes(5, 2).collect::<Vec<_>>(), [21, 22]);
+        assert_eq!(bytes(3, 1).collect::<Vec<_>>(), [10]);
+        assert_eq!(bytes(9, 99).collect::<Vec<_>>(), [25]);
+        assert_eq!(bytes(4, 0).count() + bytes(10, 5).count(), 0);
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use crate::dma::Span;
 use crate::error::errno::{EINVAL, EOPNOTSUPP};
+use crate::error::vendor;
 use crate::lists::{Listed, Lists};
+use crate::local::Local;
+use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
 use polyrail_core::hardware::{QpLimits, Refusal};
-use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
+use polyrail_core::verbs::{AccessFlags, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
 use std::sync::atomic::AtomicU8;
 
 /// The contents of an unused slot.
@@ -127,6 +130,67 @@ impl SendRing {
     #[inline]
     pub fn get(&self, position: u64) -> &Listed<SendRequest> {
         &self.slots[self.index(position)]
+    }
+
+    /// Returns the local bytes of the request at `position`, with the checks that a device makes
+    /// before it sends. `max_rd_atomic` is the number of READs and atomics that may be outstanding.
+    ///
+    /// # Errors
+    ///
+    /// The status and `vendor_err` with which the request fails.
+    pub fn local<'m>(
+        &'m self,
+        position: u64,
+        (max_msg_size, max_rd_atomic): (u32, u8),
+        domain: DomainId,
+        memory: &'m MemoryTable,
+    ) -> Result<Local<'m>, (WcStatus, u32)> {
+        let request = self.get(position);
+        let length = request.length;
+        if length > max_msg_size {
+            return Err((WcStatus::LOC_LEN_ERR, vendor::MESSAGE_TOO_LONG));
+        }
+        if request.opcode.is_fetching() && max_rd_atomic == 0 {
+            return Err((WcStatus::LOC_QP_OP_ERR, vendor::NO_READ_RESOURCES));
+        }
+        let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
+        if is_atomic && length < 8 {
+            return Err((WcStatus::LOC_LEN_ERR, vendor::ATOMIC_TOO_SHORT));
+        }
+        let access = match request.opcode.is_fetching() {
+            true => AccessFlags::LOCAL_WRITE,
+            false => AccessFlags::empty(),
+        };
+        let opened = self.open(position, domain, memory, access);
+        opened.map_err(|fault| (WcStatus::LOC_PROT_ERR, fault.vendor()))
+    }
+
+    /// Returns the local bytes of the request at `position`, if its keys permit `access`.
+    ///
+    /// # Errors
+    ///
+    /// Why a key does not.
+    pub fn open<'m>(
+        &'m self,
+        position: u64,
+        domain: DomainId,
+        memory: &'m MemoryTable,
+        access: AccessFlags,
+    ) -> Result<Local<'m>, KeyFault> {
+        let request = self.get(position);
+        let length = request.length;
+        if request.flags.contains(SendFlags::INLINE) {
+            return Ok(self.inline_span(position).prefix(length as usize).into());
+        }
+        if length == 0 {
+            return Ok(Local::EMPTY);
+        }
+        if request.buffers == 0 {
+            let sge = request.sge;
+            let range = Range { key: sge.lkey(), addr: sge.addr(), length };
+            return memory.local(domain, range, access).map(Local::One);
+        }
+        Local::open(memory, domain, self.list(position), access)
     }
 
     #[inline]

@@ -4,13 +4,13 @@
 use crate::responder::{Answer, Arrival};
 use crate::shared::{QpShared, SendQueue};
 use crate::step::TurnOutcome;
-use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
+use polyrail_core::verbs::{Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_nic_parts::completions::Entry;
 use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::lists::Listed;
 use polyrail_nic_parts::local::Local;
-use polyrail_nic_parts::memory::{MemoryTable, Range};
+use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::state::QpState;
 use std::sync::{Arc, Weak};
 
@@ -107,7 +107,9 @@ pub(crate) fn ends<'m>(
     peer: Option<Arc<QpShared>>,
     memory: &'m MemoryTable,
 ) -> Result<(Local<'m>, Arc<QpShared>), Answer> {
-    let local = local_bytes(qp, send, position, memory)?;
+    let limits = (qp.limits.max_msg_size, send.timers.max_rd_atomic);
+    let local = send.local(position, limits, qp.domain, memory);
+    let local = local.map_err(|(status, vendor)| Answer::Nak(status, vendor))?;
     Ok((local, reach(qp, send, peer)?))
 }
 
@@ -136,45 +138,6 @@ pub(crate) fn reach(
         return Err(Answer::Silence(vendor::DROPPED));
     }
     Ok(peer)
-}
-
-/// Returns the request's local bytes, with the checks of the sending device.
-fn local_bytes<'m>(
-    qp: &QpShared,
-    send: &'m SendQueue,
-    position: u64,
-    memory: &'m MemoryTable,
-) -> Result<Local<'m>, Answer> {
-    let request = send.get(position);
-    let length = request.length;
-    if length > qp.limits.max_msg_size {
-        return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::MESSAGE_TOO_LONG));
-    }
-    if request.opcode.is_fetching() && send.timers.max_rd_atomic == 0 {
-        return Err(Answer::Nak(WcStatus::LOC_QP_OP_ERR, vendor::NO_READ_RESOURCES));
-    }
-    let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
-    if is_atomic && length < 8 {
-        return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::ATOMIC_TOO_SHORT));
-    }
-    if request.flags.contains(SendFlags::INLINE) {
-        return Ok(send.inline_span(position).prefix(length as usize).into());
-    }
-    if length == 0 {
-        return Ok(Local::EMPTY);
-    }
-    let access = match request.opcode.is_fetching() {
-        true => AccessFlags::LOCAL_WRITE,
-        false => AccessFlags::empty(),
-    };
-    let opened = if request.buffers == 0 {
-        let sge = request.sge;
-        let range = Range { key: sge.lkey(), addr: sge.addr(), length };
-        memory.local(qp.domain, range, access).map(Local::One)
-    } else {
-        Local::open(memory, qp.domain, send.list(position), access)
-    };
-    opened.map_err(|fault| Answer::Nak(WcStatus::LOC_PROT_ERR, fault.vendor()))
 }
 
 /// Completes every outstanding send request as flushed, in posting order, signaled or not.

@@ -5,7 +5,8 @@ use super::error::DeviceError;
 use super::gone::Gone;
 use super::port::Port;
 use polyrail_core::hardware::QueuePair;
-use polyrail_software_nic::{ConnectOptions, RemoteQp};
+use polyrail_nic_parts::address::{Meeting, RemoteQp};
+use polyrail_nic_parts::options::ConnectOptions;
 
 /// What moves a queue pair from INIT to RTS.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,12 @@ pub trait Connect: QueuePair {
     ///
     /// The device refuses the transition.
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError>;
+
+    /// Returns where and with which key the queue pair accepts its connection. It travels with its
+    /// address to the peer. `None` on devices whose connections need none: all but TCP NICs.
+    fn meeting(&self) -> Option<Meeting> {
+        None
+    }
 
     /// Moves from INIT to RTR, on the same port: the peer's requests are executed. `path_mtu` of
     /// the options is the path's MTU, and `max_rd_atomic` is the limit that was sent to the peer.

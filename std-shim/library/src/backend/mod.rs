@@ -32,9 +32,8 @@ pub use event::DeviceEvent;
 pub use gone::Gone;
 pub use name::{DeviceName, DeviceNameError};
 pub use notify::Notify;
-pub use polyrail_software_nic::{
-    ConnectOptionError, ConnectOptions, EventCursor, EventLog, Gid, GidKind, Meeting, MeetingKey,
-    Mtu, QpCap, RemoteQp,
-};
+pub use polyrail_nic_parts::address::{Gid, GidKind, Meeting, MeetingKey, Mtu, RemoteQp};
+pub use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+pub use polyrail_nic_parts::options::{ConnectOptionError, ConnectOptions, QpCap};
 pub use port::Port;
 pub use region::{DmaBuf, MemoryOwner, Region};

@@ -1,0 +1,324 @@
+//! Completion queues: where completions go, polling, which also moves data, and notifications.
+
+use crate::device::Device;
+use crate::incoming;
+use crate::io;
+use crate::shared::{CqShared, DeviceShared, QpShared};
+use polyrail_core::hardware::{self, CqError, CqId};
+use polyrail_core::verbs::{Completion, DeviceId};
+use polyrail_nic_parts::channel::CompletionChannel;
+use polyrail_nic_parts::completions::{Completions, Entry, NOBODY, Notify, Owner, ReleasedSlots};
+use polyrail_nic_parts::error::{NicError, errno};
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::options::in_limits;
+use polyrail_nic_parts::sync::{Apart, lock};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Completion queue numbers are unique per process; from 2^32 on, so that they differ from those of
+/// the software NIC.
+static NEXT_CQ: AtomicU64 = AtomicU64::new(1 << 32);
+
+/// Connections that one poll serves.
+const AT_ONCE: usize = 16;
+
+/// Do not wait.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+impl Device {
+    /// Creates a completion queue that holds exactly `capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// The capacity is 0 or over the device's limit; the system has no file descriptor left.
+    pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
+        self.create_cq_with(capacity, None)
+    }
+
+    /// Creates a completion queue that notifies a channel of completions when it is
+    /// [armed](CompletionQueue::req_notify).
+    ///
+    /// # Errors
+    ///
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        channel: &CompletionChannel,
+    ) -> Result<CompletionQueue, NicError> {
+        self.create_cq_with(capacity, Some(channel.clone()))
+    }
+
+    fn create_cq_with(
+        &self,
+        capacity: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<CompletionQueue, NicError> {
+        self.0.process.check()?;
+        in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
+        let shared = CqShared::new(&self.0, capacity, channel)?;
+        self.0.io.add_cq(&shared).map_err(no_descriptor)?;
+        Ok(CompletionQueue { shared })
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// The system has no file descriptor left.
+    pub fn create_channel(&self) -> Result<CompletionChannel, NicError> {
+        self.0.process.check()?;
+        CompletionChannel::new()
+    }
+}
+
+fn no_descriptor(errno: rustix::io::Errno) -> NicError {
+    NicError::NoChannel { errno: errno.raw_os_error() }
+}
+
+impl CqShared {
+    fn new(
+        device: &Arc<DeviceShared>,
+        capacity: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<Arc<Self>, NicError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(no_descriptor)?;
+        let id = CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed));
+        Ok(Arc::new(Self {
+            id,
+            device: Arc::clone(device),
+            capacity: AtomicU32::new(capacity),
+            inner: Apart::new(Mutex::new(Completions::new(capacity, id.0))),
+            is_empty: Apart::new(AtomicBool::new(true)),
+            channel,
+            epoll,
+            polled_at: Apart::new(AtomicU64::new(0)),
+            io_token: io::token(),
+            io_watches: AtomicBool::new(true),
+        }))
+    }
+
+    /// Attaches a work queue of `qp`, whose completions go here. Returns its owner index.
+    pub(crate) fn attach(&self, qp: Weak<QpShared>, released: Arc<ReleasedSlots>) -> u32 {
+        lock(&self.inner).attach(Owner { qp, released })
+    }
+
+    /// Undoes [`attach`](Self::attach). Its completions stay in the queue.
+    pub(crate) fn detach(&self, owner: u32) {
+        lock(&self.inner).detach(owner);
+    }
+
+    /// Adds a completion.
+    pub(crate) fn push(&self, entry: Entry) {
+        let mut inner = lock(&self.inner);
+        if inner.overrun {
+            return;
+        }
+        if inner.held() == self.capacity.load(Ordering::Relaxed) as usize {
+            inner.overrun = true;
+            self.fail_owners(&inner);
+        } else if inner.show(entry)
+            && let Some(channel) = &self.channel
+        {
+            channel.ring();
+        }
+        self.note_contents(&inner);
+    }
+
+    fn note_contents(&self, inner: &Completions<QpShared>) {
+        let is_empty = inner.held() == 0 && !inner.overrun;
+        // Written only if it changes, because polling threads have the line in their caches.
+        if self.is_empty.load(Ordering::Relaxed) != is_empty {
+            self.is_empty.store(is_empty, Ordering::Release);
+        }
+    }
+
+    /// Moves the queue pairs of an overrun completion queue to ERR. Their failure takes effect in
+    /// the I/O thread, because locks of one of them are held.
+    fn fail_owners(&self, inner: &Completions<QpShared>) {
+        self.device.events.push(AsyncEvent::CqError { cq: self.id });
+        for owner in inner.owners.iter().flatten() {
+            if let Some(qp) = owner.qp.upgrade() {
+                qp.state.fail();
+                qp.note_failure();
+                self.device.io.finish(&qp);
+            }
+        }
+    }
+
+    fn owner(&self, index: u32) -> Option<Arc<QpShared>> {
+        if index == NOBODY {
+            return None;
+        }
+        let inner = lock(&self.inner);
+        inner.owners.get(index as usize)?.as_ref()?.qp.upgrade()
+    }
+
+    /// Moves data of the queue pairs whose connections are ready, without waiting.
+    pub(crate) fn drive(&self) {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
+        // It fails only if a signal comes.
+        let ready = epoll::wait(&self.epoll, &mut events[..], Some(&NOW)).unwrap_or_default();
+        for event in &events[..ready] {
+            let (flags, data) = (event.flags, event.data);
+            let Some(qp) = self.owner(data.u64() as u32) else { continue };
+            if flags.contains(EventFlags::OUT) {
+                qp.is_writable.store(true, Ordering::Release);
+            }
+            qp.service();
+        }
+    }
+
+    /// Moves data of all queue pairs, ready or not.
+    pub(crate) fn service_all(&self) {
+        let owners = lock(&self.inner).owners.len();
+        for qp in (0..owners).filter_map(|index| self.owner(index as u32)) {
+            qp.service();
+        }
+    }
+
+    /// Begins to watch the connection of a queue pair.
+    fn register(&self, fd: impl AsFd, owner: u32) -> Result<(), rustix::io::Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(owner.into()), readable())
+    }
+}
+
+fn readable() -> EventFlags {
+    EventFlags::IN | EventFlags::RDHUP
+}
+
+impl QpShared {
+    /// Begins to watch the connection.
+    pub(crate) fn register(&self) -> Result<(), rustix::io::Errno> {
+        let Some(socket) = self.socket.get() else { return Ok(()) };
+        self.send_cq.register(socket, self.send_owner)?;
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.register(socket, self.recv_owner)?;
+        }
+        Ok(())
+    }
+
+    /// Records whether the socket is full. While it is, the send completion queue reports when it
+    /// is writable. The caller holds the write half.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+        let Some(socket) = self.socket.get() else { return };
+        let flags = if is_full { readable() | EventFlags::OUT } else { readable() };
+        let data = EventData::new_u64(self.send_owner.into());
+        // It fails after the connection was closed.
+        _ = epoll::modify(&self.send_cq.epoll, socket, data, flags);
+    }
+
+    /// Ends the connection, and no longer watches it.
+    pub(crate) fn close(&self) {
+        let Some(socket) = self.socket.get() else { return };
+        // These fail if it was not watched.
+        _ = epoll::delete(&self.send_cq.epoll, socket);
+        _ = epoll::delete(&self.recv_cq.epoll, socket);
+        socket.shut_down();
+    }
+}
+
+/// A completion queue. It may be dropped at any time, because its queue pairs keep it alive.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<CqShared>,
+}
+
+impl CompletionQueue {
+    /// Requests a notification of the next completion (`ibv_req_notify_cq`): of any completion, or
+    /// of the next solicited or failed one. A request for any completion takes precedence over one
+    /// for solicited completions.
+    pub fn req_notify(&mut self, solicited_only: bool) {
+        let cq = &self.shared;
+        if cq.device.is_forked() {
+            return;
+        }
+        {
+            let mut inner = lock(&cq.inner);
+            if !solicited_only {
+                inner.armed = Some(Notify::Any);
+            } else if inner.armed.is_none() {
+                inner.armed = Some(Notify::Solicited);
+            }
+        }
+        // From now on, the I/O thread moves the data.
+        cq.polled_at.store(0, Ordering::Release);
+        cq.device.io.watch_cq(cq);
+    }
+
+    /// Returns the channel that it notifies.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.shared.channel.as_ref()
+    }
+
+    /// Changes its capacity to exactly `capacity` completions (`ibv_resize_cq`). Its completions
+    /// stay.
+    ///
+    /// # Errors
+    ///
+    /// The capacity is 0, over the device's limit, or less than the number of its completions.
+    pub fn resize(&mut self, capacity: u32) -> Result<(), NicError> {
+        let device = &self.shared.device;
+        device.process.check()?;
+        let mut inner = lock(&self.shared.inner);
+        let held = inner.held() as u32;
+        in_limits("the completion queue's capacity", capacity, device.limits.max_cqe)?;
+        if capacity < held {
+            return Err(NicError::Holds { asked: capacity, held });
+        }
+        inner.make_room(capacity as usize);
+        self.shared.capacity.store(capacity, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn error(&self, errno: i32) -> CqError {
+        CqError { cq: self.shared.id, device: self.shared.device.id, errno }
+    }
+}
+
+// SAFETY: a completion is added after its request is executed, in the order of its queue, and is
+// removed when it is polled.
+unsafe impl hardware::CompletionQueue for CompletionQueue {
+    fn id(&self) -> CqId {
+        self.shared.id
+    }
+
+    fn device(&self) -> DeviceId {
+        self.shared.device.id
+    }
+
+    fn capacity(&self) -> u32 {
+        self.shared.capacity.load(Ordering::Relaxed)
+    }
+
+    /// If there is no completion, this thread moves the data that has come.
+    fn poll<'o>(
+        &mut self,
+        out: &'o mut [MaybeUninit<Completion>],
+    ) -> Result<&'o [Completion], CqError> {
+        let cq = &self.shared;
+        if cq.device.is_forked() {
+            return Err(self.error(errno::EPERM));
+        }
+        if cq.is_empty.load(Ordering::Acquire) {
+            cq.polled_at.store(io::now(), Ordering::Release);
+            cq.drive();
+            if cq.is_empty.load(Ordering::Acquire) {
+                return Ok(&[]);
+            }
+        }
+        incoming::observe_placed();
+        let mut inner = lock(&cq.inner);
+        if inner.overrun {
+            return Err(self.error(errno::EIO));
+        }
+        let taken = inner.take(out);
+        cq.note_contents(&inner);
+        Ok(taken)
+    }
+}

@@ -1,0 +1,311 @@
+//! Devices: a network interface with an address.
+
+use crate::interface::{self, InterfaceAddress};
+use crate::io::IoThread;
+use crate::queue_pair::MAX_QP_NUM;
+use crate::random::random;
+use crate::shared::DeviceShared;
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::DeviceId;
+use polyrail_nic_parts::address::{Gid, Mtu};
+use polyrail_nic_parts::error::errno;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+use polyrail_nic_parts::memory::MemoryTable;
+use polyrail_nic_parts::options::DeviceLimits;
+use polyrail_nic_parts::sync::{Apart, lock};
+use polyrail_process::{Forked, Process};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// Device numbers are unique in a process: the software NIC counts from 0, and real verbs from 2^31.
+static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 30);
+
+/// Number of events that a device keeps for its readers.
+const EVENTS: usize = 256;
+
+/// Connections that wait to be accepted, in the kernel.
+const BACKLOG: i32 = 128;
+
+/// The only port of a device.
+pub const PORT: u8 = 1;
+
+/// The options of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// TCP port of its listener; 0, the default: the system chooses one. Firewalls must permit
+    /// connections to it.
+    pub port: u16,
+    /// Its limits.
+    pub limits: DeviceLimits,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        let limits = DeviceLimits { on_demand_paging: true, ..DeviceLimits::default() };
+        Self { port: 0, limits }
+    }
+}
+
+/// Why a device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system refuses to list its addresses.
+    #[error("cannot list the addresses of this host")]
+    List(#[source] io::Error),
+    /// No interface has the name, or it has no address.
+    #[error("{name} is not a network interface with an address, nor an address of this host; there are {}", known.join(", "))]
+    NotFound {
+        /// The name.
+        name: String,
+        /// The interfaces that have an address.
+        known: Vec<String>,
+    },
+    /// The listener cannot be made.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Its address.
+        address: SocketAddr,
+        /// The system's error: EADDRINUSE for a port that is taken, EMFILE without descriptors.
+        source: io::Error,
+    },
+    /// The thread that moves data cannot be started.
+    #[error("cannot start an I/O thread")]
+    Thread(#[source] io::Error),
+    /// The system has no random bytes.
+    #[error("cannot draw random bytes")]
+    Random(#[source] io::Error),
+}
+
+impl DeviceShared {
+    /// Whether packets pass: the interface has carrier, and the owner has not closed the link.
+    pub(crate) fn carries(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.carries() && self.has_carrier.load(Ordering::Acquire)
+    }
+
+    /// Whether the device belongs to the process that this one is a fork of.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Refuses a fork of the process that opened the device.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Refusal> {
+        if self.is_forked() { Err(Refusal::Driver(errno::EPERM)) } else { Ok(()) }
+    }
+
+    /// Returns a number that no queue pair of the device has.
+    pub(crate) fn next_number(&self) -> u32 {
+        let qps = lock(&self.qps);
+        loop {
+            let number = self.next_qp_num.fetch_add(1, Ordering::Relaxed) & MAX_QP_NUM;
+            // 0 and 1 are the queue pairs of subnet management on InfiniBand.
+            if number > 1 && !qps.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Looks whether the interface still has its address and carrier, and reports a change.
+    pub(crate) fn look_at_interface(&self) {
+        // A list that the system refuses changes nothing.
+        let Ok(all) = interface::addresses() else { return };
+        let is_own = |own: &&InterfaceAddress| {
+            own.interface == self.interface
+                && (own.address.ip() == self.address.ip() || self.address.ip().is_loopback())
+        };
+        let has_carrier = all.iter().find(is_own).is_some_and(|own| own.is_running);
+        let was_up = self.is_up();
+        self.has_carrier.store(has_carrier, Ordering::Release);
+        self.report_change(was_up);
+    }
+
+    fn report_change(&self, was_up: bool) {
+        let up = self.is_up();
+        if up != was_up {
+            let down = AsyncEvent::PortError { port: PORT };
+            self.events.push(if up { AsyncEvent::PortActive { port: PORT } } else { down });
+        }
+    }
+}
+
+/// A device. A cheap handle: clones refer to the same device. A fork of the process that opened it
+/// cannot use it: calls return [`NicError::Forked`](polyrail_nic_parts::error::NicError::Forked), or
+/// do nothing.
+#[derive(Clone, Debug)]
+pub struct Device(pub(crate) Arc<DeviceShared>);
+
+impl Device {
+    /// Opens the device of a network interface (`eth0`), or of one of its addresses (`10.0.0.1`). Of
+    /// an interface, the first IPv4 address is used, or else the first IPv6 address; link-local
+    /// addresses come last.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(name: &str, options: &DeviceOptions) -> Result<Self, OpenError> {
+        let Some(found) = interface::find(name).map_err(OpenError::List)? else {
+            let all = interface::addresses().map_err(OpenError::List)?;
+            let mut known: Vec<_> = all.into_iter().map(|own| own.interface).collect();
+            known.sort();
+            known.dedup();
+            return Err(OpenError::NotFound { name: name.into(), known });
+        };
+        let mut address = found.address;
+        address.set_port(options.port);
+        let listener =
+            listen(address).map_err(|source| OpenError::Listen { address, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| OpenError::Listen { address, source })?;
+        let no_random = |errno: rustix::io::Errno| OpenError::Random(errno.into());
+        let seed = u64::from_ne_bytes(random().map_err(no_random)?);
+        let first_number = u32::from_ne_bytes(random().map_err(no_random)?) & MAX_QP_NUM;
+        let io = IoThread::for_device().map_err(OpenError::Thread)?;
+        let device = Arc::new(DeviceShared {
+            id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
+            name: format!("tcp:{name}"),
+            interface: found.interface,
+            process: Process::current(),
+            address,
+            gid: gid(address.ip()),
+            listener,
+            limits: options.limits,
+            memory: Apart::new(RwLock::new(MemoryTable::new(seed))),
+            regions: AtomicU32::new(0),
+            next_domain: AtomicU32::new(0),
+            next_qp_num: AtomicU32::new(first_number),
+            qps: Mutex::new(BTreeMap::new()),
+            events: EventLog::new(EVENTS),
+            events_read: Mutex::default(),
+            has_carrier: AtomicBool::new(found.is_running),
+            is_open: AtomicBool::new(true),
+            io,
+            carried: AtomicU64::new(0),
+        });
+        device.io.add_device(&device).map_err(OpenError::Thread)?;
+        Ok(Self(device))
+    }
+
+    /// Returns its number, unique in this process.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// Returns its name: `tcp:` and the name with which it was opened.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the name of its network interface.
+    pub fn interface(&self) -> &str {
+        &self.0.interface
+    }
+
+    /// Returns the address and the port of its listener.
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// Returns its address as a GID: IPv4 addresses are mapped (`::ffff:10.0.0.1`).
+    pub fn gid(&self) -> Gid {
+        self.0.gid
+    }
+
+    /// Returns the largest MTU: it has no meaning over TCP.
+    pub fn mtu(&self) -> Mtu {
+        Mtu::default()
+    }
+
+    /// Returns its limits.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.0.limits
+    }
+
+    /// Returns the number of its memory regions.
+    pub fn memory_regions(&self) -> u32 {
+        self.0.regions.load(Ordering::Relaxed)
+    }
+
+    /// Returns the payload bytes that it received so far.
+    pub fn received_bytes(&self) -> u64 {
+        self.0.carried.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether its interface is up and has carrier and its address.
+    pub fn is_up(&self) -> bool {
+        self.0.is_up()
+    }
+
+    /// Closes or opens its link: while it is closed, nothing is sent or received, as with a cable
+    /// that is unplugged. For tests, which cannot change interfaces.
+    pub fn set_link(&self, up: bool) {
+        let device = &self.0;
+        if device.is_forked() {
+            return;
+        }
+        let was_up = device.is_up();
+        device.is_open.store(up, Ordering::Release);
+        device.report_change(was_up);
+        if up {
+            device.io.resume(device);
+        }
+    }
+
+    /// Returns the oldest event that this method has not returned yet. The newest 256 events are
+    /// kept.
+    pub fn next_event(&self) -> Option<AsyncEvent> {
+        if self.0.is_forked() {
+            return None;
+        }
+        self.next_event_of(&mut lock(&self.0.events_read))
+    }
+
+    /// Returns a cursor for a new reader, which sees events from now on. Readers with cursors do
+    /// not take events from each other, nor from [`next_event`](Self::next_event).
+    pub fn event_cursor(&self) -> EventCursor {
+        self.0.events.cursor()
+    }
+
+    /// Returns the oldest event that this reader has not seen. The newest 256 events are kept.
+    pub fn next_event_of(&self, reader: &mut EventCursor) -> Option<AsyncEvent> {
+        if self.0.is_forked() { None } else { self.0.events.next(reader) }
+    }
+
+    /// Refuses any process but the one that opened the device.
+    ///
+    /// # Errors
+    ///
+    /// This process is a fork of that one.
+    pub fn check_process(&self) -> Result<(), Forked> {
+        self.0.process.check()
+    }
+}
+
+/// Returns an address as a GID.
+fn gid(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
+        IpAddr::V6(ip) => Gid(ip.octets()),
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A port that was chosen can be used again while connections of an earlier process linger.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,143 @@
+//! The end of a queue pair: failures take effect here, with both halves locked, so that no thread
+//! moves bytes of the requests that are reported.
+
+use crate::arrival;
+use crate::incoming::ReadHalf;
+use crate::outgoing::Outgoing;
+use crate::shared::{QpShared, Queues};
+use crate::transmit;
+use polyrail_core::verbs::{Completion, WcStatus};
+use polyrail_nic_parts::completions::Entry;
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::memory::MemoryTable;
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::{lock, read};
+use std::sync::atomic::Ordering;
+
+impl QpShared {
+    /// Records that a failure was found. It takes effect in [`run`].
+    pub(crate) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Records that the connection is lost, and ends it. Outstanding requests, and those posted
+    /// later, fail. Must be called without the lock of the queues.
+    pub(crate) fn lose(&self, vendor: u32) {
+        lock(&self.queues).requester.lose(vendor);
+        self.close();
+        self.note_failure();
+    }
+}
+
+/// Lets a failure take effect, if one was found. Must be called without locks.
+pub(crate) fn run(qp: &QpShared) {
+    while qp.has_failed.swap(false, Ordering::AcqRel) {
+        let mut incoming = lock(&qp.read);
+        let mut outgoing = lock(&qp.write);
+        let memory = read(&qp.device.memory);
+        let mut queues = lock(&qp.queues);
+        fail(qp, &mut incoming, &mut outgoing, &mut queues, &memory);
+        drop((queues, memory, outgoing, incoming));
+        // The refusal.
+        transmit::run(qp);
+    }
+}
+
+/// Moves the queue pair to ERR, if it is not there and no request has failed, and flushes
+/// everything.
+fn fail(
+    qp: &QpShared,
+    incoming: &mut ReadHalf,
+    outgoing: &mut Outgoing,
+    queues: &mut Queues,
+    memory: &MemoryTable,
+) {
+    let state = qp.state.get();
+    // What is posted in ERR is flushed, whatever led there.
+    let failure = queues.requester.due_failure().filter(|_| state != QpState::Err);
+    let has_failed = failure.is_some() || state == QpState::Err;
+    if !has_failed || state == QpState::Reset {
+        return;
+    }
+    qp.state.fail();
+    let refuses = queues.responder.has_refused() || incoming.is_discarding();
+    let refuses = refuses && !queues.requester.is_lost() && !qp.is_cut.load(Ordering::Acquire);
+    let refuses = refuses && outgoing.keep_responses(&queues.requester, qp.domain, memory);
+    if refuses {
+        incoming.discard();
+    } else {
+        incoming.end();
+        outgoing.clear();
+        queues.responder.end();
+        queues.requester.lose(vendor::FLUSHED);
+        qp.close();
+    }
+    if let Some(failure) = failure
+        && let Some(position) = queues.requester.take_failed()
+    {
+        let wr_id = queues.requester.ring.get(position).wr_id;
+        let (status, vendor) = (failure.status, failure.vendor);
+        qp.complete(position, Completion::failure(qp.number, wr_id, status, vendor));
+    }
+    flush_sends(qp, queues);
+    if incoming.has_taken {
+        arrival::fail_receive(qp, incoming, WcStatus::WR_FLUSH_ERR, vendor::FLUSHED);
+    }
+    flush_receives(qp, queues);
+}
+
+fn flushed(qp: &QpShared, wr_id: u64) -> Completion {
+    Completion::failure(qp.number, wr_id, WcStatus::WR_FLUSH_ERR, vendor::FLUSHED)
+}
+
+/// Completes every outstanding send request as flushed, signaled or not.
+fn flush_sends(qp: &QpShared, queues: &mut Queues) {
+    while let Some(position) = queues.requester.take_failed() {
+        let wr_id = queues.requester.ring.get(position).wr_id;
+        qp.complete(position, flushed(qp, wr_id));
+    }
+    queues.requester.end();
+}
+
+/// Completes every posted receive as flushed. Shared receives stay in their queue.
+fn flush_receives(qp: &QpShared, queues: &mut Queues) {
+    while let Some((request, releases)) = queues.responder.posts.pop() {
+        qp.recv_cq.push(Entry {
+            completion: flushed(qp, request.wr_id),
+            releases,
+            owner: qp.recv_owner,
+            is_recv: true,
+            solicited: true,
+        });
+    }
+}
+
+/// Moves the queue pair to ERR. When it returns, nothing of the peer is placed any more.
+pub(crate) fn cut(qp: &QpShared) {
+    qp.is_cut.store(true, Ordering::Release);
+    {
+        // Commits look at the state under the same lock.
+        let _queues = lock(&qp.queues);
+        qp.state.fail();
+    }
+    qp.note_failure();
+    run(qp);
+}
+
+/// Ends the connection, and drops all requests without completions.
+pub(crate) fn destroy(qp: &QpShared) {
+    let mut incoming = lock(&qp.read);
+    let mut outgoing = lock(&qp.write);
+    let mut queues = lock(&qp.queues);
+    qp.state.set(QpState::Reset);
+    incoming.end();
+    outgoing.clear();
+    queues.responder.end();
+    queues.responder.posts.clear();
+    while queues.requester.take_failed().is_some() {}
+    queues.requester.end();
+    queues.requester.lose(vendor::FLUSHED);
+    qp.released.release(false, queues.requester.ring.posted());
+    qp.released.release(true, queues.responder.posts.posted());
+    qp.close();
+}

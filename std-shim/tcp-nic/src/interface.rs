@@ -1,0 +1,70 @@
+//! Network interfaces of this host.
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// An address of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Name of the interface.
+    pub interface: String,
+    /// The address with port 0; link-local IPv6 addresses have their scope.
+    pub address: SocketAddr,
+    /// Whether the interface is up and has carrier.
+    pub is_running: bool,
+    /// Whether it is a loopback interface.
+    pub is_loopback: bool,
+}
+
+/// Returns all addresses of this host.
+///
+/// # Errors
+///
+/// The system refuses to list them.
+pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let list = getifaddrs().map_err(io::Error::from)?;
+    let found = list.filter_map(|entry| {
+        let storage = entry.address?;
+        let address = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+            (Some(v4), _) => SocketAddr::V4(SocketAddrV4::new(v4.ip(), 0)),
+            (_, Some(v6)) => SocketAddr::V6(SocketAddrV6::new(v6.ip(), 0, 0, v6.scope_id())),
+            _ => return None,
+        };
+        let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+        Some(InterfaceAddress {
+            interface: entry.interface_name,
+            address,
+            is_running: entry.flags.contains(running),
+            is_loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+        })
+    });
+    Ok(found.collect())
+}
+
+/// Whether an address belongs to this host.
+pub(crate) fn is_of_this_host(ip: IpAddr) -> bool {
+    ip.is_loopback()
+        || addresses().is_ok_and(|all| all.iter().any(|own| own.address.ip() == ip))
+}
+
+/// Finds the address of a device: of the interface of this name, or the address itself.
+pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
+    let all = addresses()?;
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        let exact = all.iter().find(|own| own.address.ip() == ip).cloned();
+        // All of 127.0.0.0/8 is of the loopback interface, which lists only one.
+        let on_loopback = || {
+            let lo = all.iter().find(|own| own.is_loopback)?;
+            Some(InterfaceAddress { address: SocketAddr::new(ip, 0), ..lo.clone() })
+        };
+        let found = exact.or_else(|| if ip.is_loopback() { on_loopback() } else { None });
+        return Ok(found);
+    }
+    let rank = |own: &&InterfaceAddress| match own.address.ip() {
+        IpAddr::V4(ip) => (u8::from(ip.is_link_local()), 0),
+        IpAddr::V6(ip) => (u8::from(ip.is_unicast_link_local()), 1),
+    };
+    Ok(all.iter().filter(|own| own.interface == name).min_by_key(rank).cloned())
+}

@@ -1,0 +1,501 @@
+//! How two queue pairs find each other: one connects to the other's listener, and both prove that
+//! they have the other's key.
+//!
+//! ```text
+//! connector                                       acceptor
+//!   hello: version, both numbers, a nonce    -->
+//!                                            <--    challenge: version, a nonce
+//!   proof, with the acceptor's key           -->
+//!                                            <--    proof, with the connector's key
+//! ```
+//!
+//! A proof is HMAC-SHA-256 of the side, both numbers and both nonces. The acceptor sends its proof
+//! once it knows its peer (INIT to RTR); until then the proven connection waits. Neither sends
+//! frames before it has the other's proof, so a process that got the port or the address of a peer
+//! gets no data. Nothing is encrypted.
+//!
+//! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
+//! their part from their addresses.
+
+use crate::random::random;
+use crate::shared::{DeviceShared, QpShared};
+use crate::socket::Socket;
+use crate::transmit;
+use hmac::{Hmac, KeyInit, Mac};
+use polyrail_nic_parts::address::{MeetingKey, RemoteQp};
+use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::state::QpState;
+use polyrail_nic_parts::sync::lock;
+use sha2::Sha256;
+use socket2::{Domain, Protocol, Type};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+/// Begins every first message.
+const MAGIC: [u8; 8] = *b"polyrail";
+
+/// Version of the protocol.
+const VERSION: u16 = 1;
+
+/// Bytes of a hello: the magic, the version, two zeros, both numbers, a nonce.
+const HELLO: usize = 36;
+
+/// Bytes of a challenge: the magic, the version, a code, a zero, a nonce.
+const CHALLENGE: usize = 28;
+
+/// Bytes of a proof.
+const PROOF: usize = 32;
+
+/// Sent to a guest that does not speak this protocol.
+const WORDS: &[u8] = b"this port is for queue pairs of polyrail, over its own protocol\n";
+
+type Nonce = [u8; 16];
+
+/// Codes of a challenge that refuses.
+mod code {
+    /// Go on.
+    pub(super) const WELCOME: u8 = 0;
+    /// The acceptor speaks another version.
+    pub(super) const VERSION: u8 = 1;
+    /// No queue pair has the number, or it has a connection already.
+    pub(super) const NO_QUEUE_PAIR: u8 = 2;
+}
+
+/// What a queue pair knows of its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Meeting {
+    /// The peer, from RTR on.
+    peer: Option<RemoteQp>,
+    /// A connection that has proved the key of this queue pair, before the peer is known.
+    parked: Option<Parked>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    stream: socket2::Socket,
+    session: Session,
+}
+
+/// The numbers and nonces of both sides, the connector's first.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    numbers: [u32; 2],
+    nonces: [Nonce; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Connects,
+    Accepts,
+}
+
+impl Session {
+    fn mac(&self, side: Side, key: &MeetingKey) -> Hmac<Sha256> {
+        let mut mac = Hmac::new_from_slice(&key.0).expect("keys of any length are good");
+        mac.update(match side {
+            Side::Connects => b"polyrail queue pair connects",
+            Side::Accepts => b"polyrail queue pair accepts ",
+        });
+        self.numbers.iter().for_each(|number| mac.update(&number.to_le_bytes()));
+        self.nonces.iter().for_each(|nonce| mac.update(nonce));
+        mac
+    }
+
+    fn proof(&self, side: Side, key: &MeetingKey) -> [u8; PROOF] {
+        self.mac(side, key).finalize().into_bytes().into()
+    }
+
+    /// In a time that does not depend on what is wrong.
+    fn is_proved(&self, side: Side, key: &MeetingKey, proof: &[u8]) -> bool {
+        self.mac(side, key).verify_slice(proof).is_ok()
+    }
+}
+
+/// Returns the place of a queue pair among all of its network.
+fn identity(address: SocketAddr, number: u32) -> (IpAddr, u16, u32) {
+    (address.ip().to_canonical(), address.port(), number)
+}
+
+/// Returns where the peer listens; `None` if its address has no port and key. A link-local address
+/// is on the device's link.
+fn listener_of(device: &DeviceShared, peer: &RemoteQp) -> Option<SocketAddr> {
+    let port = peer.meeting?.port;
+    let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
+    let mut address = SocketAddr::new(ip, port);
+    if let (SocketAddr::V6(to), SocketAddr::V6(own)) = (&mut address, &device.address) {
+        to.set_scope_id(own.scope_id());
+    }
+    Some(address)
+}
+
+/// Whether this queue pair connects to its peer.
+fn connects(qp: &QpShared, peer: &RemoteQp, listener: SocketAddr) -> bool {
+    identity(qp.device.address, qp.number) < identity(listener, peer.qp_num)
+}
+
+/// The end of a first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Not all is here.
+    Later,
+    /// The other side ended the connection, or it broke.
+    Broken,
+}
+
+/// Reads until the message is whole. Reads not a byte more, because frames may follow.
+#[derive(Debug)]
+struct Message<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Message<N> {
+    const fn new() -> Self {
+        Self { bytes: [0; N], length: 0 }
+    }
+
+    fn read(&mut self, mut stream: &socket2::Socket) -> Result<&[u8; N], Ended> {
+        while self.length < N {
+            match stream.read(&mut self.bytes[self.length..]) {
+                Ok(0) => return Err(Ended::Broken),
+                Ok(count) => self.length += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Ended::Later);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(Ended::Broken),
+            }
+        }
+        Ok(&self.bytes)
+    }
+}
+
+/// Sends a first message, which a fresh connection takes whole.
+fn send(mut stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
+    match stream.write(bytes) {
+        Ok(count) if count == bytes.len() => Ok(()),
+        _ => Err(Ended::Broken),
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+fn nonce(bytes: &[u8]) -> Nonce {
+    let mut nonce = [0; 16];
+    nonce.copy_from_slice(bytes);
+    nonce
+}
+
+fn challenge(code: u8, nonce: &Nonce) -> [u8; CHALLENGE] {
+    let mut message = [0; CHALLENGE];
+    message[..8].copy_from_slice(&MAGIC);
+    message[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    message[10] = code;
+    message[12..].copy_from_slice(nonce);
+    message
+}
+
+/// What became of a side after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    /// It waits for the other side.
+    Waits,
+    /// It is over, successfully or not.
+    Over,
+}
+
+/// A connection that was accepted and has not proved anything.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    stream: Option<socket2::Socket>,
+    stage: GuestStage,
+}
+
+#[derive(Debug)]
+enum GuestStage {
+    Hello(Message<HELLO>),
+    Proof { qp: Weak<QpShared>, session: Session, message: Message<PROOF> },
+}
+
+impl Guest {
+    pub(crate) fn new(stream: socket2::Socket) -> Self {
+        Self { stream: Some(stream), stage: GuestStage::Hello(Message::new()) }
+    }
+
+    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Goes on as far as it can without waiting.
+    pub(crate) fn step(&mut self, device: &DeviceShared) -> Stepped {
+        loop {
+            match self.try_step(device) {
+                Ok(false) => {}
+                Err(Ended::Later) => return Stepped::Waits,
+                Ok(true) | Err(Ended::Broken) => return Stepped::Over,
+            }
+        }
+    }
+
+    /// Returns whether the connection was given to its queue pair.
+    fn try_step(&mut self, device: &DeviceShared) -> Result<bool, Ended> {
+        let stream = self.stream.as_ref().ok_or(Ended::Broken)?;
+        match &mut self.stage {
+            GuestStage::Hello(message) => {
+                let hello = message.read(stream)?;
+                if hello[..8] != MAGIC {
+                    _ = send(stream, WORDS);
+                    return Err(Ended::Broken);
+                }
+                let refuse = |code| {
+                    _ = send(stream, &challenge(code, &[0; 16]));
+                    Err(Ended::Broken)
+                };
+                if hello[8..10] != VERSION.to_le_bytes() {
+                    return refuse(code::VERSION);
+                }
+                let (to, from) = (number(&hello[12..16]), number(&hello[16..20]));
+                let found = lock(&device.qps).get(&to).and_then(Weak::upgrade);
+                let Some(qp) = found.filter(|qp| qp.socket.get().is_none()) else {
+                    return refuse(code::NO_QUEUE_PAIR);
+                };
+                let own = random().map_err(|_| Ended::Broken)?;
+                let session = Session { numbers: [from, to], nonces: [nonce(&hello[20..]), own] };
+                send(stream, &challenge(code::WELCOME, &own))?;
+                let qp = Arc::downgrade(&qp);
+                self.stage = GuestStage::Proof { qp, session, message: Message::new() };
+                Ok(false)
+            }
+            GuestStage::Proof { qp, session, message } => {
+                let proof = message.read(stream)?;
+                let qp = qp.upgrade().ok_or(Ended::Broken)?;
+                if !session.is_proved(Side::Connects, &qp.key, proof) {
+                    return Err(Ended::Broken);
+                }
+                let session = *session;
+                let stream = self.stream.take().ok_or(Ended::Broken)?;
+                qp.park(Parked { stream, session });
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl QpShared {
+    /// Takes a proven connection: now if the peer is known, otherwise as soon as it is.
+    fn park(&self, parked: Parked) {
+        let mut meeting = lock(&self.meeting);
+        meeting.parked = Some(parked);
+        self.admit(&mut meeting);
+    }
+
+    /// Gives the parked connection to the queue pair, if its peer is known.
+    fn admit(&self, meeting: &mut Meeting) {
+        let Some(peer) = meeting.peer else { return };
+        let Some(Parked { stream, session }) = meeting.parked.take() else { return };
+        let Some(peer_meeting) = peer.meeting else { return };
+        if session.numbers[0] != peer.qp_num {
+            return;
+        }
+        if send(&stream, &session.proof(Side::Accepts, &peer_meeting.key)).is_ok() {
+            self.attach(stream);
+        }
+    }
+
+    /// Begins to use a connection whose both sides have proved themselves.
+    fn attach(&self, stream: socket2::Socket) {
+        if self.socket.set(Socket::new(stream)).is_err() {
+            return;
+        }
+        if self.register().is_err() {
+            self.lose(vendor::NO_CONNECTION);
+        }
+        // A queue pair that failed meanwhile has closed no connection.
+        if self.state.get() == QpState::Err || lock(&self.queues).requester.is_lost() {
+            self.close();
+            return;
+        }
+        transmit::run(self);
+    }
+
+    /// Learns the peer. The connection is made by this or the other side.
+    pub(crate) fn meet(&self, peer: &RemoteQp) {
+        let Some(listener) = listener_of(&self.device, peer) else { return };
+        let mut meeting = lock(&self.meeting);
+        meeting.peer = Some(*peer);
+        if connects(self, peer, listener) {
+            drop(meeting);
+            self.device.io.dial(self);
+        } else {
+            self.admit(&mut meeting);
+        }
+    }
+}
+
+/// An attempt to connect to the peer.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    stream: Option<socket2::Socket>,
+    stage: DialStage,
+    own: Nonce,
+}
+
+#[derive(Debug)]
+enum DialStage {
+    Connecting,
+    Challenge(Message<CHALLENGE>),
+    Proof { session: Session, message: Message<PROOF> },
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialError {
+    /// Another attempt may succeed.
+    Again,
+    /// The peer speaks another version.
+    Version,
+}
+
+impl From<Ended> for DialError {
+    fn from(_: Ended) -> Self {
+        Self::Again
+    }
+}
+
+impl Dial {
+    /// Begins an attempt.
+    pub(crate) fn begin(qp: &QpShared) -> Result<Self, DialError> {
+        let again = |_: io::Error| DialError::Again;
+        let peer = lock(&qp.meeting).peer.ok_or(DialError::Again)?;
+        let listener = listener_of(&qp.device, &peer).ok_or(DialError::Again)?;
+        let own = random().map_err(|_| DialError::Again)?;
+        let domain = Domain::for_address(listener);
+        let stream = socket2::Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
+        let stream = stream.map_err(again)?;
+        let from = SocketAddr::new(qp.device.address.ip(), 0);
+        let from = match (from, qp.device.address) {
+            (SocketAddr::V6(mut from), SocketAddr::V6(own)) => {
+                from.set_scope_id(own.scope_id());
+                SocketAddr::V6(from)
+            }
+            (from, _) => from,
+        };
+        stream.bind(&from.into()).map_err(again)?;
+        prepare(&stream, &qp.device, listener.ip()).map_err(again)?;
+        match stream.connect(&listener.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(_) => return Err(DialError::Again),
+        }
+        Ok(Self { stream: Some(stream), stage: DialStage::Connecting, own })
+    }
+
+    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Goes on as far as it can without waiting.
+    ///
+    /// # Errors
+    ///
+    /// The attempt has failed.
+    pub(crate) fn step(&mut self, qp: &QpShared) -> Result<Stepped, DialError> {
+        loop {
+            match self.try_step(qp) {
+                Ok(true) => return Ok(Stepped::Over),
+                Ok(false) => {}
+                Err(StepError::Later) => return Ok(Stepped::Waits),
+                Err(StepError::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn try_step(&mut self, qp: &QpShared) -> Result<bool, StepError> {
+        let stream = self.stream.as_ref().ok_or(Ended::Broken)?;
+        let peer = lock(&qp.meeting).peer.ok_or(Ended::Broken)?;
+        let peer_meeting = peer.meeting.ok_or(Ended::Broken)?;
+        match &mut self.stage {
+            DialStage::Connecting => {
+                if stream.take_error().ok().flatten().is_some() {
+                    return Err(Ended::Broken.into());
+                }
+                if stream.peer_addr().is_err() {
+                    return Err(StepError::Later);
+                }
+                let mut hello = [0; HELLO];
+                hello[..8].copy_from_slice(&MAGIC);
+                hello[8..10].copy_from_slice(&VERSION.to_le_bytes());
+                hello[12..16].copy_from_slice(&peer.qp_num.to_le_bytes());
+                hello[16..20].copy_from_slice(&qp.number.to_le_bytes());
+                hello[20..].copy_from_slice(&self.own);
+                send(stream, &hello)?;
+                self.stage = DialStage::Challenge(Message::new());
+            }
+            DialStage::Challenge(message) => {
+                let challenge = message.read(stream)?;
+                if challenge[..8] != MAGIC {
+                    return Err(Ended::Broken.into());
+                }
+                match challenge[10] {
+                    code::WELCOME => {}
+                    code::VERSION => return Err(StepError::Failed(DialError::Version)),
+                    _ => return Err(Ended::Broken.into()),
+                }
+                let nonces = [self.own, nonce(&challenge[12..])];
+                let session = Session { numbers: [qp.number, peer.qp_num], nonces };
+                send(stream, &session.proof(Side::Connects, &peer_meeting.key))?;
+                self.stage = DialStage::Proof { session, message: Message::new() };
+            }
+            DialStage::Proof { session, message } => {
+                let proof = message.read(stream)?;
+                if !session.is_proved(Side::Accepts, &qp.key, proof) {
+                    return Err(Ended::Broken.into());
+                }
+                if let Some(stream) = self.stream.take() {
+                    qp.attach(stream);
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+enum StepError {
+    Later,
+    Failed(DialError),
+}
+
+impl From<Ended> for StepError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Later => Self::Later,
+            Ended::Broken => Self::Failed(DialError::Again),
+        }
+    }
+}
+
+/// Sets the options of a connection of the device.
+pub(crate) fn prepare(
+    stream: &socket2::Socket,
+    device: &DeviceShared,
+    peer: IpAddr,
+) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_tcp_nodelay(true)?;
+    // Otherwise the system sends by the route to the peer's address, which may lead over another
+    // interface. Between addresses of one host, packets go over the loopback interface.
+    if !crate::interface::is_of_this_host(peer) {
+        match stream.bind_device(Some(device.interface.as_bytes())) {
+            Ok(()) => {}
+            // Linux before 5.7 permits it to root only.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

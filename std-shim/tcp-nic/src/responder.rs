@@ -1,0 +1,182 @@
+//! What one end owes its peer: acknowledgements, answers and responses. No I/O.
+
+use crate::wire::{FIRST, Header, Kind, LAST, SEGMENT, WORD};
+use polyrail_nic_parts::recv_ring::RecvRing;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct Responder {
+    /// The queue pair's receives; without slots if they are shared.
+    pub(crate) posts: RecvRing,
+    /// Number of the peer's requests that are executed.
+    executed: u64,
+    /// The acknowledgement in the newest frame.
+    acked: u64,
+    /// The request that met no receive. Everything is discarded until it comes again.
+    awaited: Option<u64>,
+    not_ready_due: bool,
+    ready_due: bool,
+    /// Code of the time that the peer waits between two tries.
+    pub(crate) min_rnr_timer: u8,
+    responses: VecDeque<Response>,
+    most_responses: usize,
+    refusal: Option<Header>,
+}
+
+/// An answer with data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Response {
+    /// A part of the memory, which is read when it is sent.
+    Read { number: u64, addr: u64, rkey: u32, total: u32, sent: u32 },
+    /// The old value of a word.
+    Atomic { number: u64, old: u64 },
+}
+
+/// The contents of a frame of a response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Remote { addr: u64, rkey: u32 },
+    Word(u64),
+    Nothing,
+}
+
+impl Responder {
+    pub(crate) fn new(posts: RecvRing, most_responses: u8) -> Self {
+        Self {
+            posts,
+            executed: 0,
+            acked: 0,
+            awaited: None,
+            not_ready_due: false,
+            ready_due: false,
+            min_rnr_timer: 0,
+            responses: VecDeque::with_capacity(most_responses.into()),
+            most_responses: 0,
+            refusal: None,
+        }
+    }
+
+    /// Sets how many READs and atomics of the peer may be in progress.
+    pub(crate) fn set_most_responses(&mut self, most: u8) {
+        self.most_responses = most.into();
+    }
+
+    /// Number of the request that is executed next.
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed
+    }
+
+    /// Records that the request was executed.
+    pub(crate) fn execute(&mut self) {
+        self.executed += 1;
+    }
+
+    /// The acknowledgement for a frame that is made now.
+    pub(crate) fn acknowledge(&mut self) -> u32 {
+        self.acked = self.executed;
+        self.executed as u32
+    }
+
+    /// Whether a frame has to be made because no other one brings the acknowledgement.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.acked != self.executed
+    }
+
+    /// Records that the next request met no receive.
+    pub(crate) fn miss_receive(&mut self) {
+        self.awaited = Some(self.executed);
+        self.not_ready_due = true;
+    }
+
+    /// Whether a frame of a request is discarded, because a request before it met no receive. The
+    /// first frame of the request that is tried again ends that.
+    pub(crate) fn discards(&mut self, header: &Header) -> bool {
+        let Some(awaited) = self.awaited else { return false };
+        if header.has(FIRST) && header.number == awaited as u32 && !self.not_ready_due {
+            self.awaited = None;
+            return false;
+        }
+        true
+    }
+
+    /// Records that a receive was posted. Returns whether the peer waits for it.
+    pub(crate) fn receive_posted(&mut self) -> bool {
+        self.ready_due = self.awaited.is_some();
+        self.ready_due
+    }
+
+    /// Whether a READ or atomic more may be answered.
+    pub(crate) fn has_room(&self) -> bool {
+        self.responses.len() < self.most_responses
+    }
+
+    /// Adds an answer.
+    pub(crate) fn respond(&mut self, response: Response) {
+        self.responses.push_back(response);
+    }
+
+    /// Records that a request is refused. Responses that are owed are sent before.
+    pub(crate) fn refuse(&mut self, refusal: Header) {
+        self.refusal.get_or_insert(refusal);
+    }
+
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// Returns the next frame of a control message.
+    pub(crate) fn next_control(&mut self) -> Option<Header> {
+        let awaited = self.awaited.filter(|_| self.refusal.is_none())?;
+        if std::mem::take(&mut self.not_ready_due) {
+            let rnr_timer = self.min_rnr_timer;
+            return Some(Header { rnr_timer, ..Header::new(Kind::NotReady, awaited) });
+        }
+        std::mem::take(&mut self.ready_due).then(|| Header::new(Kind::Ready, awaited))
+    }
+
+    /// Returns the refusal, once, when nothing has to be sent before it.
+    pub(crate) fn next_refusal(&mut self) -> Option<Header> {
+        if self.responses.is_empty() { self.refusal.take() } else { None }
+    }
+
+    /// Returns the next frame of a response.
+    pub(crate) fn next_response(&mut self) -> Option<(Header, Answer)> {
+        match self.responses.front_mut()? {
+            &mut Response::Atomic { number, old } => {
+                self.responses.pop_front();
+                let header = Header::new(Kind::AtomicResponse, number);
+                Some((Header { length: WORD, total: WORD, ..header }, Answer::Word(old)))
+            }
+            Response::Read { number, addr, rkey, total, sent } => {
+                let offset = *sent;
+                let length = (*total - offset).min(SEGMENT);
+                let first = if offset == 0 { FIRST } else { 0 };
+                let last = if offset + length == *total { LAST } else { 0 };
+                let header = Header {
+                    flags: first | last,
+                    length,
+                    total: *total,
+                    offset,
+                    ..Header::new(Kind::ReadResponse, *number)
+                };
+                let answer = match length {
+                    0 => Answer::Nothing,
+                    _ => Answer::Remote { addr: *addr + u64::from(offset), rkey: *rkey },
+                };
+                *sent += length;
+                if last != 0 {
+                    self.responses.pop_front();
+                }
+                Some((header, answer))
+            }
+        }
+    }
+
+    /// Drops everything that is owed.
+    pub(crate) fn end(&mut self) {
+        self.responses.clear();
+        self.awaited = None;
+        self.refusal = None;
+        self.acked = self.executed;
+    }
+}

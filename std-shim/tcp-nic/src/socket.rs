@@ -1,0 +1,110 @@
+//! The socket of a connection: reading and writing without waiting.
+
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
+use std::io;
+use std::mem;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) struct Socket(socket2::Socket);
+
+/// What a system call did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// This many bytes, at least one.
+    Bytes(usize),
+    /// It would have to wait.
+    Nothing,
+    /// The connection has ended.
+    Ended,
+}
+
+impl Socket {
+    pub(crate) fn new(socket: socket2::Socket) -> Self {
+        Self(socket)
+    }
+
+    /// Sends from several buffers.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are readable.
+    pub(crate) unsafe fn send(&self, buffers: &[iovec]) -> Moved {
+        let message = message(buffers);
+        let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+        // SAFETY: the caller guarantees the buffers; the system only reads the list of them.
+        moved(|| unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, flags) })
+    }
+
+    /// Receives into several buffers.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are writable, and nothing refers to their bytes.
+    pub(crate) unsafe fn receive(&self, buffers: &[iovec]) -> Moved {
+        let mut message = message(buffers);
+        // SAFETY: the caller guarantees the buffers; the system only reads the list of them.
+        moved(|| unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, MSG_DONTWAIT) })
+    }
+
+    /// Ends both directions: no more bytes are received.
+    pub(crate) fn shut_down(&self) {
+        // It fails if the connection has ended.
+        _ = self.0.shutdown(Shutdown::Both);
+    }
+
+    /// Ends sending, after what was sent before.
+    pub(crate) fn end_sending(&self) {
+        _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Returns the number of bytes that the peer's system has acknowledged; 0 if the system does not
+    /// report it (Linux before 4.1).
+    pub(crate) fn acknowledged(&self) -> u64 {
+        /// Place of `tcpi_bytes_acked` in `struct tcp_info` of `linux/tcp.h`.
+        const BYTES_ACKED: usize = 120;
+        let mut info = [0_u8; BYTES_ACKED + 8];
+        let mut length = info.len() as libc::socklen_t;
+        let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        let place = info.as_mut_ptr().cast();
+        // SAFETY: the system writes at most `length` bytes.
+        unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, place, &mut length) };
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&info[BYTES_ACKED..]);
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn message(buffers: &[iovec]) -> msghdr {
+    // SAFETY: zeros are no address, no control data and no flags.
+    let mut message: msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = buffers.as_ptr().cast_mut();
+    message.msg_iovlen = buffers.len() as _;
+    message
+}
+
+fn moved(mut call: impl FnMut() -> isize) -> Moved {
+    loop {
+        match call() {
+            0 => return Moved::Ended,
+            bytes if bytes > 0 => return Moved::Bytes(bytes as usize),
+            _ => {}
+        }
+        match io::Error::last_os_error().kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => return Moved::Nothing,
+            _ if io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS) => {
+                return Moved::Nothing;
+            }
+            _ => return Moved::Ended,
+        }
+    }
+}
