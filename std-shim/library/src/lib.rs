@@ -83,6 +83,7 @@ pub mod devices;
 pub mod embedding {}
 pub mod endpoint;
 pub mod heal;
+mod hex;
 pub mod idle;
 pub mod interfaces;
 mod json;

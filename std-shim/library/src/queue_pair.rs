@@ -7,8 +7,10 @@ pub use joined::next_attempt;
 pub(crate) use joined::{Joined, retry};
 
 use crate::backend::{
-    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp,
+    Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, Gid, Meeting, MeetingKey, Mtu,
+    Port, RemoteQp,
 };
+use crate::hex::Hex;
 use crate::random::random;
 use polyrail_core::virtual_qp::MAX_RAILS;
 use rustix::io::Errno;
@@ -42,11 +44,20 @@ pub struct RailAddress {
     pub psn: u32,
     /// Maximum READs and atomics that the peer may have outstanding to it.
     pub rd_atomic: u8,
+    /// Where and with which key it accepts its connection; only of TCP NICs. The key is a secret of
+    /// the two ends.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_meeting")]
+    pub meeting: Option<Meeting>,
 }
 
 impl RailAddress {
     /// Returns the address of a queue pair on this port of the device at this place.
-    pub(crate) fn new(device: usize, port: &Port, psn: u32, options: &ConnectOptions) -> Self {
+    pub(crate) fn new<Q: Connect>(
+        qp: &Q,
+        (device, port): (usize, &Port),
+        psn: u32,
+        options: &ConnectOptions,
+    ) -> Self {
         Self {
             device: device as u8,
             gid: port.gid,
@@ -54,12 +65,16 @@ impl RailAddress {
             mtu: options.path_mtu.min(port.mtu),
             psn,
             rd_atomic: options.max_rd_atomic.min(port.max_rd_atomic),
+            meeting: qp.meeting(),
         }
     }
 
-    /// Whether the two ports can be connected: by LID if either port has one, otherwise by the
-    /// kinds of their GIDs.
+    /// Whether the two ports can be connected: both are of TCP NICs or neither is, and they have the
+    /// same kind of address: a LID if either port has one, otherwise the kinds of their GIDs.
     pub(crate) fn meets(&self, peer: &Self) -> bool {
+        if self.meeting.is_some() != peer.meeting.is_some() {
+            return false;
+        }
         self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
     }
 }
@@ -73,6 +88,22 @@ fn in_bytes<S: Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> 
     serializer.serialize_u32(mtu.bytes())
 }
 
+/// The serialized form of a [`Meeting`].
+#[derive(Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeetingText {
+    port: u16,
+    key: Hex<16>,
+}
+
+fn as_meeting<S: Serializer>(
+    meeting: &Option<Meeting>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let text = meeting.map(|Meeting { port, key }| MeetingText { port, key: Hex(key.0) });
+    text.serialize(serializer)
+}
+
 /// The serialized form of a [`RailAddress`].
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -83,13 +114,16 @@ struct Fields {
     mtu: u32,
     psn: u32,
     rd_atomic: u8,
+    #[serde(default)]
+    meeting: Option<MeetingText>,
 }
 
 /// Deserializes a [`RailAddress`], and refuses unknown fields and values out of range.
 pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<RailAddress, D::Error> {
-    let Fields { device, gid, lid, mtu, psn, rd_atomic } = Fields::deserialize(deserializer)?;
+    let fields = Fields::deserialize(deserializer)?;
+    let Fields { device, gid, lid, mtu, psn, rd_atomic, meeting } = fields;
     let number = |value: u32, expected: &'static str| {
         de::Error::invalid_value(de::Unexpected::Unsigned(value.into()), &expected)
     };
@@ -108,6 +142,7 @@ pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
         mtu: Mtu::from_bytes(mtu).ok_or_else(|| number(mtu, "256, 512, 1024, 2048 or 4096"))?,
         psn,
         rd_atomic,
+        meeting: meeting.map(|MeetingText { port, key }| Meeting { port, key: MeetingKey(key.0) }),
     })
 }
 
@@ -150,7 +185,8 @@ pub(crate) fn steps(
     }
     let receives = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
     let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..receives };
-    let peer = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn, meeting: None };
+    let RailAddress { gid, lid, psn, meeting, .. } = *peer;
+    let peer = RemoteQp { gid, lid, qp_num, psn, meeting };
     Ok(ConnectSteps { port: *port, peer, receives, psn: own.psn, sends })
 }
 

@@ -26,10 +26,13 @@ pub struct Address {
 }
 
 impl Address {
-    /// What no other endpoint on the same network has: number and place of the first queue pair.
-    pub(super) fn first(&self) -> (u32, Gid) {
-        let gid = self.rails.first().map(|rail| rail.gid);
-        (self.card.qp_nums.first().copied().unwrap_or_default(), gid.unwrap_or_default())
+    /// What no other endpoint on the same network has: number and place of the first queue pair, and
+    /// its TCP port, because processes of one host can have the same address and number.
+    pub(super) fn first(&self) -> (u32, Gid, u16) {
+        let rail = self.rails.first();
+        let gid = rail.map(|rail| rail.gid).unwrap_or_default();
+        let port = rail.and_then(|rail| rail.meeting).map_or(0, |meeting| meeting.port);
+        (self.card.qp_nums.first().copied().unwrap_or_default(), gid, port)
     }
 
     /// The queue pairs with their numbers. The notify queue pair is last, if it has a number and

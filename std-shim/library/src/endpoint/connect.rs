@@ -130,14 +130,14 @@ where
     pub fn address(&self) -> Address {
         let config = self.qp.config();
         let rails = self.qp.rails().len();
-        let address = |place: &Place| self.rail_address(place);
+        let address = |(qp, place): (&Q, &Place)| self.rail_address(qp, place);
         let notify = self.places.get(rails).or(self.idle_place());
         Address {
             card: self.card(),
             scheme: config.scheme,
             max_msg_size: config.max_msg_size,
-            rails: self.places[..rails].iter().map(address).collect(),
-            notify: notify.map(address),
+            rails: self.qp.rails().zip(&self.places[..rails]).map(address).collect(),
+            notify: self.notify_qp().zip(notify).map(address),
         }
     }
 
@@ -146,8 +146,8 @@ where
         self.places.first().filter(|_| self.idle_notify.is_some())
     }
 
-    pub(super) fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
-        RailAddress::new(*device, port, self.psn, &self.options)
+    pub(super) fn rail_address(&self, qp: &Q, Place { device, port }: &Place) -> RailAddress {
+        RailAddress::new(qp, (*device, port), self.psn, &self.options)
     }
 
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
@@ -327,11 +327,11 @@ where
             return Err(ConnectError::RailFailure { here, peer: there });
         }
         if self.healer.is_some() {
-            let (qp_num, gid) = own.first();
-            if (qp_num, gid) == peer.first() {
+            let first @ (qp_num, gid, _) = own.first();
+            if first == peer.first() {
                 return Err(ConnectError::Itself { qp_num, gid });
             }
-            self.offers = (qp_num, gid) < peer.first();
+            self.offers = first < peer.first();
         }
         // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
@@ -381,8 +381,8 @@ where
         qp_num: u32,
         peer: &RailAddress,
     ) -> Connecting<()> {
-        let own = self.rail_address(place);
         let Some(qp) = self.physical(rail) else { return Connecting::done(Ok(())) };
+        let own = self.rail_address(qp, place);
         join((qp, &place.port, &own), qp_num, peer, &self.options)
     }
 }

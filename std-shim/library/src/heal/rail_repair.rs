@@ -347,6 +347,7 @@ mod tests {
             mtu: Mtu::Mtu1024,
             psn: 0,
             rd_atomic: 1,
+            meeting: None,
         };
         let port = Port {
             number: 1,

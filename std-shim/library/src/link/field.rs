@@ -1,9 +1,9 @@
 //! Walking through a message. Every step checks the value, and its errors name the place.
 
 use super::error::HandshakeError;
+use crate::hex::{Hex, digit};
 use crate::json::Value;
 use serde::{Serialize, Serializer};
-use std::fmt;
 
 /// A value of a message, and the way to it.
 #[derive(Debug)]
@@ -155,22 +155,9 @@ fn below(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// `N` bytes; as text twice as many digits, in lower case.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hex<const N: usize>(pub(super) [u8; N]);
-
 impl<const N: usize> Hex<N> {
     pub(super) fn read(place: &Place<'_>, expected: &'static str) -> Result<Self, HandshakeError> {
-        let text = place.text()?.as_bytes();
-        let mut bytes = [0; N];
-        let mut pairs = text.chunks_exact(2);
-        for (byte, pair) in bytes.iter_mut().zip(&mut pairs) {
-            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
-                return Err(place.wrong(expected));
-            };
-            *byte = high << 4 | low;
-        }
-        if text.len() == 2 * N { Ok(Self(bytes)) } else { Err(place.wrong(expected)) }
+        Self::from_text(place.text()?).ok_or_else(|| place.wrong(expected))
     }
 }
 
@@ -204,31 +191,5 @@ impl Serialize for HexBytes {
         let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
         let text: String = self.0.iter().flat_map(digits).collect();
         serializer.serialize_str(&text)
-    }
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    }
-}
-
-impl<const N: usize> fmt::Display for Hex<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl<const N: usize> fmt::Debug for Hex<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl<const N: usize> Serialize for Hex<N> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }

@@ -1,13 +1,14 @@
 //! The first message of each side: where the side can be reached, and the session of the link.
 
 use super::error::{HandshakeError, LinkError};
-use super::field::{Hex, Place};
+use super::field::Place;
 use super::purpose::{NoPurpose, Purpose};
 use super::token::random;
 use super::wire::MAX_MESSAGE_BYTES;
-use crate::backend::Mtu;
+use crate::backend::{Meeting, MeetingKey, Mtu};
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
+use crate::hex::Hex;
 use crate::json;
 use crate::memory::RemoteBuffer;
 use crate::p2p::P2pAddress;
@@ -205,7 +206,7 @@ fn read_address(place: &Place<'_>) -> Result<Address, HandshakeError> {
 }
 
 fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
-    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
+    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic", "meeting"])?;
     let gid = fields.field("gid")?;
     let mtu = fields.field("mtu")?;
     let bytes = mtu.number(0, u32::MAX.into())? as u32;
@@ -216,5 +217,13 @@ fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
         mtu: Mtu::from_bytes(bytes).ok_or_else(|| mtu.wrong("256, 512, 1024, 2048 or 4096"))?,
         psn: fields.field("psn")?.number(0, 0x00ff_ffff)? as u32,
         rd_atomic: fields.field("rdAtomic")?.number(0, u8::MAX.into())? as u8,
+        meeting: fields.optional("meeting").map(|place| meeting(&place)).transpose()?,
     })
+}
+
+fn meeting(place: &Place<'_>) -> Result<Meeting, HandshakeError> {
+    let fields = place.object(&["port", "key"])?;
+    let key: Hex<16> = Hex::read(&fields.field("key")?, "32 hexadecimal digits, in lower case")?;
+    let port = fields.field("port")?.number(1, u16::MAX.into())? as u16;
+    Ok(Meeting { port, key: MeetingKey(key.0) })
 }

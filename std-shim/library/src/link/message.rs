@@ -1,7 +1,8 @@
 //! The messages of a link, as plain data and as the bytes that travel.
 
 use super::error::{HandshakeError, Reason};
-use super::field::{Hex, HexBytes, Place};
+use super::field::{HexBytes, Place};
+use crate::hex::Hex;
 use super::hello::{Hello, Session};
 use super::purpose::{NoPurpose, Purpose};
 use super::token::{Nonce, Proof};

@@ -1,7 +1,7 @@
 //! A secret of both sides, and proofs that they have it.
 
 use super::error::LinkError;
-use super::field::Hex;
+use crate::hex::Hex;
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::io::Errno;
 use sha2::Sha256;

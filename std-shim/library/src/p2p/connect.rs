@@ -24,14 +24,15 @@ impl<D: Domain> P2pMember<D> {
     }
 
     fn addresses(&self, end: End) -> Vec<QueuePairAddress> {
-        let number = self.queue_pairs(end).map(QueuePair::qp_num);
-        let places = (0..).map(|at| self.rail_address(at));
-        number.zip(places).map(|(qp_num, address)| QueuePairAddress { qp_num, address }).collect()
+        let address = |(at, qp): (usize, &D::Qp)| {
+            QueuePairAddress { qp_num: qp.qp_num(), address: self.rail_address(qp, at) }
+        };
+        self.queue_pairs(end).enumerate().map(address).collect()
     }
 
-    fn rail_address(&self, at: usize) -> RailAddress {
+    fn rail_address(&self, qp: &D::Qp, at: usize) -> RailAddress {
         let place = &self.places[at];
-        RailAddress::new(place.device, &place.port, self.psn, &self.options)
+        RailAddress::new(qp, (place.device, &place.port), self.psn, &self.options)
     }
 
     /// Connects every queue pair with the peer's: RTR, RTS. Both ends must have returned from this
@@ -204,8 +205,8 @@ impl<D: Domain> P2pMember<D> {
         if here != peer {
             return Err(P2pConnectError::QueuePairs { end, here, peer });
         }
-        for (queue_pair, theirs) in theirs.iter().enumerate() {
-            let own = self.rail_address(queue_pair);
+        for ((queue_pair, theirs), qp) in theirs.iter().enumerate().zip(self.queue_pairs(end)) {
+            let own = self.rail_address(qp, queue_pair);
             if !own.meets(&theirs.address) {
                 let (here, peer) = (own.gid, theirs.address.gid);
                 let device = self.device_at(queue_pair);
@@ -220,7 +221,7 @@ impl<D: Domain> P2pMember<D> {
         let qp = self.queue_pairs(rail.end).nth(at);
         let Some(qp) = qp else { return Connecting::done(Ok(())) };
         let QueuePairAddress { qp_num, address } = theirs;
-        let own = self.rail_address(at);
+        let own = self.rail_address(qp, at);
         join((qp, &self.places[at].port, &own), *qp_num, address, &self.options)
     }
 

@@ -216,7 +216,7 @@ impl<D: Domain> Make<'_, D> {
             let place = &self.places[device];
             let options = &self.builder.options;
             let qp = self.plain(place, cqs)?;
-            let own = RailAddress::new(device, &place.port, psn, options);
+            let own = RailAddress::new(&qp, (device, &place.port), psn, options);
             let steps = steps((&place.port, &own), qp.qp_num(), &own, options);
             // At once: the path to itself is known.
             let joined = steps.and_then(|steps| steps.run(&qp));

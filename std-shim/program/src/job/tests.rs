@@ -2,7 +2,7 @@
 
 use super::*;
 use polyrail::RemoteBuffer;
-use polyrail::backend::{Gid, Mtu};
+use polyrail::backend::{Gid, Meeting, MeetingKey, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{Address, RailAddress};
 use polyrail::link::{HandshakeError, MAX_MESSAGE_BYTES, Reach, Reason};
@@ -18,6 +18,10 @@ fn rail(g: &mut Gen) -> RailAddress {
         mtu: *g.choose(&Mtu::ALL).unwrap(),
         psn: u32::arbitrary(g) & 0x00ff_ffff,
         rd_atomic: u8::arbitrary(g),
+        meeting: bool::arbitrary(g).then(|| Meeting {
+            port: u16::arbitrary(g).max(1),
+            key: MeetingKey(std::array::from_fn(|_| u8::arbitrary(g))),
+        }),
     }
 }
 
@@ -182,6 +186,7 @@ fn the_longest_messages_fit() {
             mtu: Mtu::Mtu4096,
             psn: 0x00ff_ffff,
             rd_atomic: u8::MAX,
+            meeting: Some(Meeting { port: u16::MAX, key: MeetingKey([0xff; 16]) }),
         };
         MAX_RAILS
     ];

@@ -3,7 +3,7 @@
 
 use super::given::{endpoint, hello};
 use super::{Hello, Message, error};
-use crate::backend::{Gid, Mtu};
+use crate::backend::{Gid, Meeting, MeetingKey, Mtu};
 use crate::endpoint::{HealingMessage, RailAddress};
 use crate::link::{HandshakeError, MAX_MESSAGE_BYTES, NoOutcome, Reason};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
@@ -95,6 +95,7 @@ fn the_longest_messages_fit() {
         mtu: Mtu::Mtu4096,
         psn: 0x00ff_ffff,
         rd_atomic: u8::MAX,
+        meeting: Some(Meeting { port: u16::MAX, key: MeetingKey([0xff; 16]) }),
     };
     let mut requests = endpoint(&mut g);
     requests.card.qp_nums = vec![u32::MAX; MAX_RAILS];

@@ -2,7 +2,7 @@
 
 use super::{Hello, Message};
 use crate::RemoteBuffer;
-use crate::backend::{Gid, Mtu};
+use crate::backend::{Gid, Meeting, MeetingKey, Mtu};
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
 use crate::link::{HexBytes, NoOutcome, Reason, Session};
@@ -22,6 +22,10 @@ fn rail(g: &mut Gen) -> RailAddress {
         mtu: *g.choose(&Mtu::ALL).unwrap(),
         psn: u32::arbitrary(g) & 0x00ff_ffff,
         rd_atomic: u8::arbitrary(g),
+        meeting: bool::arbitrary(g).then(|| Meeting {
+            port: u16::arbitrary(g).max(1),
+            key: MeetingKey(std::array::from_fn(|_| u8::arbitrary(g))),
+        }),
     }
 }
 
