@@ -96,10 +96,7 @@ struct MeetingText {
     key: Hex<16>,
 }
 
-fn as_meeting<S: Serializer>(
-    meeting: &Option<Meeting>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn as_meeting<S: Serializer>(meeting: &Option<Meeting>, serializer: S) -> Result<S::Ok, S::Error> {
     let text = meeting.map(|Meeting { port, key }| MeetingText { port, key: Hex(key.0) });
     text.serialize(serializer)
 }

@@ -400,17 +400,11 @@ fn complete_receive(qp: &QpShared, half: &mut ReadHalf, header: &Header) {
         _ => WcOpcode::RECV,
     };
     let wr_id = half.taken.request.wr_id;
-    let done = Completion {
-        byte_len: header.total,
-        ..Completion::success(qp.number, wr_id, opcode)
-    };
+    let done =
+        Completion { byte_len: header.total, ..Completion::success(qp.number, wr_id, opcode) };
     let done = match header.kind {
         Kind::Send => done,
-        _ => Completion {
-            imm: Imm::from_wire(header.imm),
-            wc_flags: WcFlags::WITH_IMM,
-            ..done
-        },
+        _ => Completion { imm: Imm::from_wire(header.imm), wc_flags: WcFlags::WITH_IMM, ..done },
     };
     push_receive(qp, half, done, header.has(SOLICITED));
 }

@@ -160,7 +160,8 @@ impl CqShared {
 
     /// Moves data of the queue pairs whose connections are ready, without waiting.
     pub(crate) fn drive(&self) {
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
+        let mut events =
+            [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
         // It fails only if a signal comes.
         let ready = epoll::wait(&self.epoll, &mut events[..], Some(&NOW)).unwrap_or_default();
         for event in &events[..ready] {

@@ -162,11 +162,9 @@ impl Device {
         };
         let mut address = found.address;
         address.set_port(options.port);
-        let listener =
-            listen(address).map_err(|source| OpenError::Listen { address, source })?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| OpenError::Listen { address, source })?;
+        let listener = listen(address).map_err(|source| OpenError::Listen { address, source })?;
+        let address =
+            listener.local_addr().map_err(|source| OpenError::Listen { address, source })?;
         let no_random = |errno: rustix::io::Errno| OpenError::Random(errno.into());
         let seed = u64::from_ne_bytes(random().map_err(no_random)?);
         let first_number = u32::from_ne_bytes(random().map_err(no_random)?) & MAX_QP_NUM;

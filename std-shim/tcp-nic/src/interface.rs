@@ -45,8 +45,7 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
 
 /// Whether an address belongs to this host.
 pub(crate) fn is_of_this_host(ip: IpAddr) -> bool {
-    ip.is_loopback()
-        || addresses().is_ok_and(|all| all.iter().any(|own| own.address.ip() == ip))
+    ip.is_loopback() || addresses().is_ok_and(|all| all.iter().any(|own| own.address.ip() == ip))
 }
 
 /// Finds the address of a device: of the interface of this name, or the address itself.

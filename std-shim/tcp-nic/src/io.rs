@@ -555,9 +555,8 @@ fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
     };
     let name = token();
     let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    let added = dial.as_fd().map(|fd| {
-        epoll::add(&inbox.epoll, fd, EventData::new_u64(name), flags)
-    });
+    let added =
+        dial.as_fd().map(|fd| epoll::add(&inbox.epoll, fd, EventData::new_u64(name), flags));
     if added.is_some_and(|added| added.is_ok()) {
         call.attempt = Some((name, dial));
         call.at = now + GUEST_LIMIT;
@@ -595,8 +594,5 @@ fn step_call(inbox: &Inbox, call: &mut Call) -> bool {
 
 /// Whether the system has too few descriptors or too little memory, which passes.
 fn is_lack(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

@@ -15,7 +15,7 @@
 //! gets no data. Nothing is encrypted.
 //!
 //! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
-//! their part from their addresses.
+//! their part from their addresses. A queue pair that is its own peer has a TCP connection to itself.
 
 use crate::random::random;
 use crate::shared::{DeviceShared, QpShared};
@@ -327,13 +327,38 @@ impl QpShared {
         let Some(listener) = listener_of(&self.device, peer) else { return };
         let mut meeting = lock(&self.meeting);
         meeting.peer = Some(*peer);
-        if connects(self, peer, listener) {
+        if identity(self.device.address, self.number) == identity(listener, peer.qp_num) {
+            drop(meeting);
+            match connect_to_itself(self.device.address) {
+                Ok(stream) => self.attach(stream),
+                Err(_) => self.lose(vendor::NO_CONNECTION),
+            }
+        } else if connects(self, peer, listener) {
             drop(meeting);
             self.device.io.dial(self);
         } else {
             self.admit(&mut meeting);
         }
     }
+}
+
+/// Makes a connection whose two ends are one socket: connecting a socket to its own address opens it
+/// from both sides at once (RFC 9293, section 3.5).
+fn connect_to_itself(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let stream =
+        socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    stream.bind(&without_port(address).into())?;
+    // Over the loopback interface, which takes no time.
+    stream.connect(&stream.local_addr()?)?;
+    stream.set_tcp_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// Returns the address for a port that the system chooses.
+fn without_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
 }
 
 /// An attempt to connect to the peer.
@@ -376,15 +401,7 @@ impl Dial {
         let domain = Domain::for_address(listener);
         let stream = socket2::Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
         let stream = stream.map_err(again)?;
-        let from = SocketAddr::new(qp.device.address.ip(), 0);
-        let from = match (from, qp.device.address) {
-            (SocketAddr::V6(mut from), SocketAddr::V6(own)) => {
-                from.set_scope_id(own.scope_id());
-                SocketAddr::V6(from)
-            }
-            (from, _) => from,
-        };
-        stream.bind(&from.into()).map_err(again)?;
+        stream.bind(&without_port(qp.device.address).into()).map_err(again)?;
         prepare(&stream, &qp.device, listener.ip()).map_err(again)?;
         match stream.connect(&listener.into()) {
             Ok(()) => {}

@@ -5,9 +5,7 @@ use crate::ending;
 use crate::queue_pair::QueuePair;
 use polyrail_nic_parts::address::RemoteQp;
 use polyrail_nic_parts::options::ConnectOptions;
-use polyrail_nic_parts::state::{
-    self, Attribute, ModifyError, QpAttributes, QpState, ack_timeout,
-};
+use polyrail_nic_parts::state::{self, Attribute, ModifyError, QpAttributes, QpState, ack_timeout};
 use polyrail_nic_parts::sync::lock;
 
 impl QueuePair {

@@ -1,9 +1,9 @@
 //! Notifications of the kernel that interfaces or addresses have changed. Their contents do not
 //! matter: whoever is notified looks at the interfaces.
 
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
-use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
 /// Links, and addresses of both families (`RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`,

@@ -170,9 +170,8 @@ impl Requester {
         let request = self.ring.get(position);
         let is_fenced = request.flags.contains(SendFlags::FENCE) && !self.fetches.is_empty();
         let most = self.timers.max_rd_atomic;
-        let is_full = request.opcode.is_fetching()
-            && most > 0
-            && self.fetches.len() >= usize::from(most);
+        let is_full =
+            request.opcode.is_fetching() && most > 0 && self.fetches.len() >= usize::from(most);
         if is_fenced || is_full {
             return false;
         }
@@ -242,12 +241,7 @@ impl Requester {
     }
 
     /// Takes the answer that a request met no receive. `delay` is the time between two tries.
-    pub(crate) fn on_not_ready(
-        &mut self,
-        low: u32,
-        delay: u64,
-        now: u64,
-    ) -> Result<(), Malformed> {
+    pub(crate) fn on_not_ready(&mut self, low: u32, delay: u64, now: u64) -> Result<(), Malformed> {
         let position = expand(self.acked, low);
         // Its acknowledgement of all earlier requests was taken already.
         if position != self.acked || position >= self.next + u64::from(self.offset > 0) {

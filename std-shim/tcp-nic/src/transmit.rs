@@ -119,10 +119,7 @@ fn make_frames(
         half.push(frame);
     }
     if half.is_empty() && queues.responder.owes_acknowledgement() {
-        half.push(Frame::bare(&acknowledging(
-            queues,
-            Header::new(Kind::Ack, 0),
-        )));
+        half.push(Frame::bare(&acknowledging(queues, Header::new(Kind::Ack, 0))));
     }
     !half.is_empty()
 }

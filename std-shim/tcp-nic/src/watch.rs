@@ -38,14 +38,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(qp: Weak<QpShared>) -> Self {
-        Self {
-            qp,
-            progress_at: 0,
-            acknowledged: 0,
-            was_timed: false,
-            idle_since: None,
-            next: 0,
-        }
+        Self { qp, progress_at: 0, acknowledged: 0, was_timed: false, idle_since: None, next: 0 }
     }
 
     pub(crate) fn is_of(&self, qp: &Weak<QpShared>) -> bool {
@@ -81,7 +74,11 @@ impl Watch {
         (self.acknowledged, self.was_timed) = (acknowledged, is_timed);
         let is_over = limit.is_some_and(|limit| now - self.progress_at >= limit);
         if is_timed && is_over {
-            qp.lose(if qp.socket.get().is_some() { vendor::ACK_LOST } else { vendor::NO_CONNECTION });
+            qp.lose(if qp.socket.get().is_some() {
+                vendor::ACK_LOST
+            } else {
+                vendor::NO_CONNECTION
+            });
         }
         ending::run(&qp);
         if !has_outstanding {

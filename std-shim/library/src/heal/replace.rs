@@ -147,12 +147,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             }
         };
         let place = Place { port, ..place };
-        let address = RailAddress::new(
-            &queue_pair,
-            (place.device, &port),
-            psn,
-            &self.end.options(),
-        );
+        let address =
+            RailAddress::new(&queue_pair, (place.device, &port), psn, &self.end.options());
         let own = NewQueuePair { queue_pair, place, address };
         if let Some(peer) = answers {
             return self.begin_to_join(rail, own, &peer, Some(peer.qp_num));

@@ -2,7 +2,6 @@
 
 use super::error::{HandshakeError, Reason};
 use super::field::{HexBytes, Place};
-use crate::hex::Hex;
 use super::hello::{Hello, Session};
 use super::purpose::{NoPurpose, Purpose};
 use super::token::{Nonce, Proof};
@@ -10,6 +9,7 @@ use super::wire::{
     HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES, VERSION,
 };
 use crate::endpoint::HealingMessage;
+use crate::hex::Hex;
 use crate::json::Value;
 use serde::Serialize;
 

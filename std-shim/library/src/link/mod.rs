@@ -160,13 +160,13 @@ mod timeouts;
 mod token;
 mod wire;
 
+pub use crate::hex::Hex;
 pub use crate::queue_pair::next_attempt;
 pub use arrivals::{Arrival, Arrivals};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use dial::resolve;
 pub use end::Link;
 pub use error::{HandshakeError, LinkError, Reason};
-pub use crate::hex::Hex;
 pub use field::{HexBytes, Object, Place};
 pub use hello::{Hello, Reach, Session, address_from_json, address_to_json};
 pub use incoming::Incoming;

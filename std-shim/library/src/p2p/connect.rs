@@ -24,8 +24,9 @@ impl<D: Domain> P2pMember<D> {
     }
 
     fn addresses(&self, end: End) -> Vec<QueuePairAddress> {
-        let address = |(at, qp): (usize, &D::Qp)| {
-            QueuePairAddress { qp_num: qp.qp_num(), address: self.rail_address(qp, at) }
+        let address = |(at, qp): (usize, &D::Qp)| QueuePairAddress {
+            qp_num: qp.qp_num(),
+            address: self.rail_address(qp, at),
         };
         self.queue_pairs(end).enumerate().map(address).collect()
     }

@@ -1,9 +1,10 @@
-//! Two endpoints for messages on the software NIC, and what carries their repair messages.
+//! Two endpoints for messages, and what carries their repair messages.
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use crate::fixture::{Host, LONG};
+use polyrail::backend::Domain;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
@@ -14,13 +15,14 @@ use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;
 use std::time::Instant;
 
-/// One end: its devices, and a buffer for what it sends and receives.
-pub struct Side {
-    pub devices: Vec<Device>,
-    pub domains: Vec<ProtectionDomain>,
-    pub buffer: RegisteredBuffer,
+/// One end: its devices, of the software NIC unless others are named, and a buffer for what it sends
+/// and receives.
+pub struct Side<D: Domain = ProtectionDomain, V = Device> {
+    pub devices: Vec<V>,
+    pub domains: Vec<D>,
+    pub buffer: RegisteredBuffer<D::Region>,
     pub keys: Vec<DeviceKeys>,
-    pub endpoint: P2pEndpoint,
+    pub endpoint: P2pEndpoint<D>,
 }
 
 impl Side {
@@ -32,6 +34,15 @@ impl Side {
         builder: &P2pBuilder,
     ) -> Self {
         let Host { devices, domains, buffer } = Host::new(fabric, name, devices, bytes);
+        Self::with((devices, domains, buffer), builder)
+    }
+}
+
+impl<D: Domain, V> Side<D, V> {
+    pub fn with(
+        (devices, domains, buffer): (Vec<V>, Vec<D>, RegisteredBuffer<D::Region>),
+        builder: &P2pBuilder,
+    ) -> Self {
         let endpoint = builder.build(&domains.iter().collect::<Vec<_>>()).unwrap();
         let keys = buffer.own_keys();
         Self { devices, domains, buffer, keys, endpoint }
@@ -61,9 +72,9 @@ impl Side {
     }
 }
 
-pub struct Pair {
-    pub near: Side,
-    pub far: Side,
+pub struct Pair<D: Domain = ProtectionDomain, V = Device> {
+    pub near: Side<D, V>,
+    pub far: Side<D, V>,
 }
 
 impl Pair {
@@ -74,8 +85,14 @@ impl Pair {
     /// Of one endpoint each.
     pub fn of(devices: [usize; 2], bytes: usize, builders: [&P2pBuilder; 2]) -> Self {
         let fabric = Fabric::threaded();
-        let mut near = Side::new(&fabric, "near", devices[0], bytes, builders[0]);
-        let mut far = Side::new(&fabric, "far", devices[1], bytes, builders[1]);
+        let near = Side::new(&fabric, "near", devices[0], bytes, builders[0]);
+        let far = Side::new(&fabric, "far", devices[1], bytes, builders[1]);
+        Self::connected(near, far)
+    }
+}
+
+impl<D: Domain, V> Pair<D, V> {
+    pub fn connected(mut near: Side<D, V>, mut far: Side<D, V>) -> Self {
         // As if they were in two processes: their repair messages are carried.
         let [address_near, address_far] = [&near, &far].map(|side| side.endpoint.address());
         near.endpoint.connect(&address_far).unwrap();
@@ -161,7 +178,7 @@ impl Pair {
     /// Polls until all queue pairs of the directions that there are, are in service at both ends.
     pub fn wait_until_whole(&mut self) {
         let begin = Instant::now();
-        let is_whole = |side: &Side| {
+        let is_whole = |side: &Side<D, V>| {
             let in_service = |state: Option<(RailState, u16)>| {
                 state.is_some_and(|(state, _)| state == RailState::InService)
             };

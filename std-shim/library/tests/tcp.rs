@@ -1,0 +1,171 @@
+//! Endpoints over TCP, both in this process, on the loopback interface.
+
+mod fixture;
+mod messages;
+
+use fixture::LONG;
+use messages::{Pair, Side};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::p2p::P2pBuilder;
+use polyrail::tcp::{
+    CompletionQueue, Device, DeviceOptions, MemoryRegion, ProtectionDomain, QueuePair,
+};
+use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
+use polyrail::virtual_qp::{RailFailure, RailId, RailState, Scheme};
+use std::time::Instant;
+
+type Buffer = RegisteredBuffer<MemoryRegion>;
+
+const ACCESS: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
+
+/// Opens devices on addresses of the loopback interface, which differ from those of other ends.
+fn host(end: u8, devices: u8, bytes: usize) -> (Vec<Device>, Vec<ProtectionDomain>, Buffer) {
+    let open = |number: u8| {
+        let name = format!("127.1.{end}.{}", number + 1);
+        Device::open(&name, &DeviceOptions::default()).unwrap()
+    };
+    let devices: Vec<_> = (0..devices).map(open).collect();
+    let domains: Vec<_> = devices.iter().map(|device| device.alloc_pd().unwrap()).collect();
+    let buffer = Buffer::new(bytes, ACCESS, &domains.iter().collect::<Vec<_>>()).unwrap();
+    (devices, domains, buffer)
+}
+
+fn pair(devices: u8, bytes: usize, builder: &P2pBuilder) -> Pair<ProtectionDomain, Device> {
+    let side = |end| Side::with(host(end, devices, bytes), builder);
+    Pair::connected(side(1), side(2))
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_over_any_number_of_rails() {
+    const MOST: u32 = 1 << 20;
+    for (rails, each) in [(1, 1), (2, 1), (2, 3), (8, 2)] {
+        let builder = P2pBuilder::new().rails(rails).queue_pairs_per_rail(each);
+        let mut pair = pair((rails as u8).min(4), MOST as usize, &builder);
+        for length in [0, 1, 8, 128, 129, 65_536, 65_537, 300_001, MOST] {
+            pair.exchange(length, MOST);
+            pair.exchange(length, length);
+        }
+        let mut pair = pair.turned();
+        pair.exchange(100_000, MOST);
+    }
+}
+
+/// The queue pairs that flush are connected to themselves.
+#[test]
+fn received_messages_can_be_flushed() {
+    let mut pair = pair(2, 1 << 20, &P2pBuilder::new().rails(2).flushes(true));
+    let (send, receive) = pair.start(300_000);
+    let received = pair.received(receive).unwrap();
+    pair.sent(send).unwrap();
+    let flush = pair.until(|pair| pair.far.endpoint.flush(&received)).unwrap();
+    let begin = Instant::now();
+    while !pair.far.endpoint.test_flush(&flush).unwrap() {
+        pair.poll();
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+#[test]
+fn messages_survive_links_that_fail_and_return() {
+    let builder = P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let mut pair = pair(2, 1 << 20, &builder);
+    for round in 0..6 {
+        let device = round % 2;
+        let (send, receive) = pair.start(1 << 20);
+        pair.near.devices[device].set_link(false);
+        pair.finish(send, receive, 1 << 20);
+        pair.near.devices[device].set_link(true);
+        pair.wait_until_whole();
+        pair.exchange(200_000, 1 << 20);
+    }
+}
+
+type TcpEndpoint = Endpoint<QueuePair, CompletionQueue>;
+
+/// Two endpoints with two rails that are re-routed, and memory.
+struct Requests {
+    near: TcpEndpoint,
+    far: TcpEndpoint,
+    devices: Vec<Device>,
+    from: Buffer,
+    to: Buffer,
+}
+
+const LENGTH: u32 = 4 << 20;
+
+impl Requests {
+    fn new(scheme: Scheme) -> Self {
+        let builder =
+            EndpointBuilder::new().rails(4).scheme(scheme).rail_failure(RailFailure::Reroute);
+        let (devices, near_domains, from) = host(3, 2, LENGTH as usize);
+        let (_, far_domains, to) = host(4, 2, LENGTH as usize);
+        let mut near = builder.build(&near_domains.iter().collect::<Vec<_>>()).unwrap();
+        let mut far = builder.build(&far_domains.iter().collect::<Vec<_>>()).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
+        Self { near, far, devices, from, to }
+    }
+
+    /// Writes all bytes, and waits for the notification. `during` is called once meanwhile.
+    fn write(&mut self, seed: u64, during: impl FnOnce(&Self)) {
+        let mut during = Some(during);
+        let bytes: Vec<u8> = (0..u64::from(LENGTH))
+            .map(|at| ((at ^ seed).wrapping_mul(0x9e37_79b9) >> 24) as u8)
+            .collect();
+        self.from.write_at(0, &bytes).unwrap();
+        self.far.post_recv(&RecvWr::notification(1)).unwrap();
+        let keys = self.from.toward(&self.to.remote()).unwrap();
+        let local = self.from.local(0, LENGTH).unwrap();
+        let write = SendWr::write_with_imm(2, local, self.to.addr(), 7, &keys);
+        self.near.post_send(&write).unwrap();
+        let begin = Instant::now();
+        let (mut sent, mut received) = (false, false);
+        while !(sent && received) {
+            if let Some(during) = during.take() {
+                during(self);
+            }
+            for done in self.near.poll(16).completions {
+                assert_eq!(done.status, WcStatus::SUCCESS, "{}", self.near.explain(done.status));
+                sent = true;
+            }
+            for done in self.far.poll(16).completions {
+                assert_eq!(done.status, WcStatus::SUCCESS, "{}", self.far.explain(done.status));
+                received = true;
+            }
+            assert!(begin.elapsed() < LONG, "sent {sent}, received {received}");
+        }
+        let mut arrived = vec![0; LENGTH as usize];
+        self.to.read_at(0, &mut arrived).unwrap();
+        assert!(arrived == bytes, "seed {seed}");
+    }
+
+    fn wait_until_whole(&mut self) {
+        let begin = Instant::now();
+        let is_whole = |endpoint: &TcpEndpoint| {
+            (0..4).all(|rail| {
+                let state = endpoint.virtual_qp().rail_state(RailId::Data(rail));
+                state == Some(RailState::InService)
+            })
+        };
+        while !(is_whole(&self.near) && is_whole(&self.far)) {
+            self.near.poll(16).check().unwrap();
+            self.far.poll(16).check().unwrap();
+            assert!(begin.elapsed() < LONG);
+        }
+    }
+}
+
+#[test]
+fn requests_survive_links_that_fail_and_return() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let mut requests = Requests::new(scheme);
+        for round in 0..6_u64 {
+            let device = (round % 2) as usize;
+            requests.write(round, |requests| requests.devices[device].set_link(false));
+            requests.devices[device].set_link(true);
+            requests.wait_until_whole();
+            requests.write(100 + round, |_| ());
+        }
+    }
+}
