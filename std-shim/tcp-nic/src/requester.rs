@@ -376,3 +376,186 @@ impl Requester {
         self.has_outstanding() && self.waiting.is_none() && self.lost.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::verbs::{Imm, SendRequest, Sge};
+    use polyrail_nic_parts::lists::Listed;
+
+    const LIMITS: QpLimits = QpLimits {
+        max_send_wr: 8,
+        max_recv_wr: 8,
+        max_inline_data: 16,
+        max_msg_size: 1 << 30,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+    };
+
+    /// A queue of empty requests, which need no memory.
+    struct Queue {
+        requester: Requester,
+        memory: MemoryTable,
+    }
+
+    impl Queue {
+        fn new(max_rd_atomic: u8) -> Self {
+            let mut requester = Requester::new(SendRing::new(8, 16, 1), 16);
+            requester.timers = Timers { rnr_retry: 7, max_rd_atomic, limit: None };
+            Self { requester, memory: MemoryTable::new(1) }
+        }
+
+        fn post(&mut self, opcode: Opcode, flags: SendFlags) {
+            let request = SendRequest {
+                wr_id: self.requester.ring.posted(),
+                opcode,
+                flags,
+                imm: Imm::default(),
+                sge: Sge::EMPTY,
+                remote_addr: 0,
+                rkey: 0,
+                compare_add: 0,
+                swap: 0,
+            };
+            let released = self.requester.settled;
+            self.requester.ring.accept(&Listed::send(request), &[], &LIMITS, released).unwrap();
+        }
+
+        fn writes(count: usize) -> Self {
+            let mut queue = Self::new(4);
+            (0..count).for_each(|_| queue.post(Opcode::RdmaWrite, SendFlags::empty()));
+            queue
+        }
+
+        /// Makes a frame and gives it to the socket. Returns the request's position.
+        fn send(&mut self) -> Option<u64> {
+            let made = self.requester.next_frame(&LIMITS, DomainId(0), &self.memory)?;
+            self.requester.transmitted(made.position, made.epoch);
+            Some(made.position)
+        }
+
+        fn done(&mut self) -> Vec<u64> {
+            std::iter::from_fn(|| self.requester.take_done()).collect()
+        }
+
+        fn respond(&mut self, position: u64) -> Result<(), Malformed> {
+            let flags = FIRST | LAST;
+            let header = Header { flags, ..Header::new(Kind::ReadResponse, position) };
+            self.requester.on_response(&header)?;
+            self.requester.on_response_placed(&header);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn requests_complete_when_they_are_acknowledged_and_not_before_they_are_sent() {
+        let mut queue = Queue::writes(3);
+        assert_eq!(queue.requester.on_acked(1), Ok(Acked::Ahead));
+        assert_eq!([queue.send(), queue.send()], [Some(0), Some(1)]);
+        assert_eq!(queue.requester.on_acked(3), Ok(Acked::Ahead));
+        assert_eq!(queue.requester.on_acked(2), Ok(Acked::Taken));
+        assert_eq!(queue.done(), [0, 1]);
+        assert!(queue.requester.on_acked(1).is_err(), "it went back");
+        assert_eq!((queue.send(), queue.send()), (Some(2), None));
+    }
+
+    #[test]
+    fn a_read_completes_with_its_data_and_holds_back_what_was_acknowledged_later() {
+        let mut queue = Queue::new(4);
+        queue.post(Opcode::RdmaRead, SendFlags::empty());
+        queue.post(Opcode::RdmaWrite, SendFlags::empty());
+        assert_eq!([queue.send(), queue.send()], [Some(0), Some(1)]);
+        assert_eq!(queue.requester.on_acked(2), Ok(Acked::Taken));
+        assert_eq!(queue.done(), []);
+        assert!(queue.respond(1).is_err(), "not the oldest");
+        queue.respond(0).unwrap();
+        assert_eq!(queue.done(), [0, 1]);
+        assert!(queue.respond(0).is_err(), "nothing is asked for");
+    }
+
+    #[test]
+    fn reads_in_flight_are_limited_and_a_fence_waits_for_them() {
+        let mut queue = Queue::new(2);
+        (0..3).for_each(|_| queue.post(Opcode::RdmaRead, SendFlags::empty()));
+        queue.post(Opcode::RdmaWrite, SendFlags::FENCE);
+        assert_eq!([queue.send(), queue.send(), queue.send()], [Some(0), Some(1), None]);
+        queue.respond(0).unwrap();
+        assert_eq!([queue.send(), queue.send()], [Some(2), None]);
+        queue.respond(1).unwrap();
+        assert_eq!(queue.send(), None, "a READ is in flight");
+        queue.respond(2).unwrap();
+        assert_eq!(queue.send(), Some(3));
+    }
+
+    #[test]
+    fn a_request_that_met_no_receive_is_sent_again_with_all_behind_it() {
+        let mut queue = Queue::writes(4);
+        (0..3).for_each(|_| _ = queue.send());
+        queue.requester.on_acked(1).unwrap();
+        assert!(queue.requester.on_not_ready(2, 10, 0).is_err(), "not the next one");
+        queue.requester.on_not_ready(1, 10, 0).unwrap();
+        assert_eq!(queue.send(), None);
+        assert!(!queue.requester.is_timed());
+        assert_eq!(queue.requester.on_acked(2), Ok(Acked::Ahead), "it was taken back");
+        assert!(queue.requester.on_ready(2).is_err());
+        queue.requester.on_ready(1).unwrap();
+        assert!(queue.requester.on_ready(1).is_err(), "it does not wait any more");
+        assert_eq!([queue.send(), queue.send(), queue.send()], [Some(1), Some(2), Some(3)]);
+        queue.requester.on_acked(4).unwrap();
+        assert_eq!(queue.done(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn frames_that_were_made_before_do_not_count_as_sent() {
+        let mut queue = Queue::writes(2);
+        let made = queue.requester.next_frame(&LIMITS, DomainId(0), &queue.memory).unwrap();
+        queue.requester.on_not_ready(0, 10, 0).unwrap();
+        assert!(!queue.requester.is_current(made.epoch));
+        queue.requester.on_ready(0).unwrap();
+        queue.requester.transmitted(made.position, made.epoch);
+        assert_eq!(queue.requester.on_acked(1), Ok(Acked::Ahead));
+    }
+
+    #[test]
+    fn a_missing_receive_has_a_limit_that_repeated_answers_do_not_move() {
+        let mut queue = Queue::writes(1);
+        queue.requester.timers.rnr_retry = 2;
+        queue.send();
+        queue.requester.on_not_ready(0, 10, 100).unwrap();
+        assert_eq!(queue.requester.waits_until(), Some(120));
+        queue.requester.expire_waiting(119);
+        assert_eq!(queue.requester.due_failure(), None);
+        queue.requester.expire_waiting(120);
+        let failure = queue.requester.due_failure().unwrap();
+        assert_eq!((failure.position, failure.status), (0, WcStatus::RNR_RETRY_EXC_ERR));
+    }
+
+    #[test]
+    fn a_refused_request_fails_after_all_earlier_ones_are_complete() {
+        let mut queue = Queue::writes(3);
+        (0..2).for_each(|_| _ = queue.send());
+        let refusal = Header::refusal(1, WcStatus::REM_ACCESS_ERR, 0x10);
+        let none = Header::refusal(2, WcStatus::REM_ACCESS_ERR, 0x10);
+        assert!(queue.requester.on_refusal(&none).is_err(), "it was not sent");
+        let success = Header::refusal(1, WcStatus::SUCCESS, 0);
+        assert!(queue.requester.on_refusal(&success).is_err());
+        queue.requester.on_acked(1).unwrap();
+        queue.requester.on_refusal(&refusal).unwrap();
+        assert_eq!(queue.done(), [0]);
+        let failure = queue.requester.due_failure().unwrap();
+        let expected = Failure { position: 1, status: WcStatus::REM_ACCESS_ERR, vendor: 0x10 };
+        assert_eq!(failure, expected);
+        assert_eq!(queue.send(), None);
+    }
+
+    #[test]
+    fn a_lost_connection_fails_only_what_is_outstanding() {
+        let mut queue = Queue::writes(0);
+        queue.requester.lose(7);
+        assert_eq!(queue.requester.due_failure(), None);
+        queue.post(Opcode::RdmaWrite, SendFlags::empty());
+        let failure = queue.requester.due_failure().unwrap();
+        let expected = Failure { position: 0, status: WcStatus::RETRY_EXC_ERR, vendor: 7 };
+        assert_eq!(failure, expected);
+    }
+}

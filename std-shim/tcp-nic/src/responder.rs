@@ -180,3 +180,84 @@ impl Responder {
         self.acked = self.executed;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::verbs::WcStatus;
+
+    fn responder() -> Responder {
+        let mut responder = Responder::new(RecvRing::new(4, 1), 4);
+        responder.set_most_responses(2);
+        responder
+    }
+
+    fn first(number: u64) -> Header {
+        Header { flags: FIRST | LAST, ..Header::new(Kind::Send, number) }
+    }
+
+    #[test]
+    fn one_acknowledgement_is_for_all_that_was_executed() {
+        let mut responder = responder();
+        assert!(!responder.owes_acknowledgement());
+        (0..3).for_each(|_| responder.execute());
+        assert!(responder.owes_acknowledgement());
+        assert_eq!(responder.acknowledge(), 3);
+        assert!(!responder.owes_acknowledgement());
+    }
+
+    #[test]
+    fn everything_is_discarded_until_the_request_comes_again() {
+        let mut responder = responder();
+        assert!(!responder.receive_posted(), "nothing waits");
+        responder.execute();
+        assert!(!responder.discards(&first(1)));
+        responder.miss_receive();
+        assert!(responder.discards(&first(1)), "it was sent before the answer");
+        let answer = responder.next_control().unwrap();
+        assert_eq!((answer.kind, answer.number), (Kind::NotReady, 1));
+        assert!(responder.discards(&first(2)));
+        assert!(responder.next_control().is_none());
+        assert!(responder.receive_posted());
+        let ready = responder.next_control().unwrap();
+        assert_eq!((ready.kind, ready.number), (Kind::Ready, 1));
+        assert!(responder.discards(&Header { flags: LAST, ..first(1) }), "not its first frame");
+        assert!(!responder.discards(&first(1)));
+        assert!(!responder.discards(&first(2)));
+    }
+
+    #[test]
+    fn a_receive_that_comes_before_the_answer_follows_it() {
+        let mut responder = responder();
+        responder.miss_receive();
+        assert!(responder.receive_posted());
+        let kinds = [responder.next_control(), responder.next_control()];
+        assert_eq!(kinds.map(|frame| frame.unwrap().kind), [Kind::NotReady, Kind::Ready]);
+    }
+
+    #[test]
+    fn a_response_travels_in_segments_and_a_refusal_follows_it() {
+        let mut responder = responder();
+        let total = 2 * SEGMENT + 1;
+        responder.respond(Response::Read { number: 0, addr: 4096, rkey: 9, total, sent: 0 });
+        assert!(responder.has_room());
+        responder.respond(Response::Atomic { number: 1, old: 5 });
+        assert!(!responder.has_room());
+        responder.refuse(Header::refusal(2, WcStatus::REM_ACCESS_ERR, 1));
+        assert!(responder.next_refusal().is_none());
+        let mut frames = Vec::new();
+        while let Some((header, answer)) = responder.next_response() {
+            // As it is checked by the peer.
+            assert_eq!(Header::decode(&header.encode()), Ok(header));
+            frames.push((header.offset, header.length, answer));
+        }
+        let [first, second, third, atomic] = &frames[..] else { panic!("{frames:?}") };
+        assert_eq!((first.0, first.1, second.0, second.1), (0, SEGMENT, SEGMENT, SEGMENT));
+        assert_eq!((third.0, third.1), (2 * SEGMENT, 1));
+        let Answer::Remote { addr, rkey: 9 } = third.2 else { panic!("{third:?}") };
+        assert_eq!(addr, 4096 + u64::from(2 * SEGMENT));
+        assert!(matches!(atomic.2, Answer::Word(5)));
+        assert_eq!(responder.next_refusal().map(|header| header.number), Some(2));
+        assert!(responder.next_refusal().is_none());
+    }
+}
