@@ -57,8 +57,9 @@
 //! # Reading order
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
-//! 2. [`backend`]: the interface between endpoints and hardware; with the feature `verbs`, `rdma`
-//!    is the backend for real NICs, and `devices` lists them;
+//! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
+//!    Linux hosts ([over TCP](over_tcp)); with the feature `verbs`, `rdma` is the backend for real
+//!    NICs, and `devices` lists them;
 //! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
@@ -90,6 +91,9 @@ mod json;
 pub mod link;
 pub mod memory;
 pub mod nic;
+#[cfg(feature = "tcp")]
+#[doc = include_str!("../docs/over-tcp.md")]
+pub mod over_tcp {}
 pub mod p2p;
 pub mod printable;
 pub mod progress;
