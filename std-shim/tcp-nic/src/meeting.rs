@@ -17,6 +17,7 @@
 //! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
 //! their part from their addresses. A queue pair that is its own peer has a TCP connection to itself.
 
+use crate::ending;
 use crate::random::random;
 use crate::shared::{DeviceShared, QpShared};
 use crate::socket::Socket;
@@ -313,6 +314,8 @@ impl QpShared {
         }
         if self.register().is_err() {
             self.lose(vendor::NO_CONNECTION);
+            ending::run(self);
+            return;
         }
         // A queue pair that failed meanwhile has closed no connection.
         if self.state.get() == QpState::Err || lock(&self.queues).requester.is_lost() {
@@ -320,6 +323,7 @@ impl QpShared {
             return;
         }
         transmit::run(self);
+        ending::run(self);
     }
 
     /// Learns the peer. The connection is made by this or the other side.

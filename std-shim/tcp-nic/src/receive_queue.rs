@@ -15,7 +15,7 @@ use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::staging::{Staging, StagingMemory};
 use polyrail_nic_parts::sync::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Scatter/gather entries of a receive in a shared queue.
 const MAX_SGE: u32 = 1;
@@ -48,6 +48,20 @@ impl SrqShared {
             inner.waiting.push_back(qp.me.clone());
         }
         taken
+    }
+}
+
+impl SrqShared {
+    /// Notifies the peers of all queue pairs that wait for a receive. All, although there may be
+    /// fewer receives: a peer that does not answer any more would keep the others waiting. A queue
+    /// pair that meets no receive waits again.
+    fn notify_all(&self) {
+        let waiting = std::mem::take(&mut lock(&self.inner).waiting);
+        for qp in waiting.iter().filter_map(Weak::upgrade) {
+            lock(&qp.queues).responder.receive_posted();
+            transmit::run(&qp);
+            ending::run(&qp);
+        }
     }
 }
 
@@ -122,13 +136,8 @@ impl hardware::RecvBatch for SharedRecvBatch<'_> {
                 }
             })
         };
-        for _ in 0..accepted {
-            let Some(qp) = lock(&srq.inner).waiting.pop_front() else { break };
-            if let Some(qp) = qp.upgrade() {
-                lock(&qp.queues).responder.receive_posted();
-                transmit::run(&qp);
-                ending::run(&qp);
-            }
+        if accepted > 0 {
+            srq.notify_all();
         }
         result
     }

@@ -15,7 +15,10 @@ pub(crate) struct Responder {
     /// The request that met no receive. Everything is discarded until it comes again.
     awaited: Option<u64>,
     not_ready_due: bool,
+    /// A receive is posted for it, of which the peer has to be notified.
     ready_due: bool,
+    /// The peer was notified of a receive: it sends the request again.
+    ready_sent: bool,
     /// Code of the time that the peer waits between two tries.
     pub(crate) min_rnr_timer: u8,
     responses: VecDeque<Response>,
@@ -49,6 +52,7 @@ impl Responder {
             awaited: None,
             not_ready_due: false,
             ready_due: false,
+            ready_sent: false,
             min_rnr_timer: 0,
             responses: VecDeque::with_capacity(most_responses.into()),
             most_responses: 0,
@@ -86,6 +90,7 @@ impl Responder {
     pub(crate) fn miss_receive(&mut self) {
         self.awaited = Some(self.executed);
         self.not_ready_due = true;
+        self.ready_sent = false;
     }
 
     /// Whether a frame of a request is discarded, because a request before it met no receive. The
@@ -99,9 +104,9 @@ impl Responder {
         true
     }
 
-    /// Records that a receive was posted. Returns whether the peer waits for it.
+    /// Records that a receive was posted. Returns whether the peer has to be notified of it.
     pub(crate) fn receive_posted(&mut self) -> bool {
-        self.ready_due = self.awaited.is_some();
+        self.ready_due = self.awaited.is_some() && !self.ready_sent;
         self.ready_due
     }
 
@@ -131,6 +136,7 @@ impl Responder {
             let rnr_timer = self.min_rnr_timer;
             return Some(Header { rnr_timer, ..Header::new(Kind::NotReady, awaited) });
         }
+        self.ready_sent |= self.ready_due;
         std::mem::take(&mut self.ready_due).then(|| Header::new(Kind::Ready, awaited))
     }
 
@@ -233,6 +239,23 @@ mod tests {
         assert!(responder.receive_posted());
         let kinds = [responder.next_control(), responder.next_control()];
         assert_eq!(kinds.map(|frame| frame.unwrap().kind), [Kind::NotReady, Kind::Ready]);
+    }
+
+    #[test]
+    fn the_peer_is_notified_of_one_receive_for_each_time_it_missed_one() {
+        let mut responder = responder();
+        responder.miss_receive();
+        responder.next_control().unwrap();
+        assert!(responder.receive_posted());
+        assert_eq!(responder.next_control().unwrap().kind, Kind::Ready);
+        assert!(!responder.receive_posted(), "the request is on its way");
+        assert!(responder.next_control().is_none());
+        // Another queue pair took the shared receives.
+        assert!(!responder.discards(&first(0)));
+        responder.miss_receive();
+        responder.next_control().unwrap();
+        assert!(responder.receive_posted());
+        assert_eq!(responder.next_control().unwrap().kind, Kind::Ready);
     }
 
     #[test]

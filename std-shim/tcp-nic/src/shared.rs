@@ -5,13 +5,14 @@
 //!
 //! Locks are always taken in this order:
 //!
-//! 1. a queue pair's read half: who holds it reads the socket and places payload;
-//! 2. its write half: who holds it writes to the socket;
-//! 3. the memory table of the device, for reading;
-//! 4. the queue pair's queues;
-//! 5. a shared receive queue;
-//! 6. a completion queue;
-//! 7. leaves: events, the registry of queue pairs, commands to an I/O thread.
+//! 1. how a queue pair meets its peer;
+//! 2. its read half: who holds it reads the socket and places payload;
+//! 3. its write half: who holds it writes to the socket;
+//! 4. the memory table of the device, for reading;
+//! 5. the queue pair's queues;
+//! 6. a shared receive queue;
+//! 7. a completion queue;
+//! 8. leaves: events, the registry of queue pairs, commands to an I/O thread.
 //!
 //! Halves are held during system calls that never wait. A thread that has something to send and
 //! finds the write half taken leaves it to the holder ([`QpShared::unsent`]).
