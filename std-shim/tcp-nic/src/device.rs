@@ -2,10 +2,9 @@
 
 use crate::interface::{self, InterfaceAddress};
 use crate::io::IoThread;
-use crate::queue_pair::MAX_QP_NUM;
 use crate::random::random;
 use crate::shared::DeviceShared;
-use polyrail_core::hardware::Refusal;
+use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
 use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::error::errno;
@@ -26,6 +25,9 @@ static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 30);
 
 /// Number of events that a device keeps for its readers.
 const EVENTS: usize = 256;
+
+/// Queue pair numbers have 24 bits.
+const MAX_QP_NUM: u32 = (1 << 24) - 1;
 
 /// Connections that wait to be accepted, in the kernel.
 const BACKLOG: i32 = 128;
@@ -101,6 +103,12 @@ impl DeviceShared {
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Refusal> {
         if self.is_forked() { Err(Refusal::Driver(errno::EPERM)) } else { Ok(()) }
+    }
+
+    /// [`check_process`](Self::check_process) for a whole batch.
+    #[inline]
+    pub(crate) fn check_batch(&self) -> Result<(), CommitError> {
+        self.check_process().map_err(|refusal| CommitError { accepted: 0, refusal })
     }
 
     /// Returns a number that no queue pair of the device has.

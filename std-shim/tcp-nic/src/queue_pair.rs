@@ -63,9 +63,6 @@ pub struct QueuePair {
     staged_recvs: StagingMemory<RecvRequest>,
 }
 
-/// Queue pair numbers have 24 bits.
-pub(crate) const MAX_QP_NUM: u32 = (1 << 24) - 1;
-
 impl ProtectionDomain {
     /// Creates a reliable connected queue pair, in RESET.
     ///
@@ -332,7 +329,7 @@ impl hardware::SendBatch for SendBatch<'_> {
     /// Sends the requests from this thread, as far as the socket takes them.
     fn commit(self) -> Result<(), CommitError> {
         let qp = self.qp;
-        check_process(&qp.device)?;
+        qp.device.check_batch()?;
         let (accepted, result) = {
             let mut queues = lock(&qp.queues);
             let state = qp.state.get();
@@ -378,7 +375,7 @@ impl hardware::RecvBatch for RecvBatch<'_> {
 
     fn commit(self) -> Result<(), CommitError> {
         let qp = self.qp;
-        check_process(&qp.device)?;
+        qp.device.check_batch()?;
         if qp.srq.is_some() && !self.staged.is_empty() {
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) });
         }
@@ -405,9 +402,4 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         ending::run(qp);
         result
     }
-}
-
-/// Refuses a whole batch in a fork of the process that opened the device.
-pub(crate) fn check_process(device: &DeviceShared) -> Result<(), CommitError> {
-    device.check_process().map_err(|refusal| CommitError { accepted: 0, refusal })
 }

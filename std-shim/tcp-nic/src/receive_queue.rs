@@ -2,7 +2,6 @@
 
 use crate::domain::ProtectionDomain;
 use crate::ending;
-use crate::queue_pair::check_process;
 use crate::shared::{QpShared, SrqInner, SrqShared};
 use crate::transmit;
 use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
@@ -121,7 +120,7 @@ impl hardware::RecvBatch for SharedRecvBatch<'_> {
 
     fn commit(self) -> Result<(), CommitError> {
         let srq = self.srq;
-        check_process(&srq.device)?;
+        srq.device.check_batch()?;
         let (accepted, result) = {
             let mut inner = lock(&srq.inner);
             self.staged.commit(|request, list| {
