@@ -29,18 +29,25 @@ impl QpShared {
     }
 }
 
-/// Lets a failure take effect, if one was found. Must be called without locks.
+/// Lets a failure take effect, if one was found and no other thread does so. Must be called without
+/// locks.
 pub(crate) fn run(qp: &QpShared) {
     while qp.has_failed.swap(false, Ordering::AcqRel) {
-        let mut incoming = lock(&qp.read);
-        let mut outgoing = lock(&qp.write);
-        let memory = read(&qp.device.memory);
-        let mut queues = lock(&qp.queues);
-        fail(qp, &mut incoming, &mut outgoing, &mut queues, &memory);
-        drop((queues, memory, outgoing, incoming));
-        // The refusal.
-        transmit::run(qp);
+        take_effect(qp);
     }
+}
+
+/// Lets a failure take effect. When it returns, it has. [`run`] may return before, because another
+/// thread has taken the flag and not the locks. Must be called without locks.
+pub(crate) fn take_effect(qp: &QpShared) {
+    let mut incoming = lock(&qp.read);
+    let mut outgoing = lock(&qp.write);
+    let memory = read(&qp.device.memory);
+    let mut queues = lock(&qp.queues);
+    fail(qp, &mut incoming, &mut outgoing, &mut queues, &memory);
+    drop((queues, memory, outgoing, incoming));
+    // The refusal.
+    transmit::run(qp);
 }
 
 /// Moves the queue pair to ERR, if it is not there and no request has failed, and flushes
@@ -120,13 +127,14 @@ pub(crate) fn cut(qp: &QpShared) {
         let _queues = lock(&qp.queues);
         qp.state.fail();
     }
-    qp.note_failure();
-    run(qp);
+    take_effect(qp);
 }
 
 /// Ends the connection, and drops all requests without completions.
 pub(crate) fn destroy(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
+    // A receive that its owner has polled may not be acknowledged yet, if another thread placed it.
+    transmit::run(qp);
     let mut outgoing = lock(&qp.write);
     let mut queues = lock(&qp.queues);
     qp.state.set(QpState::Reset);

@@ -302,8 +302,7 @@ unsafe impl hardware::QueuePair for QueuePair {
             return Err(Refusal::Driver(errno::EINVAL));
         }
         // If its failure has not taken effect, it does now.
-        qp.note_failure();
-        ending::run(qp);
+        ending::take_effect(qp);
         Ok(!lock(&qp.queues).requester.has_outstanding())
     }
 }
