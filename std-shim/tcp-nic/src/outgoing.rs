@@ -119,31 +119,30 @@ impl Outgoing {
         self.frames.len() < MOST_FRAMES
     }
 
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.frames.iter().map(Frame::bytes).sum::<usize>() - self.sent
+    }
+
     pub(crate) fn push(&mut self, frame: Frame) {
         self.frames.push_back(frame);
     }
 
-    fn is_begun(&self) -> bool {
+    pub(crate) fn is_begun(&self) -> bool {
         self.sent > 0
     }
 
-    /// Drops frames of requests that were taken back, unless they were begun.
-    pub(crate) fn drop_stale(&mut self, requester: &Requester) {
+    /// Drops frames of requests that were taken back, unless they were begun. Returns whether there
+    /// were any.
+    pub(crate) fn drop_stale(&mut self, requester: &Requester) -> bool {
         let begun = usize::from(self.is_begun());
+        let before = self.frames.len();
         let mut index = 0;
         self.frames.retain(|frame| {
             index += 1;
             index <= begun || frame.epoch.is_none_or(|epoch| requester.is_current(epoch))
         });
-    }
-
-    /// Drops the first frame, if it was not begun.
-    pub(crate) fn drop_first(&mut self) -> bool {
-        let may_drop = !self.is_begun();
-        if may_drop {
-            self.frames.pop_front();
-        }
-        may_drop
+        self.frames.len() < before
     }
 
     pub(crate) fn clear(&mut self) {

@@ -122,7 +122,9 @@ impl Requester {
         memory: &MemoryTable,
     ) -> Option<RequestFrame> {
         let position = self.next;
-        let may_send = self.waiting.is_none() && self.stop.is_none() && self.lost.is_none();
+        // Requests before the one that fails may have been taken back.
+        let is_stopped = self.stop.is_some_and(|stop| position >= stop.position);
+        let may_send = self.waiting.is_none() && !is_stopped && self.lost.is_none();
         if !may_send || position == self.ring.posted() {
             return None;
         }
@@ -254,12 +256,17 @@ impl Requester {
             _ => deadline,
         };
         self.waiting = Some(Waiting { position, until });
+        self.take_back(position);
+        self.progressed = true;
+        Ok(())
+    }
+
+    /// Takes the requests from `position` on back: their frames, unless begun, are not sent.
+    pub(crate) fn take_back(&mut self, position: u64) {
         self.epoch = self.epoch.wrapping_add(1);
         (self.next, self.offset) = (position, 0);
         self.transmitted = self.transmitted.min(position);
         self.fetches.retain(|fetch| fetch.position < position);
-        self.progressed = true;
-        Ok(())
     }
 
     /// Takes the message that a receive was posted.
@@ -286,7 +293,9 @@ impl Requester {
 
     /// When [`expire_waiting`](Self::expire_waiting) has something to do.
     pub(crate) fn waits_until(&self) -> Option<u64> {
-        self.waiting.and_then(|waiting| waiting.until).filter(|_| self.stop.is_none())
+        let waiting = self.waiting?;
+        let is_stopped = self.stop.is_some_and(|stop| waiting.position >= stop.position);
+        waiting.until.filter(|_| !is_stopped)
     }
 
     /// Checks the header of a response, and returns the position of its request.

@@ -10,8 +10,8 @@ pub(crate) struct Responder {
     pub(crate) posts: RecvRing,
     /// Number of the peer's requests that are executed.
     executed: u64,
-    /// The acknowledgement in the newest frame.
-    acked: u64,
+    /// No frame brings the acknowledgement of all of them.
+    owes_acknowledgement: bool,
     /// The request that met no receive. Everything is discarded until it comes again.
     awaited: Option<u64>,
     not_ready_due: bool,
@@ -48,7 +48,7 @@ impl Responder {
         Self {
             posts,
             executed: 0,
-            acked: 0,
+            owes_acknowledgement: false,
             awaited: None,
             not_ready_due: false,
             ready_due: false,
@@ -73,17 +73,23 @@ impl Responder {
     /// Records that the request was executed.
     pub(crate) fn execute(&mut self) {
         self.executed += 1;
+        self.owes_acknowledgement = true;
     }
 
     /// The acknowledgement for a frame that is made now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
-        self.acked = self.executed;
+        self.owes_acknowledgement = false;
         self.executed as u32
+    }
+
+    /// Records that a frame was dropped, which may have brought an acknowledgement.
+    pub(crate) fn drop_acknowledgement(&mut self) {
+        self.owes_acknowledgement = self.executed > 0;
     }
 
     /// Whether a frame has to be made because no other one brings the acknowledgement.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.acked != self.executed
+        self.owes_acknowledgement
     }
 
     /// Records that the next request met no receive.
@@ -183,7 +189,7 @@ impl Responder {
         self.responses.clear();
         self.awaited = None;
         self.refusal = None;
-        self.acked = self.executed;
+        self.owes_acknowledgement = false;
     }
 }
 

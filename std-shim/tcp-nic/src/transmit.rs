@@ -9,28 +9,31 @@ use polyrail_core::verbs::WcStatus;
 use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::state::QpState;
 use polyrail_nic_parts::sync::{lock, read};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes that one call sends before it leaves the rest to the I/O thread, so that a post takes a
 /// bounded time.
 const TURN: usize = 8 << 20;
 
-/// Bytes of frames that are made at once. More than a socket buffer usually takes would only make
+/// Bytes of frames that wait, when no more are made. More than a socket buffer usually takes would only make
 /// later acknowledgements wait.
 const BATCH: usize = 1 << 20;
 
 /// Sends what has to be sent, unless another thread does so, which then looks again. Must be called
-/// without locks.
+/// without locks but that of the read half.
 pub(crate) fn run(qp: &QpShared) {
     loop {
-        // Before the attempt: a holder that has not unlocked yet will see it.
-        qp.unsent.store(true, Ordering::SeqCst);
+        // Before the attempt: a holder that has not unlocked yet will see it. Locking and unlocking
+        // do not order the flag against the lock, so fences do.
+        qp.unsent.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         let Ok(mut half) = qp.write.try_lock() else { return };
-        while qp.unsent.swap(false, Ordering::SeqCst) {
+        while qp.unsent.swap(false, Ordering::Acquire) {
             send(qp, &mut half);
         }
         drop(half);
-        if !qp.unsent.load(Ordering::SeqCst) {
+        fence(Ordering::SeqCst);
+        if !qp.unsent.load(Ordering::Relaxed) {
             return;
         }
     }
@@ -111,8 +114,10 @@ fn make_frames(
     half: &mut Outgoing,
     memory: &MemoryTable,
 ) -> bool {
-    half.drop_stale(&queues.requester);
-    let mut bytes = 0;
+    if half.drop_stale(&queues.requester) {
+        queues.responder.drop_acknowledgement();
+    }
+    let mut bytes = half.bytes();
     while half.has_room() && bytes < BATCH {
         let Some(frame) = next_frame(qp, queues, memory) else { break };
         bytes += HEADER + frame.length as usize;
@@ -201,9 +206,9 @@ fn next_request(qp: &QpShared, queues: &mut Queues, memory: &MemoryTable) -> Opt
 fn give_up(qp: &QpShared, queues: &mut Queues, half: &mut Outgoing, vanished: Vanished) {
     if let Some(position) = vanished.position {
         queues.requester.fail_at(position, WcStatus::LOC_PROT_ERR, vanished.vendor);
+        queues.requester.take_back(position);
     }
-    let is_cut = !half.drop_first() || vanished.position.is_none();
-    if is_cut {
+    if half.is_begun() || vanished.position.is_none() {
         half.clear();
         queues.requester.lose(vanished.vendor);
         qp.close();
