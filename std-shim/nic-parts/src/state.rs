@@ -84,6 +84,13 @@ impl StateCell {
         self.0.store(state as u8, Ordering::Release);
     }
 
+    /// Changes the state from `from` to `to`. Returns false if it is another one meanwhile.
+    #[inline]
+    pub fn change(&self, from: QpState, to: QpState) -> bool {
+        let (from, to) = (from as u8, to as u8);
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// Enters ERR from any state but RESET. Returns whether that changed the state.
     #[inline]
     pub fn fail(&self) -> bool {

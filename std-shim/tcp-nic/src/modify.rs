@@ -114,9 +114,13 @@ impl QueuePair {
         let qp = &self.shared;
         qp.device.process.check()?;
         let mut queues = lock(&qp.queues);
-        state::check(qp.state.get(), to, attributes)?;
+        let from = qp.state.get();
+        state::check(from, to, attributes)?;
         apply(&mut queues);
-        qp.state.set(to);
+        // A completion queue that overruns fails its queue pairs without the lock.
+        if !qp.state.change(from, to) {
+            return Err(ModifyError::Transition { from: qp.state.get(), to });
+        }
         Ok(())
     }
 }
