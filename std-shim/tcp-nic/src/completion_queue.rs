@@ -188,6 +188,14 @@ impl CqShared {
     }
 }
 
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if !self.device.is_forked() {
+            self.device.io.remove(&self.epoll);
+        }
+    }
+}
+
 fn readable() -> EventFlags {
     EventFlags::IN | EventFlags::RDHUP
 }

@@ -146,6 +146,14 @@ impl DeviceShared {
     }
 }
 
+impl Drop for DeviceShared {
+    fn drop(&mut self) {
+        if !self.is_forked() {
+            self.io.remove(&self.listener);
+        }
+    }
+}
+
 /// A device. A cheap handle: clones refer to the same device. A fork of the process that opened it
 /// cannot use it: calls return [`NicError::Forked`](polyrail_nic_parts::error::NicError::Forked), or
 /// do nothing.

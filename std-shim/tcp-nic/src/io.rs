@@ -18,8 +18,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
@@ -37,6 +36,9 @@ const POLLED: u64 = 50_000;
 /// The longest time after which a thread looks whether a queue is still polled.
 const POLLED_MOST: u64 = 1_000_000;
 
+/// Connections that are accepted before data moves again.
+const GUESTS_AT_ONCE: usize = 16;
+
 /// Unproven connections of a device.
 const MOST_GUESTS: usize = 64;
 
@@ -52,6 +54,11 @@ const LACK_PAUSE: u64 = 100_000_000;
 
 /// Events of one wait.
 const EVENTS: usize = 64;
+
+/// A connection that proves itself is waited for once at a time: nothing is reported any more when
+/// it has been given to its queue pair, which other threads serve.
+const READABLE_ONCE: EventFlags =
+    EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ONESHOT);
 
 /// Nanoseconds since the first call in this process; never 0.
 pub(crate) fn now() -> u64 {
@@ -168,6 +175,12 @@ impl IoThread {
         epoll::add(&self.0.epoll, &cq.epoll, data, EventFlags::IN)
     }
 
+    /// Stops to serve a completion queue or a listener that is about to be closed. Closing is not
+    /// enough: a fork has the descriptor, too, and what it refers to would be reported for ever.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        _ = epoll::delete(&self.0.epoll, fd);
+    }
+
     /// Serves a completion queue again that was polled.
     pub(crate) fn watch_cq(&self, cq: &CqShared) {
         if !cq.io_watches.swap(true, Ordering::AcqRel) {
@@ -201,6 +214,31 @@ impl Inbox {
         let flags = if watched { EventFlags::IN } else { EventFlags::empty() };
         // It fails only if the queue is not served by this thread any more.
         _ = epoll::modify(&self.epoll, &cq.epoll, EventData::new_u64(cq.io_token), flags);
+    }
+
+    /// Leaves a completion queue to its poller. The flag is changed last: an owner that finds it
+    /// cleared watches the queue again, which must not be undone.
+    fn stop_watching(&self, cq: &CqShared) {
+        self.set_watched(cq, false);
+        cq.io_watches.store(false, Ordering::Release);
+    }
+
+    /// Waits until something is ready, or until this many nanoseconds have passed. Returns the
+    /// number of events.
+    fn wait(&self, events: &mut [Event], left: Option<u64>) -> usize {
+        let timespec = |nanos: u64| Timespec {
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as i64,
+        };
+        let mut ready = epoll::wait(&self.epoll, &mut *events, left.map(timespec).as_ref());
+        // Linux before 5.11 and many filters of system calls have no epoll_pwait2, without which
+        // only whole milliseconds can be waited for.
+        if matches!(ready, Err(Errno::NOSYS | Errno::PERM)) {
+            let left = left.map(|left| timespec(left.div_ceil(1_000_000) * 1_000_000));
+            ready = epoll::wait(&self.epoll, events, left.as_ref());
+        }
+        // Otherwise it fails only if a signal comes.
+        ready.unwrap_or_default()
     }
 }
 
@@ -282,16 +320,8 @@ impl Work {
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         while !self.inbox.ends.load(Ordering::Acquire) {
             let next = self.do_what_is_due();
-            let timeout = next.map(|at| {
-                let left = at.saturating_sub(now());
-                Timespec {
-                    tv_sec: (left / 1_000_000_000) as i64,
-                    tv_nsec: (left % 1_000_000_000) as i64,
-                }
-            });
-            // It fails only if a signal comes.
-            let ready = epoll::wait(&self.inbox.epoll, &mut events[..], timeout.as_ref());
-            let ready = ready.unwrap_or_default();
+            let left = next.map(|at| at.saturating_sub(now()));
+            let ready = self.inbox.wait(&mut events, left);
             // Before the events, which may name what a command adds.
             self.take_commands();
             for event in &events[..ready] {
@@ -381,16 +411,17 @@ impl Work {
             return;
         };
         if !cq.device.carries() {
-            cq.io_watches.store(false, Ordering::Release);
-            self.inbox.set_watched(&cq, false);
-            self.closed.push(Arc::downgrade(&cq));
+            self.inbox.stop_watching(&cq);
+            let cq = Arc::downgrade(&cq);
+            if !self.closed.iter().any(|closed| closed.ptr_eq(&cq)) {
+                self.closed.push(cq);
+            }
             return;
         }
         let polled_at = cq.polled_at.load(Ordering::Acquire);
         let now = now();
         if polled_at != 0 && now.saturating_sub(polled_at) < POLLED {
-            cq.io_watches.store(false, Ordering::Release);
-            self.inbox.set_watched(&cq, false);
+            self.inbox.stop_watching(&cq);
             let cq = Arc::downgrade(&cq);
             self.polled.push(Polled { cq, at: now + POLLED, interval: POLLED });
             return;
@@ -404,9 +435,9 @@ impl Work {
             self.doors.remove(&token);
             return;
         };
-        loop {
-            let (stream, from) = match device.listener.accept() {
-                Ok(accepted) => accepted,
+        for _ in 0..GUESTS_AT_ONCE {
+            let stream = match device.listener.accept() {
+                Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_lack(&error) => {
                     door.rests_until = Some(now() + LACK_PAUSE);
@@ -418,7 +449,7 @@ impl Work {
                 // The guest has gone.
                 Err(_) => continue,
             };
-            Self::admit(&mut self.visits, &self.inbox, &device, stream.into(), from);
+            Self::admit(&mut self.visits, &self.inbox, &device, stream.into());
         }
     }
 
@@ -428,9 +459,8 @@ impl Work {
         inbox: &Inbox,
         device: &Arc<DeviceShared>,
         stream: socket2::Socket,
-        from: SocketAddr,
     ) {
-        if prepare(&stream, device, from.ip()).is_err() {
+        if prepare(&stream).is_err() {
             return;
         }
         let same = |visit: &Visit| std::ptr::eq(visit.device.as_ptr(), Arc::as_ptr(device));
@@ -440,8 +470,7 @@ impl Work {
             oldest.and_then(|token| visits.remove(&token));
         }
         let name = token();
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        if epoll::add(&inbox.epoll, &stream, EventData::new_u64(name), flags).is_ok() {
+        if epoll::add(&inbox.epoll, &stream, EventData::new_u64(name), READABLE_ONCE).is_ok() {
             let (guest, device) = (Guest::new(stream), Arc::downgrade(device));
             visits.insert(name, Visit { guest, device, since: now() });
         }
@@ -453,13 +482,12 @@ impl Work {
             self.visits.remove(&token);
             return;
         };
-        let fd = visit.guest.as_fd();
-        let fd = fd.and_then(|fd| fd.try_clone_to_owned().ok());
-        if visit.guest.step(&device) == Stepped::Over {
-            // A connection that was given to its queue pair is not waited for here any more.
-            if let Some(fd) = fd {
-                _ = epoll::delete(&self.inbox.epoll, fd);
-            }
+        let is_over = visit.guest.step(&device) == Stepped::Over;
+        let waits = visit.guest.as_fd().filter(|_| !is_over).is_some_and(|fd| {
+            let data = EventData::new_u64(token);
+            epoll::modify(&self.inbox.epoll, fd, data, READABLE_ONCE).is_ok()
+        });
+        if !waits {
             self.visits.remove(&token);
         }
     }
@@ -544,6 +572,11 @@ fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
     if !is_needed || qp.socket.get().is_some() || lock(&qp.queues).requester.is_lost() {
         return true;
     }
+    if call.attempt.as_ref().is_some_and(|(_, dial)| dial.has_proved()) {
+        // The other side knows its peer only later.
+        call.at = now + GUEST_LIMIT;
+        return false;
+    }
     call.attempt = None;
     call.at = now + call.pause;
     if !qp.device.carries() {
@@ -554,30 +587,33 @@ fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
         return false;
     };
     let name = token();
-    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let flags = EventFlags::OUT | EventFlags::ONESHOT;
     let added =
         dial.as_fd().map(|fd| epoll::add(&inbox.epoll, fd, EventData::new_u64(name), flags));
     if added.is_some_and(|added| added.is_ok()) {
         call.attempt = Some((name, dial));
         call.at = now + GUEST_LIMIT;
     }
-    step_call(inbox, call)
+    false
 }
 
 /// Goes on with an attempt. Returns whether the call is over.
 fn step_call(inbox: &Inbox, call: &mut Call) -> bool {
     let Some(qp) = call.qp.upgrade() else { return true };
-    let Some((_, dial)) = &mut call.attempt else { return false };
-    let fd = dial.as_fd().and_then(|fd| fd.try_clone_to_owned().ok());
+    let Some((name, dial)) = &mut call.attempt else { return false };
     let stepped = dial.step(&qp);
+    let stepped = stepped.and_then(|stepped| {
+        let Some(fd) = dial.as_fd().filter(|_| stepped == Stepped::Waits) else {
+            return Ok(stepped);
+        };
+        let flags =
+            if dial.is_connected() { READABLE_ONCE } else { EventFlags::OUT | EventFlags::ONESHOT };
+        let watched = epoll::modify(&inbox.epoll, fd, EventData::new_u64(*name), flags);
+        watched.map(|()| stepped).map_err(|_| DialError::Again)
+    });
     match stepped {
         Ok(Stepped::Waits) => false,
-        Ok(Stepped::Over) => {
-            if let Some(fd) = fd {
-                _ = epoll::delete(&inbox.epoll, fd);
-            }
-            true
-        }
+        Ok(Stepped::Over) => true,
         Err(DialError::Version) => {
             qp.lose(vendor::PEER_VERSION);
             ending::run(&qp);

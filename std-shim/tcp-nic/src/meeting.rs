@@ -29,8 +29,9 @@ use polyrail_nic_parts::state::QpState;
 use polyrail_nic_parts::sync::lock;
 use sha2::Sha256;
 use socket2::{Domain, Protocol, Type};
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
@@ -171,14 +172,27 @@ impl<const N: usize> Message<N> {
         }
         Ok(&self.bytes)
     }
+
+    fn so_far(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 /// Sends a first message, which a fresh connection takes whole.
-fn send(mut stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
-    match stream.write(bytes) {
+fn send(stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
+    // Without the flag, a connection that was reset raises SIGPIPE in programs that do not ignore it.
+    match stream.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
         Ok(count) if count == bytes.len() => Ok(()),
         _ => Err(Ended::Broken),
     }
+}
+
+/// Sends a last message. What has come is read, because a socket that is closed with unread bytes
+/// resets the connection, and the other side may lose the message.
+fn say_goodbye(mut stream: &socket2::Socket, bytes: &[u8]) {
+    _ = stream.read(&mut [0; 4096]);
+    _ = send(stream, bytes);
+    _ = stream.shutdown(Shutdown::Write);
 }
 
 fn number(bytes: &[u8]) -> u32 {
@@ -247,22 +261,26 @@ impl Guest {
         let stream = self.stream.as_ref().ok_or(Ended::Broken)?;
         match &mut self.stage {
             GuestStage::Hello(message) => {
-                let hello = message.read(stream)?;
-                if hello[..8] != MAGIC {
-                    _ = send(stream, WORDS);
-                    return Err(Ended::Broken);
-                }
-                let refuse = |code| {
-                    _ = send(stream, &challenge(code, &[0; 16]));
+                // What has come is enough to see who does not speak this version, and need not be
+                // as long as its hello.
+                let is_whole = message.read(stream).map(|_| ());
+                let refuse = |words: &[u8]| {
+                    say_goodbye(stream, words);
                     Err(Ended::Broken)
                 };
-                if hello[8..10] != VERSION.to_le_bytes() {
-                    return refuse(code::VERSION);
+                let so_far = message.so_far();
+                if !MAGIC.starts_with(&so_far[..so_far.len().min(MAGIC.len())]) {
+                    return refuse(WORDS);
                 }
+                if so_far.get(8..10).is_some_and(|version| version != VERSION.to_le_bytes()) {
+                    return refuse(&challenge(code::VERSION, &[0; 16]));
+                }
+                is_whole?;
+                let hello = message.bytes;
                 let (to, from) = (number(&hello[12..16]), number(&hello[16..20]));
                 let found = lock(&device.qps).get(&to).and_then(Weak::upgrade);
                 let Some(qp) = found.filter(|qp| qp.socket.get().is_none()) else {
-                    return refuse(code::NO_QUEUE_PAIR);
+                    return refuse(&challenge(code::NO_QUEUE_PAIR, &[0; 16]));
                 };
                 let own = random().map_err(|_| Ended::Broken)?;
                 let session = Session { numbers: [from, to], nonces: [nonce(&hello[20..]), own] };
@@ -279,6 +297,10 @@ impl Guest {
                 }
                 let session = *session;
                 let stream = self.stream.take().ok_or(Ended::Broken)?;
+                // Only now: it looks at all interfaces of this host.
+                let from = stream.peer_addr().ok().and_then(|address| address.as_socket());
+                let from = from.ok_or(Ended::Broken)?.ip();
+                bind_to_interface(&stream, device, from).map_err(|_| Ended::Broken)?;
                 qp.park(Parked { stream, session });
                 Ok(true)
             }
@@ -299,6 +321,12 @@ impl QpShared {
         let Some(peer) = meeting.peer else { return };
         let Some(Parked { stream, session }) = meeting.parked.take() else { return };
         let Some(peer_meeting) = peer.meeting else { return };
+        // The peer sends nothing before it has this side's proof, so data would be as wrong as an
+        // end. It may begin again, so the connection that it has left is not taken.
+        let next = stream.peek(&mut [MaybeUninit::uninit()]);
+        if !next.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            return;
+        }
         if session.numbers[0] != peer.qp_num {
             return;
         }
@@ -309,10 +337,15 @@ impl QpShared {
 
     /// Begins to use a connection whose both sides have proved themselves.
     fn attach(&self, stream: socket2::Socket) {
+        // A poster must not find the socket full before the queue that reports it as writable
+        // watches it.
+        let half = lock(&self.write);
         if self.socket.set(Socket::new(stream)).is_err() {
             return;
         }
-        if self.register().is_err() {
+        let registered = self.register();
+        drop(half);
+        if registered.is_err() {
             self.lose(vendor::NO_CONNECTION);
             ending::run(self);
             return;
@@ -406,7 +439,8 @@ impl Dial {
         let stream = socket2::Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
         let stream = stream.map_err(again)?;
         stream.bind(&without_port(qp.device.address).into()).map_err(again)?;
-        prepare(&stream, &qp.device, listener.ip()).map_err(again)?;
+        prepare(&stream).map_err(again)?;
+        bind_to_interface(&stream, &qp.device, listener.ip()).map_err(again)?;
         match stream.connect(&listener.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -417,6 +451,16 @@ impl Dial {
 
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.stream.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it waits for the acceptor's messages.
+    pub(crate) fn is_connected(&self) -> bool {
+        !matches!(self.stage, DialStage::Connecting)
+    }
+
+    /// Whether it waits until the acceptor knows its peer, which has no limit.
+    pub(crate) fn has_proved(&self) -> bool {
+        matches!(self.stage, DialStage::Proof { .. })
     }
 
     /// Goes on as far as it can without waiting.
@@ -500,16 +544,20 @@ impl From<Ended> for StepError {
     }
 }
 
-/// Sets the options of a connection of the device.
-pub(crate) fn prepare(
+/// Sets the options of a connection.
+pub(crate) fn prepare(stream: &socket2::Socket) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_tcp_nodelay(true)
+}
+
+/// Binds a connection to the interface of its device. Otherwise the system sends by the route to the
+/// peer's address, which may lead over another interface. Between addresses of one host, packets go
+/// over the loopback interface.
+fn bind_to_interface(
     stream: &socket2::Socket,
     device: &DeviceShared,
     peer: IpAddr,
 ) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_tcp_nodelay(true)?;
-    // Otherwise the system sends by the route to the peer's address, which may lead over another
-    // interface. Between addresses of one host, packets go over the loopback interface.
     if !crate::interface::is_of_this_host(peer) {
         match stream.bind_device(Some(device.interface.as_bytes())) {
             Ok(()) => {}
