@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
+pub mod fuzz;
 pub mod raw;
 
 use polyrail_core::hardware::{
@@ -43,8 +44,12 @@ pub struct Buffer {
 
 impl Buffer {
     pub fn new(length: usize, pd: &ProtectionDomain) -> Self {
+        Self::with_access(length, ALL_ACCESS, pd)
+    }
+
+    pub fn with_access(length: usize, access: AccessFlags, pd: &ProtectionDomain) -> Self {
         let pages = Arc::new(Pages::new(length).unwrap());
-        let region = pd.register_pages(&pages, ALL_ACCESS).unwrap();
+        let region = pd.register_pages(&pages, access).unwrap();
         let (lkey, rkey) = (region.lkey(), region.rkey());
         Self { region: Some(region), pages, lkey, rkey }
     }
@@ -72,13 +77,17 @@ impl Buffer {
         bytes
     }
 
+    pub fn all(&self) -> Vec<u8> {
+        self.read(0, self.pages.len())
+    }
+
     pub fn fill(&self, byte: u8) {
         self.pages.span(0, self.pages.len()).fill(byte);
     }
 
     /// Whether all bytes are this one.
     pub fn is_all(&self, byte: u8) -> bool {
-        self.read(0, self.pages.len()).iter().all(|&own| own == byte)
+        self.all().iter().all(|&own| own == byte)
     }
 
     pub fn deregister(&mut self) {

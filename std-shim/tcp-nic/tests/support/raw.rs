@@ -1,7 +1,7 @@
 //! A peer that speaks the protocol itself, over a plain socket, as its documentation describes it
 //! (`wire.rs`, `meeting.rs`): it proves its key, and then sends any frames.
 
-use super::{LONG, Side};
+use super::{LONG, Side, wait};
 use hmac::{Hmac, KeyInit, Mac};
 use polyrail_nic_parts::address::{Gid, Meeting, MeetingKey, RemoteQp};
 use polyrail_nic_parts::options::ConnectOptions;
@@ -151,7 +151,10 @@ impl Raw {
         side.qp.to_rtr(&address(), options).unwrap();
         side.qp.to_rts(0, options).unwrap();
         let number = side.qp.as_remote(0).qp_num;
-        Self::to(side.device.address(), number, &side.qp.meeting().key.0).unwrap()
+        let raw = Self::to(side.device.address(), number, &side.qp.meeting().key.0).unwrap();
+        // The other end sends its proof just before it uses the connection.
+        wait("the connection", || side.qp.is_connected());
+        raw
     }
 
     /// Connects, and proves the key.
