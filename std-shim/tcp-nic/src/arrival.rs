@@ -1,5 +1,6 @@
 //! What arriving frames do.
 
+use crate::clock::now;
 use crate::incoming::{Partial, ReadHalf, Stop};
 use crate::responder::Response;
 use crate::shared::{QpShared, Queues};
@@ -90,7 +91,7 @@ pub(crate) fn begin(
         }
         Kind::NotReady => {
             let delay = rnr_delay(header.rnr_timer);
-            let now = crate::io::now();
+            let now = now();
             queues.requester.on_not_ready(header.number, delay, now)?;
             if queues.requester.waits_until().is_some() {
                 qp.device.io.look_at(qp);

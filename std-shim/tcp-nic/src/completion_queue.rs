@@ -1,8 +1,9 @@
 //! Completion queues: where completions go, polling, which also moves data, and notifications.
 
+use crate::clock::now;
+use crate::commands::token;
 use crate::device::Device;
 use crate::incoming;
-use crate::io;
 use crate::shared::{CqShared, DeviceShared, QpShared};
 use polyrail_core::hardware::{self, CqError, CqId};
 use polyrail_core::verbs::{Completion, DeviceId};
@@ -97,7 +98,7 @@ impl CqShared {
             channel,
             epoll,
             polled_at: Apart::new(AtomicU64::new(0)),
-            io_token: io::token(),
+            io_token: token(),
             io_watches: AtomicBool::new(true),
         }))
     }
@@ -315,7 +316,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
             return Err(self.error(errno::EPERM));
         }
         if cq.is_empty.load(Ordering::Acquire) {
-            cq.polled_at.store(io::now(), Ordering::Release);
+            cq.polled_at.store(now(), Ordering::Release);
             cq.drive();
             if cq.is_empty.load(Ordering::Acquire) {
                 return Ok(&[]);

@@ -1,9 +1,8 @@
 //! Devices: a network interface with an address.
 
 use crate::interface::{self, InterfaceAddress};
-use crate::io::IoThread;
 use crate::random::random;
-use crate::shared::DeviceShared;
+use crate::shared::{DeviceShared, IoThread};
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
 use polyrail_nic_parts::address::{Gid, Mtu};

@@ -5,30 +5,21 @@
 //! polled, its poller moves the data, and the thread looks only now and then whether that is still
 //! so: two threads that spin would take each other's processor.
 
+use crate::call::{Call, PROOF_LIMIT, READABLE_ONCE, renew_call, step_call};
+use crate::clock::now;
+use crate::commands::{NETLINK, WAKE, token};
 use crate::ending;
-use crate::meeting::{Dial, DialError, Guest, Stepped, prepare};
-use crate::shared::{CqShared, DeviceShared, QpShared};
+use crate::handshake::{Guest, Stepped, prepare};
+use crate::netlink;
+use crate::shared::{Command, CqShared, DeviceShared, Inbox};
 use crate::watch::Watch;
-use polyrail_nic_parts::error::vendor;
-use polyrail_nic_parts::state::QpState;
-use polyrail_nic_parts::sync::{lock, nanos};
-use polyrail_process::Process;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::Errno;
+use polyrail_nic_parts::sync::lock;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread;
-use std::time::Instant;
-
-/// Names of what a thread waits for; never used twice, so an event that comes late names nothing.
-static NEXT_TOKEN: AtomicU64 = AtomicU64::new(FIRST_TOKEN);
-const WAKE: u64 = 0;
-const NETLINK: u64 = 1;
-const FIRST_TOKEN: u64 = 2;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// A completion queue that was polled this long ago, in nanoseconds, is not polled any more.
 const POLLED: u64 = 50_000;
@@ -42,215 +33,11 @@ const GUESTS_AT_ONCE: usize = 16;
 /// Unproven connections of a device.
 const MOST_GUESTS: usize = 64;
 
-/// Nanoseconds in which a connection proves itself.
-const GUEST_LIMIT: u64 = 5_000_000_000;
-
-/// Pauses between two attempts to connect, in nanoseconds.
-const FIRST_PAUSE: u64 = 10_000_000;
-const LONGEST_PAUSE: u64 = 1_000_000_000;
-
 /// How long a listener rests when the system has no file descriptor.
 const LACK_PAUSE: u64 = 100_000_000;
 
 /// Events of one wait.
 const EVENTS: usize = 64;
-
-/// A connection that proves itself is waited for once at a time: nothing is reported any more when
-/// it has been given to its queue pair, which other threads serve.
-const READABLE_ONCE: EventFlags =
-    EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ONESHOT);
-
-/// Nanoseconds since the first call in this process; never 0.
-pub(crate) fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    nanos(START.get_or_init(Instant::now).elapsed()) + 1
-}
-
-/// Returns a new name.
-pub(crate) fn token() -> u64 {
-    NEXT_TOKEN.fetch_add(1, Ordering::Relaxed)
-}
-
-/// The threads of the process.
-struct Pool {
-    process: Option<Process>,
-    threads: Vec<Weak<IoThread>>,
-    next: usize,
-}
-
-static POOL: Mutex<Pool> = Mutex::new(Pool { process: None, threads: Vec::new(), next: 0 });
-
-/// A request to a thread.
-#[derive(Debug)]
-enum Command {
-    Device(Weak<DeviceShared>),
-    Cq(Weak<CqShared>),
-    Dial(Weak<QpShared>),
-    Watch(Weak<QpShared>),
-    Finish(Weak<QpShared>),
-    Resume,
-}
-
-/// A handle of a thread. The thread ends when the handle is dropped, with the last of its devices.
-#[derive(Debug)]
-pub(crate) struct IoThread(Arc<Inbox>);
-
-#[derive(Debug)]
-struct Inbox {
-    epoll: OwnedFd,
-    wake: OwnedFd,
-    commands: Mutex<Vec<Command>>,
-    ends: AtomicBool,
-}
-
-impl Inbox {
-    fn send(&self, command: Command) {
-        lock(&self.commands).push(command);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // It fails only if it was woken 2^64 - 2 times.
-        _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-    }
-}
-
-impl Drop for IoThread {
-    fn drop(&mut self) {
-        self.0.ends.store(true, Ordering::Release);
-        self.0.wake();
-    }
-}
-
-impl IoThread {
-    /// Returns the thread of a new device: a new one as long as there are fewer than half the
-    /// processors.
-    pub(crate) fn for_device() -> io::Result<Arc<Self>> {
-        let mut pool = lock(&POOL);
-        if pool.process.is_none_or(|process| !process.is_current()) {
-            pool.process = Some(Process::current());
-            pool.threads.clear();
-        }
-        pool.threads.retain(|thread| thread.strong_count() > 0);
-        let most = thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
-        if pool.threads.len() < most {
-            let thread = Arc::new(Self::start()?);
-            pool.threads.push(Arc::downgrade(&thread));
-            return Ok(thread);
-        }
-        let turn = pool.next % pool.threads.len();
-        pool.next = turn + 1;
-        match pool.threads[turn].upgrade() {
-            Some(thread) => Ok(thread),
-            None => Ok(Arc::new(Self::start()?)),
-        }
-    }
-
-    fn start() -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let (commands, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        let inbox = Arc::new(Inbox { epoll, wake, commands, ends });
-        let netlink = crate::netlink::open().ok();
-        if let Some(netlink) = &netlink {
-            epoll::add(&inbox.epoll, netlink, EventData::new_u64(NETLINK), EventFlags::IN)?;
-        }
-        let mut work = Work::new(Arc::clone(&inbox), netlink);
-        let builder = thread::Builder::new().name("polyrail-tcp".to_owned());
-        builder.spawn(move || work.run())?;
-        Ok(Self(inbox))
-    }
-
-    /// Serves the listener of a device.
-    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) -> io::Result<()> {
-        self.0.send(Command::Device(Arc::downgrade(device)));
-        Ok(())
-    }
-
-    /// Serves a completion queue while it is not polled.
-    pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) -> Result<(), Errno> {
-        self.0.send(Command::Cq(Arc::downgrade(cq)));
-        let data = EventData::new_u64(cq.io_token);
-        epoll::add(&self.0.epoll, &cq.epoll, data, EventFlags::IN)
-    }
-
-    /// Stops to serve a completion queue or a listener that is about to be closed. Closing is not
-    /// enough: a fork has the descriptor, too, and what it refers to would be reported for ever.
-    pub(crate) fn remove(&self, fd: impl AsFd) {
-        _ = epoll::delete(&self.0.epoll, fd);
-    }
-
-    /// Serves a completion queue again that was polled.
-    pub(crate) fn watch_cq(&self, cq: &CqShared) {
-        if !cq.io_watches.swap(true, Ordering::AcqRel) {
-            self.0.set_watched(cq, true);
-        }
-    }
-
-    /// Connects a queue pair to its peer.
-    pub(crate) fn dial(&self, qp: &QpShared) {
-        self.0.send(Command::Dial(qp.me.clone()));
-    }
-
-    /// Looks at the time of a queue pair's requests now, which may be earlier than planned.
-    pub(crate) fn look_at(&self, qp: &QpShared) {
-        self.0.send(Command::Watch(qp.me.clone()));
-    }
-
-    /// Lets a failure of a queue pair take effect.
-    pub(crate) fn finish(&self, qp: &QpShared) {
-        self.0.send(Command::Finish(qp.me.clone()));
-    }
-
-    /// Moves data again after a link was opened.
-    pub(crate) fn resume(&self, _device: &DeviceShared) {
-        self.0.send(Command::Resume);
-    }
-}
-
-impl Inbox {
-    fn set_watched(&self, cq: &CqShared, watched: bool) {
-        let flags = if watched { EventFlags::IN } else { EventFlags::empty() };
-        // It fails only if the queue is not served by this thread any more.
-        _ = epoll::modify(&self.epoll, &cq.epoll, EventData::new_u64(cq.io_token), flags);
-    }
-
-    /// Leaves a completion queue to its poller. The flag is changed last: an owner that finds it
-    /// cleared watches the queue again, which must not be undone.
-    fn stop_watching(&self, cq: &CqShared) {
-        self.set_watched(cq, false);
-        cq.io_watches.store(false, Ordering::Release);
-    }
-
-    /// Waits until something is ready, or until this many nanoseconds have passed. Returns the
-    /// number of events.
-    fn wait(&self, events: &mut [Event], left: Option<u64>) -> usize {
-        let timespec = |nanos: u64| Timespec {
-            tv_sec: (nanos / 1_000_000_000) as i64,
-            tv_nsec: (nanos % 1_000_000_000) as i64,
-        };
-        let mut ready = epoll::wait(&self.epoll, &mut *events, left.map(timespec).as_ref());
-        // Linux before 5.11 and many filters of system calls have no epoll_pwait2, without which
-        // only whole milliseconds can be waited for.
-        if matches!(ready, Err(Errno::NOSYS | Errno::PERM)) {
-            let left = left.map(|left| timespec(left.div_ceil(1_000_000) * 1_000_000));
-            ready = epoll::wait(&self.epoll, events, left.as_ref());
-        }
-        // Otherwise it fails only if a signal comes.
-        ready.unwrap_or_default()
-    }
-}
-
-impl QpShared {
-    /// Watches the time of the requests, from the first one on.
-    pub(crate) fn watch(&self) {
-        if !self.is_watched.load(Ordering::Acquire) && !self.is_watched.swap(true, Ordering::AcqRel)
-        {
-            self.device.io.look_at(self);
-        }
-    }
-}
 
 /// A listener.
 #[derive(Debug)]
@@ -268,16 +55,6 @@ struct Visit {
     since: u64,
 }
 
-/// A queue pair that connects to its peer.
-#[derive(Debug)]
-struct Call {
-    qp: Weak<QpShared>,
-    attempt: Option<(u64, Dial)>,
-    /// When the attempt ends, or the next one begins.
-    at: u64,
-    pause: u64,
-}
-
 /// A completion queue that is polled.
 #[derive(Debug)]
 struct Polled {
@@ -287,7 +64,7 @@ struct Polled {
 }
 
 /// What a thread does.
-struct Work {
+pub(crate) struct Work {
     inbox: Arc<Inbox>,
     netlink: Option<OwnedFd>,
     doors: BTreeMap<u64, Door>,
@@ -301,7 +78,7 @@ struct Work {
 }
 
 impl Work {
-    fn new(inbox: Arc<Inbox>, netlink: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(inbox: Arc<Inbox>, netlink: Option<OwnedFd>) -> Self {
         Self {
             inbox,
             netlink,
@@ -315,7 +92,7 @@ impl Work {
         }
     }
 
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         while !self.inbox.ends.load(Ordering::Acquire) {
@@ -343,7 +120,7 @@ impl Work {
                     self.cqs.retain(|_, cq| cq.strong_count() > 0);
                 }
                 Command::Dial(qp) => {
-                    self.calls.push(Call { qp, attempt: None, at: 0, pause: FIRST_PAUSE });
+                    self.calls.push(Call::new(qp));
                 }
                 Command::Watch(qp) => {
                     let found = self.watches.iter_mut().find(|watch| watch.is_of(&qp));
@@ -393,7 +170,7 @@ impl Work {
             }
             NETLINK => {
                 if let Some(netlink) = &self.netlink {
-                    crate::netlink::drain(netlink);
+                    netlink::drain(netlink);
                 }
                 let devices = self.doors.values().filter_map(|door| door.device.upgrade());
                 devices.for_each(|device| device.look_at_interface());
@@ -493,8 +270,7 @@ impl Work {
     }
 
     fn go_on_with_call(&mut self, token: u64) {
-        let is_it = |call: &Call| call.attempt.as_ref().is_some_and(|(name, _)| *name == token);
-        if let Some(index) = self.calls.iter().position(is_it)
+        if let Some(index) = self.calls.iter().position(|call| call.is_named(token))
             && step_call(&self.inbox, &mut self.calls[index])
         {
             self.calls.swap_remove(index);
@@ -516,8 +292,8 @@ impl Work {
             }
             next.at(door.rests_until);
         }
-        self.visits.retain(|_, visit| visit.since + GUEST_LIMIT > now);
-        next.at(self.visits.values().map(|visit| visit.since + GUEST_LIMIT).min());
+        self.visits.retain(|_, visit| visit.since + PROOF_LIMIT > now);
+        next.at(self.visits.values().map(|visit| visit.since + PROOF_LIMIT).min());
         let inbox = &self.inbox;
         self.calls.retain_mut(|call| {
             let is_over = call.at <= now && renew_call(inbox, call, now);
@@ -562,69 +338,6 @@ impl Next {
             (Some(first), Some(time)) => Some(first.min(time)),
             (first, time) => first.or(time),
         };
-    }
-}
-
-/// Ends an attempt whose time is over, and begins the next one. Returns whether the call is over.
-fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
-    let Some(qp) = call.qp.upgrade() else { return true };
-    let is_needed = matches!(qp.state.get(), QpState::Rtr | QpState::Rts);
-    if !is_needed || qp.socket.get().is_some() || lock(&qp.queues).requester.is_lost() {
-        return true;
-    }
-    if call.attempt.as_ref().is_some_and(|(_, dial)| dial.has_proved()) {
-        // The other side knows its peer only later.
-        call.at = now + GUEST_LIMIT;
-        return false;
-    }
-    call.attempt = None;
-    call.at = now + call.pause;
-    if !qp.device.carries() {
-        return false;
-    }
-    let Ok(dial) = Dial::begin(&qp) else {
-        call.pause = (2 * call.pause).min(LONGEST_PAUSE);
-        return false;
-    };
-    let name = token();
-    let flags = EventFlags::OUT | EventFlags::ONESHOT;
-    let added =
-        dial.as_fd().map(|fd| epoll::add(&inbox.epoll, fd, EventData::new_u64(name), flags));
-    if added.is_some_and(|added| added.is_ok()) {
-        call.attempt = Some((name, dial));
-        call.at = now + GUEST_LIMIT;
-    }
-    false
-}
-
-/// Goes on with an attempt. Returns whether the call is over.
-fn step_call(inbox: &Inbox, call: &mut Call) -> bool {
-    let Some(qp) = call.qp.upgrade() else { return true };
-    let Some((name, dial)) = &mut call.attempt else { return false };
-    let stepped = dial.step(&qp);
-    let stepped = stepped.and_then(|stepped| {
-        let Some(fd) = dial.as_fd().filter(|_| stepped == Stepped::Waits) else {
-            return Ok(stepped);
-        };
-        let flags =
-            if dial.is_connected() { READABLE_ONCE } else { EventFlags::OUT | EventFlags::ONESHOT };
-        let watched = epoll::modify(&inbox.epoll, fd, EventData::new_u64(*name), flags);
-        watched.map(|()| stepped).map_err(|_| DialError::Again)
-    });
-    match stepped {
-        Ok(Stepped::Waits) => false,
-        Ok(Stepped::Over) => true,
-        Err(DialError::Version) => {
-            qp.lose(vendor::PEER_VERSION);
-            ending::run(&qp);
-            true
-        }
-        Err(DialError::Again) => {
-            call.attempt = None;
-            call.at = now() + call.pause;
-            call.pause = (2 * call.pause).min(LONGEST_PAUSE);
-            false
-        }
     }
 }
 

@@ -56,9 +56,11 @@
 //!    (making and sending them), `socket`; at the peer `incoming` (reading and placing), `arrival` (what
 //!    a frame does); back to the acknowledgement, which completes the request; `completion_queue`;
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
-//! 5. how queue pairs find each other: `meeting`; `io`, the threads; `watch`, the time of requests;
-//!    `interface` and `netlink`;
-//! 6. the other objects: `device`, `domain`, `receive_queue`, `modify`.
+//! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
+//!    `call` (attempts);
+//! 6. the threads: `pool`, `commands` (requests to them), `io` (what they do), `watch` (the time of
+//!    requests), `clock`, `interface` and `netlink`;
+//! 7. the other objects: `device`, `domain`, `receive_queue`, `modify`.
 //!
 //! # Example
 //!
@@ -117,10 +119,14 @@
 //! ```
 
 mod arrival;
+mod call;
+mod clock;
+mod commands;
 mod completion_queue;
 mod device;
 mod domain;
 mod ending;
+mod handshake;
 mod incoming;
 mod interface;
 mod io;
@@ -128,6 +134,7 @@ mod meeting;
 mod modify;
 mod netlink;
 mod outgoing;
+mod pool;
 mod queue_pair;
 mod random;
 mod receive_queue;

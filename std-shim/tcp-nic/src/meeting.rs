@@ -17,84 +17,73 @@
 //! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
 //! their part from their addresses. A queue pair that is its own peer has a TCP connection to itself.
 
-use crate::ending;
-use crate::random::random;
-use crate::shared::{DeviceShared, QpShared};
-use crate::socket::Socket;
-use crate::transmit;
 use hmac::{Hmac, KeyInit, Mac};
 use polyrail_nic_parts::address::{MeetingKey, RemoteQp};
-use polyrail_nic_parts::error::vendor;
-use polyrail_nic_parts::state::QpState;
-use polyrail_nic_parts::sync::lock;
 use sha2::Sha256;
-use socket2::{Domain, Protocol, Type};
 use std::io::{self, Read};
-use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 
 /// Begins every first message.
-const MAGIC: [u8; 8] = *b"polyrail";
+pub(crate) const MAGIC: [u8; 8] = *b"polyrail";
 
 /// Version of the protocol.
-const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 
 /// Bytes of a hello: the magic, the version, two zeros, both numbers, a nonce.
-const HELLO: usize = 36;
+pub(crate) const HELLO: usize = 36;
 
 /// Bytes of a challenge: the magic, the version, a code, a zero, a nonce.
-const CHALLENGE: usize = 28;
+pub(crate) const CHALLENGE: usize = 28;
 
 /// Bytes of a proof.
-const PROOF: usize = 32;
+pub(crate) const PROOF: usize = 32;
 
 /// Sent to a guest that does not speak this protocol.
-const WORDS: &[u8] = b"this port is for queue pairs of polyrail, over its own protocol\n";
+pub(crate) const WORDS: &[u8] =
+    b"this port is for queue pairs of polyrail, over its own protocol\n";
 
-type Nonce = [u8; 16];
+pub(crate) type Nonce = [u8; 16];
 
 /// Codes of a challenge that refuses.
-mod code {
+pub(crate) mod code {
     /// Go on.
-    pub(super) const WELCOME: u8 = 0;
+    pub(crate) const WELCOME: u8 = 0;
     /// The acceptor speaks another version.
-    pub(super) const VERSION: u8 = 1;
+    pub(crate) const VERSION: u8 = 1;
     /// No queue pair has the number, or it has a connection already.
-    pub(super) const NO_QUEUE_PAIR: u8 = 2;
+    pub(crate) const NO_QUEUE_PAIR: u8 = 2;
 }
 
 /// What a queue pair knows of its peer.
 #[derive(Debug, Default)]
 pub(crate) struct Meeting {
     /// The peer, from RTR on.
-    peer: Option<RemoteQp>,
+    pub(crate) peer: Option<RemoteQp>,
     /// A connection that has proved the key of this queue pair, before the peer is known.
-    parked: Option<Parked>,
+    pub(crate) parked: Option<Parked>,
 }
 
 #[derive(Debug)]
-struct Parked {
-    stream: socket2::Socket,
-    session: Session,
+pub(crate) struct Parked {
+    pub(crate) stream: socket2::Socket,
+    pub(crate) session: Session,
 }
 
 /// The numbers and nonces of both sides, the connector's first.
 #[derive(Clone, Copy, Debug)]
-struct Session {
-    numbers: [u32; 2],
-    nonces: [Nonce; 2],
+pub(crate) struct Session {
+    pub(crate) numbers: [u32; 2],
+    pub(crate) nonces: [Nonce; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Side {
+pub(crate) enum Side {
     Connects,
     Accepts,
 }
 
 impl Session {
-    fn mac(&self, side: Side, key: &MeetingKey) -> Hmac<Sha256> {
+    pub(crate) fn mac(&self, side: Side, key: &MeetingKey) -> Hmac<Sha256> {
         let mut mac = Hmac::new_from_slice(&key.0).expect("keys of any length are good");
         mac.update(match side {
             Side::Connects => b"polyrail queue pair connects",
@@ -105,41 +94,24 @@ impl Session {
         mac
     }
 
-    fn proof(&self, side: Side, key: &MeetingKey) -> [u8; PROOF] {
+    pub(crate) fn proof(&self, side: Side, key: &MeetingKey) -> [u8; PROOF] {
         self.mac(side, key).finalize().into_bytes().into()
     }
 
     /// In a time that does not depend on what is wrong.
-    fn is_proved(&self, side: Side, key: &MeetingKey, proof: &[u8]) -> bool {
+    pub(crate) fn is_proved(&self, side: Side, key: &MeetingKey, proof: &[u8]) -> bool {
         self.mac(side, key).verify_slice(proof).is_ok()
     }
 }
 
 /// Returns the place of a queue pair among all of its network.
-fn identity(address: SocketAddr, number: u32) -> (IpAddr, u16, u32) {
+pub(crate) fn identity(address: SocketAddr, number: u32) -> (IpAddr, u16, u32) {
     (address.ip().to_canonical(), address.port(), number)
-}
-
-/// Returns where the peer listens; `None` if its address has no port and key. A link-local address
-/// is on the device's link.
-fn listener_of(device: &DeviceShared, peer: &RemoteQp) -> Option<SocketAddr> {
-    let port = peer.meeting?.port;
-    let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
-    let mut address = SocketAddr::new(ip, port);
-    if let (SocketAddr::V6(to), SocketAddr::V6(own)) = (&mut address, &device.address) {
-        to.set_scope_id(own.scope_id());
-    }
-    Some(address)
-}
-
-/// Whether this queue pair connects to its peer.
-fn connects(qp: &QpShared, peer: &RemoteQp, listener: SocketAddr) -> bool {
-    identity(qp.device.address, qp.number) < identity(listener, peer.qp_num)
 }
 
 /// The end of a first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+pub(crate) enum Ended {
     /// Not all is here.
     Later,
     /// The other side ended the connection, or it broke.
@@ -148,17 +120,17 @@ enum Ended {
 
 /// Reads until the message is whole. Reads not a byte more, because frames may follow.
 #[derive(Debug)]
-struct Message<const N: usize> {
-    bytes: [u8; N],
+pub(crate) struct Message<const N: usize> {
+    pub(crate) bytes: [u8; N],
     length: usize,
 }
 
 impl<const N: usize> Message<N> {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { bytes: [0; N], length: 0 }
     }
 
-    fn read(&mut self, mut stream: &socket2::Socket) -> Result<&[u8; N], Ended> {
+    pub(crate) fn read(&mut self, mut stream: &socket2::Socket) -> Result<&[u8; N], Ended> {
         while self.length < N {
             match stream.read(&mut self.bytes[self.length..]) {
                 Ok(0) => return Err(Ended::Broken),
@@ -173,13 +145,13 @@ impl<const N: usize> Message<N> {
         Ok(&self.bytes)
     }
 
-    fn so_far(&self) -> &[u8] {
+    pub(crate) fn so_far(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
 /// Sends a first message, which a fresh connection takes whole.
-fn send(stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
+pub(crate) fn send(stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
     // Without the flag, a connection that was reset raises SIGPIPE in programs that do not ignore it.
     match stream.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
         Ok(count) if count == bytes.len() => Ok(()),
@@ -189,382 +161,27 @@ fn send(stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
 
 /// Sends a last message. What has come is read, because a socket that is closed with unread bytes
 /// resets the connection, and the other side may lose the message.
-fn say_goodbye(mut stream: &socket2::Socket, bytes: &[u8]) {
+pub(crate) fn say_goodbye(mut stream: &socket2::Socket, bytes: &[u8]) {
     _ = stream.read(&mut [0; 4096]);
     _ = send(stream, bytes);
     _ = stream.shutdown(Shutdown::Write);
 }
 
-fn number(bytes: &[u8]) -> u32 {
+pub(crate) fn number(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-fn nonce(bytes: &[u8]) -> Nonce {
+pub(crate) fn nonce(bytes: &[u8]) -> Nonce {
     let mut nonce = [0; 16];
     nonce.copy_from_slice(bytes);
     nonce
 }
 
-fn challenge(code: u8, nonce: &Nonce) -> [u8; CHALLENGE] {
+pub(crate) fn challenge(code: u8, nonce: &Nonce) -> [u8; CHALLENGE] {
     let mut message = [0; CHALLENGE];
     message[..8].copy_from_slice(&MAGIC);
     message[8..10].copy_from_slice(&VERSION.to_le_bytes());
     message[10] = code;
     message[12..].copy_from_slice(nonce);
     message
-}
-
-/// What became of a side after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stepped {
-    /// It waits for the other side.
-    Waits,
-    /// It is over, successfully or not.
-    Over,
-}
-
-/// A connection that was accepted and has not proved anything.
-#[derive(Debug)]
-pub(crate) struct Guest {
-    stream: Option<socket2::Socket>,
-    stage: GuestStage,
-}
-
-#[derive(Debug)]
-enum GuestStage {
-    Hello(Message<HELLO>),
-    Proof { qp: Weak<QpShared>, session: Session, message: Message<PROOF> },
-}
-
-impl Guest {
-    pub(crate) fn new(stream: socket2::Socket) -> Self {
-        Self { stream: Some(stream), stage: GuestStage::Hello(Message::new()) }
-    }
-
-    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.stream.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Goes on as far as it can without waiting.
-    pub(crate) fn step(&mut self, device: &DeviceShared) -> Stepped {
-        loop {
-            match self.try_step(device) {
-                Ok(false) => {}
-                Err(Ended::Later) => return Stepped::Waits,
-                Ok(true) | Err(Ended::Broken) => return Stepped::Over,
-            }
-        }
-    }
-
-    /// Returns whether the connection was given to its queue pair.
-    fn try_step(&mut self, device: &DeviceShared) -> Result<bool, Ended> {
-        let stream = self.stream.as_ref().ok_or(Ended::Broken)?;
-        match &mut self.stage {
-            GuestStage::Hello(message) => {
-                // What has come is enough to see who does not speak this version, and need not be
-                // as long as its hello.
-                let is_whole = message.read(stream).map(|_| ());
-                let refuse = |words: &[u8]| {
-                    say_goodbye(stream, words);
-                    Err(Ended::Broken)
-                };
-                let so_far = message.so_far();
-                if !MAGIC.starts_with(&so_far[..so_far.len().min(MAGIC.len())]) {
-                    return refuse(WORDS);
-                }
-                if so_far.get(8..10).is_some_and(|version| version != VERSION.to_le_bytes()) {
-                    return refuse(&challenge(code::VERSION, &[0; 16]));
-                }
-                is_whole?;
-                let hello = message.bytes;
-                let (to, from) = (number(&hello[12..16]), number(&hello[16..20]));
-                let found = lock(&device.qps).get(&to).and_then(Weak::upgrade);
-                let Some(qp) = found.filter(|qp| qp.socket.get().is_none()) else {
-                    return refuse(&challenge(code::NO_QUEUE_PAIR, &[0; 16]));
-                };
-                let own = random().map_err(|_| Ended::Broken)?;
-                let session = Session { numbers: [from, to], nonces: [nonce(&hello[20..]), own] };
-                send(stream, &challenge(code::WELCOME, &own))?;
-                let qp = Arc::downgrade(&qp);
-                self.stage = GuestStage::Proof { qp, session, message: Message::new() };
-                Ok(false)
-            }
-            GuestStage::Proof { qp, session, message } => {
-                let proof = message.read(stream)?;
-                let qp = qp.upgrade().ok_or(Ended::Broken)?;
-                if !session.is_proved(Side::Connects, &qp.key, proof) {
-                    return Err(Ended::Broken);
-                }
-                let session = *session;
-                let stream = self.stream.take().ok_or(Ended::Broken)?;
-                // Only now: it looks at all interfaces of this host.
-                let from = stream.peer_addr().ok().and_then(|address| address.as_socket());
-                let from = from.ok_or(Ended::Broken)?.ip();
-                bind_to_interface(&stream, device, from).map_err(|_| Ended::Broken)?;
-                qp.park(Parked { stream, session });
-                Ok(true)
-            }
-        }
-    }
-}
-
-impl QpShared {
-    /// Takes a proven connection: now if the peer is known, otherwise as soon as it is.
-    fn park(&self, parked: Parked) {
-        let mut meeting = lock(&self.meeting);
-        meeting.parked = Some(parked);
-        self.admit(&mut meeting);
-    }
-
-    /// Gives the parked connection to the queue pair, if its peer is known.
-    fn admit(&self, meeting: &mut Meeting) {
-        let Some(peer) = meeting.peer else { return };
-        let Some(Parked { stream, session }) = meeting.parked.take() else { return };
-        let Some(peer_meeting) = peer.meeting else { return };
-        // The peer sends nothing before it has this side's proof, so data would be as wrong as an
-        // end. It may begin again, so the connection that it has left is not taken.
-        let next = stream.peek(&mut [MaybeUninit::uninit()]);
-        if !next.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            return;
-        }
-        if session.numbers[0] != peer.qp_num {
-            return;
-        }
-        if send(&stream, &session.proof(Side::Accepts, &peer_meeting.key)).is_ok() {
-            self.attach(stream);
-        }
-    }
-
-    /// Begins to use a connection whose both sides have proved themselves.
-    fn attach(&self, stream: socket2::Socket) {
-        // A poster must not find the socket full before the queue that reports it as writable
-        // watches it.
-        let half = lock(&self.write);
-        if self.socket.set(Socket::new(stream)).is_err() {
-            return;
-        }
-        let registered = self.register();
-        drop(half);
-        if registered.is_err() {
-            self.lose(vendor::NO_CONNECTION);
-            ending::run(self);
-            return;
-        }
-        // A queue pair that failed meanwhile has closed no connection.
-        if self.state.get() == QpState::Err || lock(&self.queues).requester.is_lost() {
-            self.close();
-            return;
-        }
-        transmit::run(self);
-        ending::run(self);
-    }
-
-    /// Learns the peer. The connection is made by this or the other side.
-    pub(crate) fn meet(&self, peer: &RemoteQp) {
-        let Some(listener) = listener_of(&self.device, peer) else { return };
-        let mut meeting = lock(&self.meeting);
-        meeting.peer = Some(*peer);
-        if identity(self.device.address, self.number) == identity(listener, peer.qp_num) {
-            drop(meeting);
-            match connect_to_itself(self.device.address) {
-                Ok(stream) => self.attach(stream),
-                Err(_) => self.lose(vendor::NO_CONNECTION),
-            }
-        } else if connects(self, peer, listener) {
-            drop(meeting);
-            self.device.io.dial(self);
-        } else {
-            self.admit(&mut meeting);
-        }
-    }
-}
-
-/// Makes a connection whose two ends are one socket: connecting a socket to its own address opens it
-/// from both sides at once (RFC 9293, section 3.5).
-fn connect_to_itself(address: SocketAddr) -> io::Result<socket2::Socket> {
-    let stream =
-        socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    stream.bind(&without_port(address).into())?;
-    // Over the loopback interface, which takes no time.
-    stream.connect(&stream.local_addr()?)?;
-    stream.set_tcp_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    Ok(stream)
-}
-
-/// Returns the address for a port that the system chooses.
-fn without_port(mut address: SocketAddr) -> SocketAddr {
-    address.set_port(0);
-    address
-}
-
-/// An attempt to connect to the peer.
-#[derive(Debug)]
-pub(crate) struct Dial {
-    stream: Option<socket2::Socket>,
-    stage: DialStage,
-    own: Nonce,
-}
-
-#[derive(Debug)]
-enum DialStage {
-    Connecting,
-    Challenge(Message<CHALLENGE>),
-    Proof { session: Session, message: Message<PROOF> },
-}
-
-/// Why an attempt failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DialError {
-    /// Another attempt may succeed.
-    Again,
-    /// The peer speaks another version.
-    Version,
-}
-
-impl From<Ended> for DialError {
-    fn from(_: Ended) -> Self {
-        Self::Again
-    }
-}
-
-impl Dial {
-    /// Begins an attempt.
-    pub(crate) fn begin(qp: &QpShared) -> Result<Self, DialError> {
-        let again = |_: io::Error| DialError::Again;
-        let peer = lock(&qp.meeting).peer.ok_or(DialError::Again)?;
-        let listener = listener_of(&qp.device, &peer).ok_or(DialError::Again)?;
-        let own = random().map_err(|_| DialError::Again)?;
-        let domain = Domain::for_address(listener);
-        let stream = socket2::Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
-        let stream = stream.map_err(again)?;
-        stream.bind(&without_port(qp.device.address).into()).map_err(again)?;
-        prepare(&stream).map_err(again)?;
-        bind_to_interface(&stream, &qp.device, listener.ip()).map_err(again)?;
-        match stream.connect(&listener.into()) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-            Err(_) => return Err(DialError::Again),
-        }
-        Ok(Self { stream: Some(stream), stage: DialStage::Connecting, own })
-    }
-
-    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.stream.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Whether it waits for the acceptor's messages.
-    pub(crate) fn is_connected(&self) -> bool {
-        !matches!(self.stage, DialStage::Connecting)
-    }
-
-    /// Whether it waits until the acceptor knows its peer, which has no limit.
-    pub(crate) fn has_proved(&self) -> bool {
-        matches!(self.stage, DialStage::Proof { .. })
-    }
-
-    /// Goes on as far as it can without waiting.
-    ///
-    /// # Errors
-    ///
-    /// The attempt has failed.
-    pub(crate) fn step(&mut self, qp: &QpShared) -> Result<Stepped, DialError> {
-        loop {
-            match self.try_step(qp) {
-                Ok(true) => return Ok(Stepped::Over),
-                Ok(false) => {}
-                Err(StepError::Later) => return Ok(Stepped::Waits),
-                Err(StepError::Failed(error)) => return Err(error),
-            }
-        }
-    }
-
-    fn try_step(&mut self, qp: &QpShared) -> Result<bool, StepError> {
-        let stream = self.stream.as_ref().ok_or(Ended::Broken)?;
-        let peer = lock(&qp.meeting).peer.ok_or(Ended::Broken)?;
-        let peer_meeting = peer.meeting.ok_or(Ended::Broken)?;
-        match &mut self.stage {
-            DialStage::Connecting => {
-                if stream.take_error().ok().flatten().is_some() {
-                    return Err(Ended::Broken.into());
-                }
-                if stream.peer_addr().is_err() {
-                    return Err(StepError::Later);
-                }
-                let mut hello = [0; HELLO];
-                hello[..8].copy_from_slice(&MAGIC);
-                hello[8..10].copy_from_slice(&VERSION.to_le_bytes());
-                hello[12..16].copy_from_slice(&peer.qp_num.to_le_bytes());
-                hello[16..20].copy_from_slice(&qp.number.to_le_bytes());
-                hello[20..].copy_from_slice(&self.own);
-                send(stream, &hello)?;
-                self.stage = DialStage::Challenge(Message::new());
-            }
-            DialStage::Challenge(message) => {
-                let challenge = message.read(stream)?;
-                if challenge[..8] != MAGIC {
-                    return Err(Ended::Broken.into());
-                }
-                match challenge[10] {
-                    code::WELCOME => {}
-                    code::VERSION => return Err(StepError::Failed(DialError::Version)),
-                    _ => return Err(Ended::Broken.into()),
-                }
-                let nonces = [self.own, nonce(&challenge[12..])];
-                let session = Session { numbers: [qp.number, peer.qp_num], nonces };
-                send(stream, &session.proof(Side::Connects, &peer_meeting.key))?;
-                self.stage = DialStage::Proof { session, message: Message::new() };
-            }
-            DialStage::Proof { session, message } => {
-                let proof = message.read(stream)?;
-                if !session.is_proved(Side::Accepts, &qp.key, proof) {
-                    return Err(Ended::Broken.into());
-                }
-                if let Some(stream) = self.stream.take() {
-                    qp.attach(stream);
-                }
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
-enum StepError {
-    Later,
-    Failed(DialError),
-}
-
-impl From<Ended> for StepError {
-    fn from(ended: Ended) -> Self {
-        match ended {
-            Ended::Later => Self::Later,
-            Ended::Broken => Self::Failed(DialError::Again),
-        }
-    }
-}
-
-/// Sets the options of a connection.
-pub(crate) fn prepare(stream: &socket2::Socket) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_tcp_nodelay(true)
-}
-
-/// Binds a connection to the interface of its device. Otherwise the system sends by the route to the
-/// peer's address, which may lead over another interface. Between addresses of one host, packets go
-/// over the loopback interface.
-fn bind_to_interface(
-    stream: &socket2::Socket,
-    device: &DeviceShared,
-    peer: IpAddr,
-) -> io::Result<()> {
-    if !crate::interface::is_of_this_host(peer) {
-        match stream.bind_device(Some(device.interface.as_bytes())) {
-            Ok(()) => {}
-            // Linux before 5.7 permits it to root only.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

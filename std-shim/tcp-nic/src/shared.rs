@@ -18,7 +18,6 @@
 //! finds the write half taken leaves it to the holder ([`QpShared::unsent`]).
 
 use crate::incoming::ReadHalf;
-use crate::io::IoThread;
 use crate::meeting::Meeting;
 use crate::outgoing::Outgoing;
 use crate::requester::Requester;
@@ -160,4 +159,28 @@ pub(crate) struct Queues {
     pub(crate) access: AccessFlags,
     /// Whether the newest frame with data was a response, so that a request is next.
     pub(crate) response_was_last: bool,
+}
+
+/// A request to a thread.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Device(Weak<DeviceShared>),
+    Cq(Weak<CqShared>),
+    Dial(Weak<QpShared>),
+    Watch(Weak<QpShared>),
+    Finish(Weak<QpShared>),
+    Resume,
+}
+
+/// A handle of a thread. The thread ends when the handle is dropped, with the last of its devices.
+#[derive(Debug)]
+pub(crate) struct IoThread(pub(crate) Arc<Inbox>);
+
+/// What a thread shares with others.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) epoll: OwnedFd,
+    pub(crate) wake: OwnedFd,
+    pub(crate) commands: Mutex<Vec<Command>>,
+    pub(crate) ends: AtomicBool,
 }

@@ -1,0 +1,132 @@
+//! Requests to I/O threads, and what a thread waits for.
+
+use crate::shared::{Command, CqShared, DeviceShared, Inbox, IoThread, QpShared};
+use polyrail_nic_parts::sync::lock;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names of what a thread waits for; never used twice, so an event that comes late names nothing.
+static NEXT_TOKEN: AtomicU64 = AtomicU64::new(FIRST_TOKEN);
+pub(crate) const WAKE: u64 = 0;
+pub(crate) const NETLINK: u64 = 1;
+const FIRST_TOKEN: u64 = 2;
+
+/// Returns a new name.
+pub(crate) fn token() -> u64 {
+    NEXT_TOKEN.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Inbox {
+    pub(crate) fn send(&self, command: Command) {
+        lock(&self.commands).push(command);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        // It fails only if it was woken 2^64 - 2 times.
+        _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        self.0.ends.store(true, Ordering::Release);
+        self.0.wake();
+    }
+}
+
+impl IoThread {
+    /// Serves the listener of a device.
+    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) -> io::Result<()> {
+        self.0.send(Command::Device(Arc::downgrade(device)));
+        Ok(())
+    }
+
+    /// Serves a completion queue while it is not polled.
+    pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) -> Result<(), Errno> {
+        self.0.send(Command::Cq(Arc::downgrade(cq)));
+        let data = EventData::new_u64(cq.io_token);
+        epoll::add(&self.0.epoll, &cq.epoll, data, EventFlags::IN)
+    }
+
+    /// Stops to serve a completion queue or a listener that is about to be closed. Closing is not
+    /// enough: a fork has the descriptor, too, and what it refers to would be reported for ever.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        _ = epoll::delete(&self.0.epoll, fd);
+    }
+
+    /// Serves a completion queue again that was polled.
+    pub(crate) fn watch_cq(&self, cq: &CqShared) {
+        if !cq.io_watches.swap(true, Ordering::AcqRel) {
+            self.0.set_watched(cq, true);
+        }
+    }
+
+    /// Connects a queue pair to its peer.
+    pub(crate) fn dial(&self, qp: &QpShared) {
+        self.0.send(Command::Dial(qp.me.clone()));
+    }
+
+    /// Looks at the time of a queue pair's requests now, which may be earlier than planned.
+    pub(crate) fn look_at(&self, qp: &QpShared) {
+        self.0.send(Command::Watch(qp.me.clone()));
+    }
+
+    /// Lets a failure of a queue pair take effect.
+    pub(crate) fn finish(&self, qp: &QpShared) {
+        self.0.send(Command::Finish(qp.me.clone()));
+    }
+
+    /// Moves data again after a link was opened.
+    pub(crate) fn resume(&self, _device: &DeviceShared) {
+        self.0.send(Command::Resume);
+    }
+}
+
+impl Inbox {
+    pub(crate) fn set_watched(&self, cq: &CqShared, watched: bool) {
+        let flags = if watched { EventFlags::IN } else { EventFlags::empty() };
+        // It fails only if the queue is not served by this thread any more.
+        _ = epoll::modify(&self.epoll, &cq.epoll, EventData::new_u64(cq.io_token), flags);
+    }
+
+    /// Leaves a completion queue to its poller. The flag is changed last: an owner that finds it
+    /// cleared watches the queue again, which must not be undone.
+    pub(crate) fn stop_watching(&self, cq: &CqShared) {
+        self.set_watched(cq, false);
+        cq.io_watches.store(false, Ordering::Release);
+    }
+
+    /// Waits until something is ready, or until this many nanoseconds have passed. Returns the
+    /// number of events.
+    pub(crate) fn wait(&self, events: &mut [Event], left: Option<u64>) -> usize {
+        let timespec = |nanos: u64| Timespec {
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as i64,
+        };
+        let mut ready = epoll::wait(&self.epoll, &mut *events, left.map(timespec).as_ref());
+        // Linux before 5.11 and many filters of system calls have no epoll_pwait2, without which
+        // only whole milliseconds can be waited for.
+        if matches!(ready, Err(Errno::NOSYS | Errno::PERM)) {
+            let left = left.map(|left| timespec(left.div_ceil(1_000_000) * 1_000_000));
+            ready = epoll::wait(&self.epoll, events, left.as_ref());
+        }
+        // Otherwise it fails only if a signal comes.
+        ready.unwrap_or_default()
+    }
+}
+
+impl QpShared {
+    /// Watches the time of the requests, from the first one on.
+    pub(crate) fn watch(&self) {
+        if !self.is_watched.load(Ordering::Acquire) && !self.is_watched.swap(true, Ordering::AcqRel)
+        {
+            self.device.io.look_at(self);
+        }
+    }
+}

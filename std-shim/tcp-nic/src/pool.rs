@@ -1,0 +1,64 @@
+//! The I/O threads of the process.
+
+use crate::commands::{NETLINK, WAKE};
+use crate::io::Work;
+use crate::netlink;
+use crate::shared::{Inbox, IoThread};
+use polyrail_nic_parts::sync::lock;
+use polyrail_process::Process;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+
+/// The threads of the process.
+struct Pool {
+    process: Option<Process>,
+    threads: Vec<Weak<IoThread>>,
+    next: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { process: None, threads: Vec::new(), next: 0 });
+
+impl IoThread {
+    /// Returns the thread of a new device: a new one as long as there are fewer than half the
+    /// processors.
+    pub(crate) fn for_device() -> io::Result<Arc<Self>> {
+        let mut pool = lock(&POOL);
+        if pool.process.is_none_or(|process| !process.is_current()) {
+            pool.process = Some(Process::current());
+            pool.threads.clear();
+        }
+        pool.threads.retain(|thread| thread.strong_count() > 0);
+        let most = thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
+        if pool.threads.len() < most {
+            let thread = Arc::new(Self::start()?);
+            pool.threads.push(Arc::downgrade(&thread));
+            return Ok(thread);
+        }
+        let turn = pool.next % pool.threads.len();
+        pool.next = turn + 1;
+        match pool.threads[turn].upgrade() {
+            Some(thread) => Ok(thread),
+            None => Ok(Arc::new(Self::start()?)),
+        }
+    }
+
+    fn start() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let (commands, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let inbox = Arc::new(Inbox { epoll, wake, commands, ends });
+        let netlink = netlink::open().ok();
+        if let Some(netlink) = &netlink {
+            epoll::add(&inbox.epoll, netlink, EventData::new_u64(NETLINK), EventFlags::IN)?;
+        }
+        let mut work = Work::new(Arc::clone(&inbox), netlink);
+        let builder = thread::Builder::new().name("polyrail-tcp".to_owned());
+        builder.spawn(move || work.run())?;
+        Ok(Self(inbox))
+    }
+}
