@@ -13,9 +13,15 @@
 //! Within a place, IPv4 comes before IPv6, and then the kernel's order counts. Addresses of loopback
 //! (`127.0.0.0/8`, `::1`) and of interfaces that are down are left out, unless an interface is
 //! named: every host has these, so a peer would reach itself.
+//!
+//! [`reachable`] lists the same addresses with their networks, so that two hosts can find the
+//! interfaces that share one.
+
+pub use crate::ip_net::{IpNet, IpNetError};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -95,11 +101,32 @@ pub enum InterfaceError {
     },
 }
 
+/// An address at which others may reach this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// Name of its interface.
+    pub interface: String,
+    /// The address and its network.
+    pub net: IpNet,
+    /// Whether the interface has carrier.
+    pub has_carrier: bool,
+}
+
+impl LocalAddress {
+    /// Returns whether the address is valid only on its link: `169.254.0.0/16`, `fe80::/10`. Every
+    /// link has these networks, so two hosts that have one need not share a link.
+    pub fn is_link_local(&self) -> bool {
+        is_link_local(self.net.ip())
+    }
+}
+
 /// An address of an interface of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct InterfaceAddress {
     interface: String,
     ip: IpAddr,
+    /// The netmask, if the system reports one.
+    mask: Option<IpAddr>,
     /// Index of the interface, for link-local IPv6; otherwise 0.
     scope_id: u32,
     is_up: bool,
@@ -109,19 +136,19 @@ struct InterfaceAddress {
     is_inner_bridge: bool,
 }
 
-impl InterfaceAddress {
-    fn is_link_local(&self) -> bool {
-        match self.ip {
-            IpAddr::V4(ip) => ip.is_link_local(),
-            IpAddr::V6(ip) => ip.is_unicast_link_local(),
-        }
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
+}
 
+impl InterfaceAddress {
     /// The place in the order; lower is better.
     fn rank(&self) -> (u8, bool) {
         let place = match self {
             _ if !self.is_up || !self.has_carrier => 5,
-            _ if self.is_link_local() => 4,
+            _ if is_link_local(self.ip) => 4,
             Self { is_inner_bridge: true, .. } => 3,
             Self { is_loopback: true, .. } => 2,
             _ => 1,
@@ -133,6 +160,14 @@ impl InterfaceAddress {
         match self.ip {
             IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
             IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
+        }
+    }
+
+    fn in_network(&self) -> LocalAddress {
+        LocalAddress {
+            interface: self.interface.clone(),
+            net: self.mask.map_or(self.ip.into(), |mask| IpNet::with_mask(self.ip, mask)),
+            has_carrier: self.is_up && self.has_carrier,
         }
     }
 }
@@ -147,10 +182,27 @@ pub fn reachable_at(
     port: u16,
     filter: &InterfaceFilter,
 ) -> Result<Vec<SocketAddr>, InterfaceError> {
+    chosen(filter, |address| address.at(port))
+}
+
+/// Returns the addresses of [`reachable_at`] with their interfaces and networks, the best first. Not
+/// empty.
+///
+/// # Errors
+///
+/// As [`reachable_at`].
+pub fn reachable(filter: &InterfaceFilter) -> Result<Vec<LocalAddress>, InterfaceError> {
+    chosen(filter, InterfaceAddress::in_network)
+}
+
+fn chosen<T>(
+    filter: &InterfaceFilter,
+    as_known: impl Fn(&InterfaceAddress) -> T,
+) -> Result<Vec<T>, InterfaceError> {
     let all = addresses().map_err(InterfaceError::List)?;
     let chosen = choose(&all, filter);
     if !chosen.is_empty() {
-        return Ok(chosen.into_iter().map(|address| address.at(port)).collect());
+        return Ok(chosen.into_iter().map(as_known).collect());
     }
     if *filter == InterfaceFilter::all() {
         return Err(InterfaceError::Unreachable);
@@ -184,6 +236,13 @@ fn choose<'a>(
     chosen
 }
 
+/// Returns all addresses of this host with their networks, in the kernel's order.
+#[cfg(feature = "tcp")]
+pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
+    let all = addresses().map_err(InterfaceError::List)?;
+    Ok(all.iter().map(InterfaceAddress::in_network).collect())
+}
+
 /// Returns all IP addresses of this host, in the kernel's order.
 fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())
@@ -197,23 +256,28 @@ fn interface_of(name: &str) -> &str {
 
 /// Returns the IP address of an entry of the system's list, if it has one.
 fn ip_address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress> {
-    let storage = entry.address?;
-    let (ip, scope_id) = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-        (Some(v4), _) => (v4.ip().into(), 0),
-        (None, Some(v6)) => (v6.ip().into(), v6.scope_id()),
-        (None, None) => return None,
-    };
+    let (ip, scope_id) = ip_of(&entry.address?)?;
     let has = |flag| entry.flags.contains(flag);
     let interface = interface_of(&entry.interface_name);
     Some(InterfaceAddress {
         interface: interface.into(),
         ip,
+        mask: entry.netmask.as_ref().and_then(ip_of).map(|(mask, _)| mask),
         scope_id,
         is_up: has(InterfaceFlags::IFF_UP),
         has_carrier: has(InterfaceFlags::IFF_RUNNING),
         is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
         is_inner_bridge: is_inner_bridge(Path::new(SYSFS), interface),
     })
+}
+
+/// Returns an address of either version of IP, with the index of its interface if it is link-local.
+fn ip_of(storage: &SockaddrStorage) -> Option<(IpAddr, u32)> {
+    match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+        (Some(v4), _) => Some((v4.ip().into(), 0)),
+        (None, Some(v6)) => Some((v6.ip().into(), v6.scope_id())),
+        (None, None) => None,
+    }
 }
 
 /// Returns whether an interface is a bridge none of whose ports is a NIC, or leads to one.
@@ -249,6 +313,7 @@ mod tests {
         InterfaceAddress {
             interface: interface.into(),
             ip,
+            mask: None,
             scope_id: if is_link_local { 7 } else { 0 },
             is_up: true,
             has_carrier: true,
@@ -257,7 +322,7 @@ mod tests {
         }
     }
 
-    fn chosen(addresses: &[InterfaceAddress], filter: &InterfaceFilter) -> Vec<String> {
+    fn shown(addresses: &[InterfaceAddress], filter: &InterfaceFilter) -> Vec<String> {
         let chosen = choose(addresses, filter);
         chosen.into_iter().map(|address| address.at(1).to_string()).collect()
     }
@@ -277,10 +342,10 @@ mod tests {
             address("eth0", "fe80::1"),
         ];
         let all = ["10.0.0.1:1", "[2001:db8::1]:1", "[fe80::1%7]:1"];
-        assert_eq!(chosen(&host, &InterfaceFilter::all()), all);
-        assert_eq!(chosen(&lo(), &InterfaceFilter::all()), [""; 0]);
+        assert_eq!(shown(&host, &InterfaceFilter::all()), all);
+        assert_eq!(shown(&lo(), &InterfaceFilter::all()), [""; 0]);
         let named = InterfaceFilter::named("lo");
-        assert_eq!(chosen(&lo(), &named), ["127.0.0.1:1", "[::1]:1"]);
+        assert_eq!(shown(&lo(), &named), ["127.0.0.1:1", "[::1]:1"]);
     }
 
     #[test]
@@ -295,17 +360,17 @@ mod tests {
             address("br0", "10.0.3.1"),
         ];
         let all = ["10.0.2.1:1", "10.0.3.1:1", "172.17.0.1:1", "169.254.3.1:1", "10.0.0.1:1"];
-        assert_eq!(chosen(&host, &InterfaceFilter::all()), all);
+        assert_eq!(shown(&host, &InterfaceFilter::all()), all);
     }
 
     #[test]
     fn a_host_whose_address_is_on_lo_is_reached_there() {
         let [v4, v6] = lo();
         let host = [v4, address("lo", "10.0.0.5"), v6, address("eth0", "fe80::1")];
-        assert_eq!(chosen(&host, &InterfaceFilter::all()), ["10.0.0.5:1", "[fe80::1%7]:1"]);
+        assert_eq!(shown(&host, &InterfaceFilter::all()), ["10.0.0.5:1", "[fe80::1%7]:1"]);
         // The address of a service behind a load balancer is there, too.
         let host = [address("lo", "10.0.0.5"), address("eth0", "10.1.0.1")];
-        assert_eq!(chosen(&host, &InterfaceFilter::all()), ["10.1.0.1:1", "10.0.0.5:1"]);
+        assert_eq!(shown(&host, &InterfaceFilter::all()), ["10.1.0.1:1", "10.0.0.5:1"]);
     }
 
     #[test]
@@ -317,7 +382,7 @@ mod tests {
             address("eth10", "10.0.10.1"),
             address("ib0", "10.0.2.1"),
         ];
-        let with = |text| chosen(&host, &InterfaceFilter::from_nccl(text)).join(" ");
+        let with = |text| shown(&host, &InterfaceFilter::from_nccl(text)).join(" ");
         assert_eq!(with("ib"), "10.0.2.1:1");
         assert_eq!(with("eth1"), "10.0.1.1:1 10.0.10.1:1");
         assert_eq!(with("=eth1"), "10.0.1.1:1");
@@ -346,7 +411,7 @@ mod tests {
             assert_eq!(read, address(interface, "10.0.0.1"), "{label}");
             for name in [interface, label] {
                 let filter = InterfaceFilter::named(name);
-                assert_eq!(chosen(std::slice::from_ref(&read), &filter), ["10.0.0.1:1"]);
+                assert_eq!(shown(std::slice::from_ref(&read), &filter), ["10.0.0.1:1"]);
             }
         }
         assert_eq!(
@@ -363,6 +428,17 @@ mod tests {
         assert!(
             matches!(&error, InterfaceError::NotSelected { known } if known.contains(&"lo".into()))
         );
+    }
+
+    #[test]
+    fn addresses_have_their_networks() {
+        let lo = reachable(&InterfaceFilter::named("lo")).unwrap();
+        let loopback = lo.iter().find(|own| own.net.ip() == IpAddr::from([127, 0, 0, 1])).unwrap();
+        assert_eq!((loopback.interface.as_str(), loopback.net.prefix()), ("lo", 8));
+        assert!(loopback.has_carrier && !loopback.is_link_local());
+        let without_mask = address("eth0", "fe80::1").in_network();
+        assert_eq!(without_mask.net.to_string(), "fe80::1/128");
+        assert!(without_mask.is_link_local());
     }
 
     #[test]

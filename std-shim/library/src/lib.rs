@@ -59,7 +59,7 @@
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
 //!    Linux hosts ([over TCP](over_tcp)); with the feature `verbs`, `rdma` is the backend for real
-//!    NICs, and `devices` lists them;
+//!    NICs, and `devices` lists them; [`place`] finds where in the machine a device is;
 //! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
@@ -87,6 +87,7 @@ pub mod heal;
 mod hex;
 pub mod idle;
 pub mod interfaces;
+mod ip_net;
 mod json;
 pub mod link;
 pub mod memory;
@@ -95,6 +96,7 @@ pub mod nic;
 #[doc = include_str!("../docs/over-tcp.md")]
 pub mod over_tcp {}
 pub mod p2p;
+pub mod place;
 pub mod printable;
 pub mod progress;
 mod queue_pair;

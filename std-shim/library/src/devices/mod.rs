@@ -9,12 +9,11 @@
 
 mod gid_interface;
 mod missing;
-mod place;
 
+pub use crate::place::{PciLink, Place};
 pub(crate) use gid_interface::GidInterface;
 pub use missing::DevicesError;
 pub(crate) use missing::what_is_missing;
-pub use place::{PciLink, Place};
 
 use polyrail_ffi::{
     AtomicCap, Context, Device, DeviceAttributes, DeviceList, GidEntry, GidType, LinkLayer,

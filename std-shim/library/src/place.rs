@@ -1,18 +1,21 @@
-//! The place of a device in the machine, from sysfs.
+//! Places of devices in the machine, from sysfs.
 
 use crate::cpus::CpuList;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// Where the kernel lists devices by their kind.
+const CLASS: &str = "/sys/class";
+
 /// The place of a device. Attributes that the kernel does not report are `None`. A software device
 /// has the place of its network device.
 ///
 /// ```no_run
 /// use polyrail::cpus::pin_thread;
-/// use polyrail::devices::Place;
+/// use polyrail::place::Place;
 ///
-/// let place = Place::of("mlx5_0");
+/// let place = Place::of("mlx5_0"); // or Place::of_interface("eth0")
 /// if let Some(cpus) = &place.cpus {
 ///     pin_thread(cpus)?; // before buffers are allocated
 /// }
@@ -57,9 +60,14 @@ pub struct PciLink {
 }
 
 impl Place {
-    /// Returns the place of the device with this name.
+    /// Returns the place of the RDMA device with this name.
     pub fn of(device: &str) -> Self {
-        Self::below(Path::new("/sys/class"), device)
+        Self::below(Path::new(CLASS), device)
+    }
+
+    /// Returns the place of the network interface with this name. A virtual interface has none.
+    pub fn of_interface(interface: &str) -> Self {
+        Self::of_hardware(&Path::new(CLASS).join("net").join(interface).join("device"))
     }
 
     /// Like [`of`](Self::of), from the sysfs `class` directory.
@@ -71,15 +79,23 @@ impl Place {
             None => shown.join("device"),
         };
         Self {
-            pci: hardware.canonicalize().ok().as_deref().and_then(pci_path),
-            // -1 on a machine with one node, or if the node is unknown.
-            numa_node: attribute(&hardware, "numa_node"),
-            cpus: attribute(&hardware, "local_cpulist"),
-            link: PciLink::of(&hardware, "current"),
-            max_link: PciLink::of(&hardware, "max"),
             parent,
             firmware: attribute(&shown, "fw_ver"),
             board: attribute(&shown, "board_id"),
+            ..Self::of_hardware(&hardware)
+        }
+    }
+
+    /// Returns the place of a device by its directory in sysfs.
+    fn of_hardware(hardware: &Path) -> Self {
+        Self {
+            pci: hardware.canonicalize().ok().as_deref().and_then(pci_path),
+            // -1 on a machine with one node, or if the node is unknown.
+            numa_node: attribute(hardware, "numa_node"),
+            cpus: attribute(hardware, "local_cpulist"),
+            link: PciLink::of(hardware, "current"),
+            max_link: PciLink::of(hardware, "max"),
+            ..Self::default()
         }
     }
 }
@@ -95,7 +111,7 @@ impl PciLink {
 }
 
 /// Reads an attribute; `None` if it does not exist or cannot be parsed.
-fn attribute<T: FromStr>(directory: &Path, name: &str) -> Option<T> {
+pub(crate) fn attribute<T: FromStr>(directory: &Path, name: &str) -> Option<T> {
     let text = std::fs::read_to_string(directory.join(name)).ok()?;
     let text = text.trim();
     if text.is_empty() { None } else { text.parse().ok() }
@@ -174,6 +190,8 @@ mod tests {
                 board: Some("MT_0000000838".into()),
             }
         );
+        let without_verbs = Place::of_hardware(&root.path().join("class/net/eth0/device"));
+        assert_eq!(without_verbs, Place { firmware: None, board: None, ..place });
     }
 
     #[test]
