@@ -7,8 +7,8 @@ use fixture::link::{SOON, accepted, control_to_stranger, impatient, listen, next
 use polyrail::chain::Chain;
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::link::{
-    Arrivals, HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reason,
-    Timeouts,
+    Arrivals, HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Offer, Reason,
+    Timeouts, Token,
 };
 use polyrail::nic::Fabric;
 use std::io::{Read, Write};
@@ -46,13 +46,13 @@ fn rubbish_is_refused_at_once() {
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
-    let error = heard(b"PLYR\0\0\0\x07\x7f\xff\xff\xff", false, patient);
+    let error = heard(b"PLYR\0\0\0\x08\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
         matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
-    let error = heard(b"PLYR\0\0\0\x07\0\0\0\x02no", false, patient);
+    let error = heard(b"PLYR\0\0\0\x08\0\0\0\x02no", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "nothing was waited for");
 }
@@ -263,19 +263,112 @@ fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
 fn a_peer_of_an_earlier_version_is_refused_with_words() {
     let (listener, address) = listen();
     let mut old = TcpStream::connect(address).unwrap();
-    old.write_all(b"PLYR\0\0\0\x06\0\0\0\x0c{\"ready\":{}}").unwrap();
+    old.write_all(b"PLYR\0\0\0\x07\0\0\0\x0c{\"ready\":{}}").unwrap();
     let mut arrivals = Arrivals::<NoPurpose>::default();
     let mut refused = Vec::new();
     while refused.is_empty() {
         let arrived = arrivals.step(&listener, &impatient(), |_, why| refused.push(why));
         assert!(arrived.unwrap().is_empty());
     }
-    let words = "the peer speaks version 6 of the protocol, this side version 7";
+    let words = "the peer speaks version 7 of the protocol, this side version 8";
     assert_eq!(refused[0].to_string(), words);
     let mut answer = Vec::new();
     // A side that hangs up with unread bytes resets the connection.
     _ = old.read_to_end(&mut answer);
     assert!(String::from_utf8_lossy(&answer).contains(words));
+}
+
+/// The offer of a host with two interfaces.
+fn offer() -> Offer {
+    let eth0 = vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
+    Offer { verbs: true, tcp: vec![eth0, vec!["10.0.1.2/24".parse().unwrap()]] }
+}
+
+/// Steps until a peer has arrived or was refused. Returns the number of hellos, and the reasons.
+fn step_until_news(
+    arrivals: &mut Arrivals<NoPurpose>,
+    listener: &Listener,
+) -> (usize, Vec<LinkError>) {
+    let begin = Instant::now();
+    let mut refused = Vec::new();
+    loop {
+        let arrived = arrivals.step(listener, &Timeouts::default(), |_, why| refused.push(why));
+        let arrived = arrived.unwrap().len();
+        if arrived > 0 || !refused.is_empty() {
+            return (arrived, refused);
+        }
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+#[test]
+fn a_peer_may_ask_for_the_offer_and_then_say_hello_or_leave() {
+    let (listener, address) = listen();
+    let mut arrivals = Arrivals::<NoPurpose>::default().with_offer(|peer| {
+        assert!(peer.ip().is_loopback());
+        offer()
+    });
+    let peer = thread::spawn(move || {
+        let mut leaves = <Link>::connect(&address.to_string(), &Timeouts::default()).unwrap();
+        assert_eq!(leaves.ask().unwrap(), offer());
+        drop(leaves);
+        let mut stays = <Link>::connect(&address.to_string(), &Timeouts::default()).unwrap();
+        assert_eq!(stays.ask().unwrap(), offer());
+        stays.send(&Message::Hello(hello("stays"))).unwrap();
+        stays
+    });
+    let (arrived, refused) = step_until_news(&mut arrivals, &listener);
+    assert!(arrived == 1 && refused.is_empty(), "{refused:?}");
+    assert!(arrivals.is_empty());
+    drop(peer.join().unwrap());
+}
+
+#[test]
+fn a_peer_that_asks_twice_or_without_an_offer_is_refused() {
+    let (listener, address) = listen();
+    for (offers, asks) in [(true, 2), (false, 1)] {
+        let mut arrivals = Arrivals::<NoPurpose>::default();
+        if offers {
+            arrivals = arrivals.with_offer(|_| offer());
+        }
+        let mut peer = <Link>::connect(&address.to_string(), &Timeouts::default()).unwrap();
+        for _ in 0..asks {
+            peer.offer(&Message::Ask {}).unwrap();
+        }
+        let (arrived, refused) = step_until_news(&mut arrivals, &listener);
+        let words = "the peer sent \"ask\", but \"hello\" was expected";
+        assert!(arrived == 0 && refused[0].to_string() == words, "{refused:?}");
+        if offers {
+            assert_eq!(peer.expect(LONG).unwrap(), Message::Offer(offer()));
+        }
+        let told = peer.expect(LONG).unwrap_err();
+        assert!(matches!(&told, LinkError::GaveUp { reason } if reason.to_string() == words));
+    }
+}
+
+/// The offer names addresses of the host, which are no business of strangers.
+#[test]
+fn only_a_peer_with_the_token_is_sent_the_offer() {
+    let token = |text: &[u8]| Token::new(text).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap().with_token(token(&[7; 16]));
+    let address = listener.local_addr().unwrap().to_string();
+    let mut arrivals = Arrivals::<NoPurpose>::default().with_offer(|_| offer());
+    let mut stranger = <Link>::connect(&address, &Timeouts::default()).unwrap();
+    stranger.offer(&Message::Ask {}).unwrap();
+    let (arrived, refused) = step_until_news(&mut arrivals, &listener);
+    assert!(arrived == 0 && matches!(refused[0], LinkError::TokenWanted), "{refused:?}");
+    assert!(matches!(stranger.expect(LONG), Err(LinkError::GaveUp { .. })));
+    let peer = thread::spawn(move || {
+        let token = token(&[7; 16]);
+        let timeouts = Timeouts::default();
+        let mut link = <Link>::connect_with_token(&address, &timeouts, Some(&token)).unwrap();
+        assert_eq!(link.ask().unwrap(), offer());
+        link.send(&Message::Hello(hello("has the token"))).unwrap();
+        link
+    });
+    let (arrived, refused) = step_until_news(&mut arrivals, &listener);
+    assert!(arrived == 1 && refused.is_empty(), "{refused:?}");
+    drop(peer.join().unwrap());
 }
 
 /// On a host whose IPv6 is off, IPv4 is all there is.

@@ -5,12 +5,14 @@ use super::error::{LinkError, Reason};
 use super::hello::Hello;
 use super::listener::{Listener, is_forbidden};
 use super::message::{HELLO, Message};
+use super::offer::Offer;
 use super::pace::Pace;
 use super::purpose::Purpose;
 use super::stream::wait_for_any;
 use super::timeouts::Timeouts;
 use crate::trace;
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -48,6 +50,17 @@ pub struct Arrivals<P: Purpose> {
     is_blocked: bool,
     /// Counts what the owner's calls can do.
     pace: Option<Pace>,
+    /// Makes the offer for a peer at an address; `None`: peers may not ask.
+    offer: Option<OfferFor>,
+}
+
+/// A function that makes the offer for a peer.
+struct OfferFor(Box<dyn Fn(SocketAddr) -> Offer + Send>);
+
+impl fmt::Debug for OfferFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OfferFor(..)")
+    }
 }
 
 /// A link whose first message has not come.
@@ -57,6 +70,8 @@ struct Guest<P: Purpose> {
     address: SocketAddr,
     /// When it was accepted, by the clock of the arrivals.
     since: Instant,
+    /// Whether it was sent an offer.
+    has_asked: bool,
 }
 
 /// A link whose peer has sent a hello.
@@ -75,11 +90,20 @@ type Refused<'a> = dyn FnMut(SocketAddr, LinkError) + 'a;
 
 impl<P: Purpose> Default for Arrivals<P> {
     fn default() -> Self {
-        Self { guests: VecDeque::new(), ready: VecDeque::new(), is_blocked: false, pace: None }
+        let (guests, ready) = (VecDeque::new(), VecDeque::new());
+        Self { guests, ready, is_blocked: false, pace: None, offer: None }
     }
 }
 
 impl<P: Purpose> Arrivals<P> {
+    /// Answers peers that [ask](Message::Ask) with what `offer` returns for their address. Without
+    /// an offer, peers that ask are refused.
+    #[must_use]
+    pub fn with_offer(mut self, offer: impl Fn(SocketAddr) -> Offer + Send + 'static) -> Self {
+        self.offer = Some(OfferFor(Box::new(offer)));
+        self
+    }
+
     /// Waits until the hello of a peer has come, for up to [`Timeouts::accept`]. Other peers do not
     /// delay it, whatever they send. They keep their places for the next call.
     ///
@@ -167,7 +191,7 @@ impl<P: Purpose> Arrivals<P> {
             }
             match listener.try_accept(timeouts) {
                 Ok(Some((link, address))) => {
-                    self.guests.push_back(Guest { link, address, since: now });
+                    self.guests.push_back(Guest { link, address, since: now, has_asked: false });
                 }
                 Ok(None) => return Ok(()),
                 Err(error) if error.lacks_resources() => {
@@ -210,7 +234,16 @@ impl<P: Purpose> Arrivals<P> {
             match guest.link.receive(now) {
                 Ok(None) if guest.waited(now) >= timeouts.message => guest.leave(now, refused),
                 Ok(None) => self.guests.push_back(guest),
-                Ok(Some(message)) => arrived.extend(guest.welcome(message, refused)),
+                Ok(Some(message)) => match (message, &self.offer) {
+                    (Message::Ask {}, Some(OfferFor(offer))) => {
+                        // If the peer is gone, the next receive shows that.
+                        _ = guest.link.offer(&Message::Offer(offer(guest.address)));
+                        self.guests.push_back(Guest { has_asked: true, ..guest });
+                    }
+                    (message, _) => arrived.extend(guest.welcome(message, refused)),
+                },
+                // It needed no more than the offer.
+                Err(LinkError::HungUp { pending: 0 }) if guest.has_asked => {}
                 Err(error) => guest.refuse(error, refused),
             }
         }
@@ -237,8 +270,10 @@ impl<P: Purpose> Arrivals<P> {
 impl<P: Purpose> Guest<P> {
     /// Handles the first message.
     fn welcome(self, message: Message<P>, refused: &mut Refused<'_>) -> Option<Arrival<P>> {
-        let Self { link, address, since } = self;
-        let mut refuse = |link, why: LinkError| Self { link, address, since }.refuse(why, refused);
+        let Self { link, address, since, has_asked } = self;
+        let mut refuse = |link, why: LinkError| {
+            Self { link, address, since, has_asked }.refuse(why, refused);
+        };
         match message {
             Message::Hello(hello) => return Some(Arrival { link, hello, address }),
             Message::Resume { session } => {

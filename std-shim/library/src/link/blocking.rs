@@ -5,7 +5,8 @@ use super::dial::resolve;
 use super::end::Link;
 use super::error::LinkError;
 use super::hello::Hello;
-use super::message::{HELLO, Message, READY};
+use super::message::{HELLO, Message, OFFER, READY};
+use super::offer::Offer;
 use super::purpose::Purpose;
 use super::stream::wait;
 use super::tcp::TcpNetwork;
@@ -162,6 +163,20 @@ impl<P: Purpose> Link<P> {
                 Ok(())
             }
             (None, None) => Ok(()),
+        }
+    }
+
+    /// Asks the side that listens for its [`Offer`], and waits for it, as long as a message may take.
+    /// Ask at most once, and before the hello.
+    ///
+    /// # Errors
+    ///
+    /// As [`expect`](Self::expect); the other side has no offer.
+    pub fn ask(&mut self) -> Result<Offer, LinkError> {
+        self.send(&Message::Ask {})?;
+        match self.expect_what(OFFER, self.message_timeout())? {
+            Message::Offer(offer) => Ok(offer),
+            other => Err(other.out_of_turn(OFFER).into()),
         }
     }
 

@@ -43,6 +43,7 @@ pub struct Incoming<P = NoPurpose> {
 ///
 /// ```text
 /// Hello --> Ready --> Done --> Nothing     (alive, note: still Done; heal: still Done, still Nothing)
+///  |  ^ \-->Asked --> Ready   (ask or offer, and then the hello)
 ///  |  ^--Proof   (knock or challenge, and then the proof)
 ///    \--------\--------\---------\--> Over      (failed; in place of hello or proof also refused)
 ///     \--> Joining     (resume, resumed: a new stream for an earlier link, which takes over)
@@ -51,6 +52,7 @@ pub struct Incoming<P = NoPurpose> {
 enum Turn {
     Hello,
     Proof,
+    Asked,
     Ready,
     Done,
     Nothing,
@@ -62,7 +64,7 @@ impl Turn {
     /// What may come besides "failed".
     const fn expected(self) -> &'static str {
         match self {
-            Self::Hello => "\"hello\"",
+            Self::Hello | Self::Asked => "\"hello\"",
             Self::Proof => "\"proof\"",
             Self::Ready => "\"ready\"",
             Self::Done => "\"done\"",
@@ -76,9 +78,10 @@ impl Turn {
             (Self::Hello, Message::Knock { .. } | Message::Challenge { .. }) => Ok(Self::Proof),
             (Self::Proof, Message::Proof { .. }) => Ok(Self::Hello),
             (Self::Hello | Self::Proof, Message::Refused { .. }) => Ok(Self::Over),
-            (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
+            (Self::Hello, Message::Ask {} | Message::Offer(_)) => Ok(Self::Asked),
+            (Self::Hello | Self::Asked, Message::Hello(_)) => Ok(Self::Ready),
             (Self::Hello, Message::Resume { .. } | Message::Resumed {}) => Ok(Self::Joining),
-            (Self::Joining | Self::Proof, Message::Failed { .. }) => Ok(Self::Over),
+            (Self::Joining | Self::Proof | Self::Asked, Message::Failed { .. }) => Ok(Self::Over),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
             (Self::Done, Message::Alive {} | Message::Note { .. }) => Ok(Self::Done),
             // What the other side is not done with may depend on rails that this one has to heal.

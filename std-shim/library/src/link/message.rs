@@ -3,6 +3,7 @@
 use super::error::{HandshakeError, Reason};
 use super::field::{HexBytes, Place};
 use super::hello::{Hello, Session};
+use super::offer::Offer;
 use super::purpose::{NoPurpose, Purpose};
 use super::token::{Nonce, Proof};
 use super::wire::{
@@ -15,6 +16,8 @@ use serde::Serialize;
 
 /// How errors name a hello that is waited for.
 pub const HELLO: &str = "\"hello\"";
+/// How errors name an offer that is waited for.
+pub(super) const OFFER: &str = "\"offer\"";
 /// How errors name the message that a side is ready.
 pub const READY: &str = "\"ready\"";
 /// How errors name the message that a side is done.
@@ -39,7 +42,13 @@ pub enum Message<P: Purpose = NoPurpose> {
         /// The proof for both nonces.
         proof: Proof,
     },
-    /// Describes a side: the first message of each side after the proofs.
+    /// Asks the side that listens for its [`Offer`]: sent at most once, before the hello, by the
+    /// side that connected.
+    Ask {},
+    /// Answers [`Ask`](Self::Ask).
+    Offer(Offer),
+    /// Describes a side: the first message of each side after the proofs, and after the offer if
+    /// there is one.
     Hello(Hello<P>),
     /// The sender's receives are posted, and its queue pairs are connected.
     Ready {},
@@ -86,6 +95,8 @@ impl<P: Purpose> Message<P> {
             Self::Knock { .. } => "knock",
             Self::Challenge { .. } => "challenge",
             Self::Proof { .. } => "proof",
+            Self::Ask {} => "ask",
+            Self::Offer(_) => "offer",
             Self::Hello(_) => "hello",
             Self::Ready {} => "ready",
             Self::Alive {} => "alive",
@@ -161,6 +172,8 @@ impl<P: Purpose> Message<P> {
             "knock" => Ok(Self::Knock { nonce: nonce(&inner)? }),
             "challenge" => Ok(Self::Challenge { nonce: nonce(&inner)? }),
             "proof" => Ok(Self::Proof { proof: proof(&inner)? }),
+            "ask" => inner.object(&[]).map(|_| Self::Ask {}),
+            "offer" => Ok(Self::Offer(Offer::read(&inner)?)),
             "hello" => Ok(Self::Hello(Hello::read(&inner)?)),
             "ready" => inner.object(&[]).map(|_| Self::Ready {}),
             "alive" => inner.object(&[]).map(|_| Self::Alive {}),
@@ -175,10 +188,12 @@ impl<P: Purpose> Message<P> {
     }
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "knock",
     "challenge",
     "proof",
+    "ask",
+    "offer",
     "hello",
     "ready",
     "alive",

@@ -5,6 +5,7 @@
 //!
 //! | | one side | the other side |
 //! |---|---|---|
+//! | 0 | `ask`, if this side chooses its devices by those of the other side | `offer`: the devices that it has, [`Offer`] |
 //! | 1 | `hello`: endpoint, buffer, purpose: [`Hello`] | |
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that the endpoints match, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
@@ -12,7 +13,8 @@
 //! | 5 | data moves over the rails only; `alive` while a side is busy for long; `heal`, when rails fail; `note`, for the programs | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side sends each of these once and in this order (`alive` and `note` any number of times,
+//! `ask` comes at most once, from the side that connected, which may leave after the offer. Each side
+//! sends each of the others once and in this order (`alive` and `note` any number of times,
 //! `heal` also after `done`). The side that connected sends its hello first: [`Arrivals`] accept a
 //! link once its hello has come. Over other links, such as a [pair](Link::pair), which of the two
 //! sides is first does not matter. At any time a side may send `failed`, with the reason, and then
@@ -83,6 +85,8 @@
 //! {"knock":{"nonce":"0f1e2d3c4b5a69788796a5b4c3d2e1f0"}}
 //! {"challenge":{"nonce":"00112233445566778899aabbccddeeff"}}
 //! {"proof":{"proof":"..."}}
+//! {"ask":{}}
+//! {"offer":{"verbs":false,"tcp":[["10.0.0.2/24","fd00::2/64"],["10.0.1.2/24"]]}}
 //! {"ready":{}}
 //! {"alive":{}}
 //! {"heal":{"control":"50520102010000000000002a00000000"}}
@@ -114,6 +118,7 @@
 //! | limit | reason |
 //! |---|---|
 //! | [`MAX_MESSAGE_BYTES`] a message | a peer decides how much of it is kept; the longest message has less than half |
+//! | [`MAX_OFFERED_INTERFACES`] interfaces in an offer, with [`MAX_OFFERED_ADDRESSES`] addresses each | it fits into a message |
 //! | [`MAX_NOTE_BYTES`] a note | as hexadecimal digits it fits into a message |
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on without end, byte by byte |
@@ -127,7 +132,7 @@
 //!
 //! # Files
 //!
-//! `message` has the messages and their bytes, with `hello` and `purpose` in it, framed as in
+//! `message` has the messages and their bytes, with `offer`, `hello` and `purpose` in it, framed as in
 //! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn
 //! it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`;
 //! `dial` connects to the first of several addresses that answers; a `channel` carries messages
@@ -149,6 +154,7 @@ mod hello;
 mod incoming;
 mod listener;
 mod message;
+mod offer;
 mod pace;
 mod purpose;
 mod resume;
@@ -172,6 +178,7 @@ pub use hello::{Hello, Reach, Session, address_from_json, address_to_json};
 pub use incoming::Incoming;
 pub use listener::Listener;
 pub use message::{DONE, HELLO, Message, READY};
+pub use offer::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer};
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
 pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};
 pub use token::{Nonce, Proof, Token, TokenError};

@@ -4,7 +4,7 @@
 pub const MAGIC: [u8; 4] = *b"PLYR";
 
 /// The version of the protocol that this side speaks.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 12;

@@ -146,7 +146,7 @@ fn a_job_with_a_changed_byte_is_read_or_refused_in_few_words() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(JobOutcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x06\0\0\0\x27");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x08\0\0\0\x27");
     assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(

@@ -5,11 +5,16 @@ use super::given::{endpoint, hello};
 use super::{Hello, Message, error};
 use crate::backend::{Gid, Meeting, MeetingKey, Mtu};
 use crate::endpoint::{HealingMessage, RailAddress};
-use crate::link::{HandshakeError, MAX_MESSAGE_BYTES, NoOutcome, Reason};
+use crate::interfaces::IpNet;
+use crate::link::{
+    HandshakeError, MAX_MESSAGE_BYTES, MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, NoOutcome,
+    Offer, Reason,
+};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use quickcheck::{Gen, QuickCheck};
+use std::net::IpAddr;
 
 #[test]
 fn messages_survive_the_round_trip() {
@@ -34,7 +39,7 @@ fn a_message_that_is_not_all_there_is_waited_for() {
 #[test]
 fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
     fn any(bytes: Vec<u8>) -> bool {
-        let mut framed = b"PLYR\0\0\0\x07\0\0".to_vec();
+        let mut framed = b"PLYR\0\0\0\x08\0\0".to_vec();
         framed.extend((bytes.len() as u16).to_be_bytes());
         framed.extend(&bytes);
         let decoded = Message::decode(&framed);
@@ -66,7 +71,7 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(NoOutcome {}).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x07\0\0\0\x0b");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x08\0\0\0\x0b");
     assert_eq!(&bytes[12..], br#"{"done":{}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
@@ -120,6 +125,10 @@ fn the_longest_messages_fit() {
         let bytes = Message::Hello(Hello { reach, ..longest.clone() }).encode();
         assert!(bytes.len() < MAX_MESSAGE_BYTES as usize / 2, "{}", bytes.len());
     }
+    let address = IpNet::from(IpAddr::from([0xffff; 8]));
+    let tcp = vec![vec![address; MAX_OFFERED_ADDRESSES]; MAX_OFFERED_INTERFACES];
+    let bytes = Message::Offer(Offer { verbs: false, tcp }).encode();
+    assert!(bytes.len() < MAX_MESSAGE_BYTES as usize / 2, "{}", bytes.len());
 }
 
 #[test]
@@ -132,7 +141,7 @@ fn other_programs_and_other_versions_are_told_apart() {
     // Known before the length is there.
     let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
     assert_eq!(error, HandshakeError::Version { peer: 1 });
-    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 7");
-    let error = Message::decode(b"PLYR\0\0\0\x07\0\0\x40\x01").unwrap_err();
+    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 8");
+    let error = Message::decode(b"PLYR\0\0\0\x08\0\0\x40\x01").unwrap_err();
     assert_eq!(error, HandshakeError::TooLong { length: 16385 });
 }

@@ -5,13 +5,17 @@ use crate::RemoteBuffer;
 use crate::backend::{Gid, Meeting, MeetingKey, Mtu};
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
-use crate::link::{HexBytes, NoOutcome, Reason, Session};
+use crate::interfaces::IpNet;
+use crate::link::{
+    HexBytes, MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, NoOutcome, Offer, Reason, Session,
+};
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{
     ControlMessage, MAX_RAILS, RailId, RailReport, ReportedState, Scheme,
 };
 use quickcheck::{Arbitrary, Gen};
+use std::net::IpAddr;
 
 fn rail(g: &mut Gen) -> RailAddress {
     let gid: u128 = u128::arbitrary(g);
@@ -78,7 +82,7 @@ fn memory(g: &mut Gen) -> RemoteMemory {
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 10 {
+        match u8::arbitrary(g) % 12 {
             0 => Self::Ready {},
             7 => Self::Note { bytes: HexBytes(Vec::arbitrary(g)) },
             1 => Self::Done(NoOutcome {}),
@@ -87,10 +91,24 @@ impl Arbitrary for Message {
             5 => Self::Resume { session: Session::random().unwrap() },
             6 => Self::Resumed {},
             8 => Self::Refused { reason: Reason::new(String::arbitrary(g)) },
+            9 => Self::Ask {},
+            10 => Self::Offer(offer(g)),
             3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),
         }
     }
+}
+
+fn offer(g: &mut Gen) -> Offer {
+    let net = |g: &mut Gen| {
+        let ip: IpAddr = IpAddr::arbitrary(g);
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        IpNet::new(ip, u8::arbitrary(g) % (bits + 1)).unwrap()
+    };
+    let mut interface =
+        |_| (0..1 + usize::arbitrary(g) % MAX_OFFERED_ADDRESSES).map(|_| net(g)).collect();
+    let tcp = (0..MAX_OFFERED_INTERFACES / 4).map(&mut interface).collect();
+    Offer { verbs: true, tcp }
 }
 
 fn heal(g: &mut Gen) -> HealingMessage {

@@ -56,7 +56,7 @@ fn a_peer_that_knocks_and_says_nothing_more_delays_nobody() {
             (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
         for stranger in &mut knocks {
             let json = br#"{"knock":{"nonce":"0123456789abcdef0123456789abcdef"}}"#;
-            let frame = [b"PLYR\0\0\0\x06\0\0\0".as_slice(), &[json.len() as u8], json].concat();
+            let frame = [b"PLYR\0\0\0\x08\0\0\0".as_slice(), &[json.len() as u8], json].concat();
             stranger.write_all(&frame).unwrap();
             let mut heard = [0; 24];
             stranger.read_exact(&mut heard).unwrap();
