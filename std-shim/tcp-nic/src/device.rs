@@ -66,6 +66,12 @@ pub enum OpenError {
         /// The interfaces that have an address.
         known: Vec<String>,
     },
+    /// The interface has no address.
+    #[error("network interface {interface} has no address: assign one (ip addr add)")]
+    NoAddress {
+        /// Its name.
+        interface: String,
+    },
     /// The listener cannot be made.
     #[error("cannot listen on {address}")]
     Listen {
@@ -169,6 +175,9 @@ impl Device {
     /// See [`OpenError`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Self, OpenError> {
         let Some(found) = interface::find(name).map_err(OpenError::List)? else {
+            if interface::exists(name).map_err(OpenError::List)? {
+                return Err(OpenError::NoAddress { interface: name.into() });
+            }
             let all = interface::addresses().map_err(OpenError::List)?;
             let mut known: Vec<_> = all.into_iter().map(|own| own.interface).collect();
             known.sort();

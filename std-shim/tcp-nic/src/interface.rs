@@ -48,6 +48,11 @@ pub(crate) fn is_of_this_host(ip: IpAddr) -> bool {
     ip.is_loopback() || addresses().is_ok_and(|all| all.iter().any(|own| own.address.ip() == ip))
 }
 
+/// Returns whether there is an interface of this name, with or without an address.
+pub(crate) fn exists(name: &str) -> io::Result<bool> {
+    Ok(getifaddrs().map_err(io::Error::from)?.any(|entry| entry.interface_name == name))
+}
+
 /// Finds the address of a device: of the interface of this name, or the address itself.
 pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
     let all = addresses()?;
