@@ -1,0 +1,159 @@
+//! Opens devices over TCP by their names.
+
+use crate::endpoint::MAX_DEVICES;
+use polyrail_nic_parts::error::NicError;
+use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, ProtectionDomain};
+use std::net::IpAddr;
+
+/// Opening devices failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenDevicesError {
+    /// A device cannot be opened.
+    #[error("cannot open device tcp:{name}")]
+    Open {
+        /// Its name, without `tcp:`.
+        name: String,
+        /// The reason.
+        source: OpenError,
+    },
+    /// The device has no protection domain left.
+    #[error("cannot use device tcp:{name}")]
+    Domain {
+        /// Its name, without `tcp:`.
+        name: String,
+        /// The reason.
+        source: NicError,
+    },
+    /// Two names are of the same address.
+    #[error("device tcp:{name} is named twice: its address is {address}")]
+    Twice {
+        /// The second name, without `tcp:`.
+        name: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// More devices than an endpoint supports.
+    #[error("{devices} devices, but at most {MAX_DEVICES} are allowed")]
+    TooMany {
+        /// Number of named devices.
+        devices: usize,
+    },
+}
+
+/// Opens the devices of these network interfaces (`eth0`) or addresses (`10.0.0.1`), in this order,
+/// and allocates a protection domain of each. Endpoints use them in turn.
+///
+/// ```
+/// use polyrail::endpoint::EndpointBuilder;
+/// use polyrail::tcp::{DeviceOptions, ProtectionDomain, open_devices};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let opened = open_devices(&["lo"], &DeviceOptions::default())?;
+/// let domains: Vec<&ProtectionDomain> = opened.iter().collect();
+/// let endpoint = EndpointBuilder::new().rails(4).build(&domains)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// See [`OpenDevicesError`].
+pub fn open_devices<N: AsRef<str>>(
+    names: &[N],
+    options: &DeviceOptions,
+) -> Result<Vec<ProtectionDomain>, OpenDevicesError> {
+    if names.len() > MAX_DEVICES {
+        return Err(OpenDevicesError::TooMany { devices: names.len() });
+    }
+    let mut domains: Vec<ProtectionDomain> = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        let is_taken = |address: IpAddr| {
+            domains.iter().any(|domain| domain.device().address().ip() == address)
+        };
+        let twice = |address| OpenDevicesError::Twice { name: name.into(), address };
+        let domain = open_device(name, options).map_err(|error| match error {
+            // The listener of the first one has the port.
+            OpenDevicesError::Open { source: OpenError::Listen { address, .. }, .. }
+                if is_taken(address.ip()) =>
+            {
+                twice(address.ip())
+            }
+            error => error,
+        })?;
+        let address = domain.device().address().ip();
+        if is_taken(address) {
+            return Err(twice(address));
+        }
+        domains.push(domain);
+    }
+    Ok(domains)
+}
+
+/// Opens the device of a network interface or an address as [`open_devices`] does.
+///
+/// # Errors
+///
+/// See [`OpenDevicesError`].
+pub fn open_device(
+    name: &str,
+    options: &DeviceOptions,
+) -> Result<ProtectionDomain, OpenDevicesError> {
+    let failed = |source| OpenDevicesError::Open { name: name.into(), source };
+    let device = Device::open(name, options).map_err(failed)?;
+    device.alloc_pd().map_err(|source| OpenDevicesError::Domain { name: name.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+    use std::net::TcpListener;
+
+    fn open(names: &[&str], port: u16) -> Result<Vec<ProtectionDomain>, OpenDevicesError> {
+        open_devices(names, &DeviceOptions { port, ..DeviceOptions::default() })
+    }
+
+    #[test]
+    fn devices_open_by_interface_and_by_address() {
+        let opened = open(&["lo", "127.0.0.2"], 0).unwrap();
+        let names: Vec<_> = opened.iter().map(|domain| domain.device().name()).collect();
+        assert_eq!(names, ["tcp:lo", "tcp:127.0.0.2"]);
+        assert_ne!(opened[0].device().address().port(), 0);
+    }
+
+    #[test]
+    fn an_interface_without_an_address_is_named() {
+        let with_address = crate::interfaces::all().unwrap();
+        let has_address = |name: &String| with_address.iter().any(|own| own.interface == *name);
+        let names = std::fs::read_dir("/sys/class/net").unwrap().flatten();
+        let names = names.map(|entry| entry.file_name().into_string().unwrap());
+        let Some(name) = names.filter(|name| !has_address(name)).min() else {
+            eprintln!("skipped: every network interface of this host has an address");
+            return;
+        };
+        let error = open(&[&name], 0).unwrap_err();
+        let source = error.source().map(ToString::to_string).unwrap_or_default();
+        assert!(source.contains(&name) && source.contains("has no address"), "{error}: {source}");
+    }
+
+    #[test]
+    fn every_error_names_the_device() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        for port in [0, free] {
+            let error = open(&["lo", "127.0.0.1"], port).unwrap_err();
+            let twice = "device tcp:127.0.0.1 is named twice: its address is 127.0.0.1";
+            assert_eq!(error.to_string(), twice);
+        }
+        let error = open(&["no such"], 0).unwrap_err();
+        assert_eq!(error.to_string(), "cannot open device tcp:no such");
+        assert!(matches!(error, OpenDevicesError::Open { source: OpenError::NotFound { .. }, .. }));
+        let taken = TcpListener::bind("127.0.0.3:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = open(&["127.0.0.3"], port).unwrap_err();
+        let source = error.source().unwrap().to_string();
+        assert_eq!(source, format!("cannot listen on 127.0.0.3:{port}"));
+        let error = open(&["lo"; 9], 0).unwrap_err();
+        assert_eq!(error.to_string(), "9 devices, but at most 8 are allowed");
+    }
+}
