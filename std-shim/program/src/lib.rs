@@ -11,11 +11,13 @@
 //!    peer that has sent a request to a server, and its limits;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
-//! 6. [`serve`]: the server, for files and measurements;
+//! 6. [`serve`]: the server, for files and measurements; [`devices`] between hosts: RDMA devices, or
+//!    network interfaces over TCP;
 //! 7. pages for users of the program: [measuring], [real NICs](real_nics), and [faults on
 //!    request](faults_on_request);
 //! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
+pub mod devices;
 pub mod fault;
 #[doc = include_str!("../docs/faults.md")]
 pub mod faults_on_request {}

@@ -3,6 +3,7 @@
 use super::args::CopyArguments;
 use super::exit::Failure;
 use super::faults::Announcer;
+use super::hosts::with_domains;
 use super::output;
 use super::print;
 use super::progress::Bar;
@@ -85,15 +86,17 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     Ok((destination, options.shape(devices), report))
 }
 
-/// Copies to a `polyrail serve`, over real NICs.
+/// Copies to a `polyrail serve`, over the devices of this host.
 fn copy_to(
     arguments: &CopyArguments,
     server: &ServerAddress,
     options: &CopyOptions,
 ) -> Result<Copied, Failure> {
-    let domains = hosts::open(&arguments.host_devices)?;
+    let devices =
+        hosts::reach(server, &arguments.host_devices, &options.timeouts, arguments.quiet)?;
+    let count = devices.names().len();
     if !arguments.quiet {
-        hosts::note_unused(domains.len(), options.rails);
+        hosts::note_unused(count, options.rails);
     }
     let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
@@ -106,10 +109,12 @@ fn copy_to(
             bar.beside(|| output::tell(&news));
         }
     };
-    let sent = send_to(source, name, server.clone(), &domains, options, &progress, watch);
+    let sent = with_domains!(&devices, domains => {
+        send_to(source, name, server.clone(), domains, options, &progress, watch)
+    });
     drop(bar);
     announcer.news().inspect(|news| output::tell(news));
     let report = sent?;
     let name = name.or(source.file_name()).unwrap_or_default();
-    Ok((PathBuf::from(name), options.shape(domains.len()), report))
+    Ok((PathBuf::from(name), options.shape(count), report))
 }

@@ -3,7 +3,14 @@
 use super::args::DevicesArguments;
 use super::exit::Failure;
 #[cfg(feature = "verbs")]
-use super::print;
+use super::rdma_devices;
+use super::table::{Table, known};
+use super::{output, print};
+use polyrail::chain::Chain;
+use polyrail::printable;
+use polyrail::tcp;
+use polyrail_program::devices::DevicesError;
+use serde::Serialize;
 
 pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
     let result = list(arguments);
@@ -17,170 +24,76 @@ pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
 
 /// Without verbs, RDMA devices cannot be listed.
 #[cfg(not(feature = "verbs"))]
-fn list(_: &DevicesArguments) -> Result<(), Failure> {
-    Err(Failure::without_verbs())
+mod rdma_devices {
+    use polyrail_program::devices::DevicesError;
+
+    /// There is none.
+    #[derive(Debug, serde::Serialize)]
+    pub(super) enum Report {}
+
+    pub(super) fn list() -> Result<Vec<Report>, DevicesError> {
+        Err(DevicesError::WithoutVerbs)
+    }
+
+    pub(super) fn tables(_: &[Report], _: bool) -> String {
+        String::new()
+    }
 }
 
-#[cfg(feature = "verbs")]
+/// A device as JSON.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Report {
+    Rdma(rdma_devices::Report),
+    Tcp(tcp::DeviceReport),
+}
+
+/// Lists RDMA devices, and network interfaces. If there are interfaces, what is missing for RDMA
+/// devices is a note.
 fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
-    let devices = polyrail::devices::devices().map_err(|error| Failure::no_devices(&error))?;
-    if arguments.json {
-        print::print_json(&devices)
-    } else {
-        print::print(text::tables(&devices, arguments.verbose).as_bytes())
+    let interfaces = tcp::devices().map_err(DevicesError::from)?;
+    let (rdma, why_none) = match rdma_devices::list() {
+        Ok(rdma) => (rdma, None),
+        Err(why) if interfaces.is_empty() => return Err(why.into()),
+        Err(why) => (Vec::new(), Some(Chain(&why).to_string())),
+    };
+    if let Some(why) = why_none {
+        output::tell(&format!("polyrail: no RDMA devices: {}\n", printable::escaped(&why)));
     }
+    if arguments.json {
+        let rdma = rdma.into_iter().map(Report::Rdma);
+        let reports: Vec<_> = rdma.chain(interfaces.into_iter().map(Report::Tcp)).collect();
+        return print::print_json(&reports);
+    }
+    let mut text = String::new();
+    if !rdma.is_empty() {
+        text = rdma_devices::tables(&rdma, arguments.verbose) + "\n";
+    }
+    text += &tables(&interfaces, arguments.verbose);
+    print::print(text.as_bytes())
 }
 
-#[cfg(feature = "verbs")]
-mod text {
-    use crate::cli::table::Table;
-    use polyrail::devices::{DeviceReport, GidReport, Limits, PciLink, PortReport};
-    use polyrail_program::size::human_size;
-    use std::fmt::Write;
-
-    /// Returns tables of devices, ports, GIDs and limits, if `verbose` also of where the devices
-    /// are, and below them a line for each device that could not be queried.
-    pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
-        let mut tables = vec![names(devices), ports(devices), gids(devices), limits(devices)];
-        if verbose {
-            tables.extend([places(devices), links(devices)]);
+/// Returns tables of network interfaces, if `verbose` also of where they are.
+fn tables(interfaces: &[tcp::DeviceReport], verbose: bool) -> String {
+    let mut addresses = Table::new(&["device", "state", "Gbit/s", "address"]);
+    for tcp::DeviceReport { name, addresses: all, up, mbps, .. } in interfaces {
+        let state = if *up { "up" } else { "down" };
+        let rate = known(mbps.map(|mbps| f64::from(mbps) / 1000.0).as_ref());
+        for address in all {
+            addresses.row(vec![name.clone(), state.into(), rate.clone(), address.to_string()]);
         }
-        let tables: Vec<_> = tables.iter().map(Table::text).collect();
-        let mut text = tables.join("\n");
-        for device in devices {
-            if let Some(error) = &device.error {
-                // Writing to a string cannot fail.
-                _ = write!(text, "\n{}: {error}\n", device.name);
-            }
-        }
-        text
     }
-
-    fn names(devices: &[DeviceReport]) -> Table {
-        let mut table = Table::new(&["device", "guid", "type", "transport"]);
-        for DeviceReport { name, guid, node_type, transport, .. } in devices {
-            table.row([name, guid, node_type, transport].map(Clone::clone).into());
-        }
-        table
+    if !verbose {
+        return addresses.text();
     }
-
-    fn each_port(devices: &[DeviceReport]) -> impl Iterator<Item = (&str, &PortReport)> {
-        devices
-            .iter()
-            .flat_map(|device| device.ports.iter().map(|port| (device.name.as_str(), port)))
-    }
-
-    fn ports(devices: &[DeviceReport]) -> Table {
-        let head = ["device", "port", "state", "link", "mtu", "max mtu", "lid", "lanes", "Gbit/s"];
-        let mut table = Table::new(&head);
-        for (device, port) in each_port(devices) {
-            table.row(vec![
-                device.to_owned(),
-                port.port.to_string(),
-                port.state.clone(),
-                port.link_layer.to_owned(),
-                port.active_mtu.to_string(),
-                port.max_mtu.to_string(),
-                port.lid.to_string(),
-                port.lanes.to_string(),
-                (f64::from(port.mbps) / 1000.0).to_string(),
-            ]);
-        }
-        table
-    }
-
-    fn gids(devices: &[DeviceReport]) -> Table {
-        let mut table = Table::new(&["device", "port", "gid index", "type", "interface", "gid"]);
-        for (device, port) in each_port(devices) {
-            for gid in &port.gids {
-                table.row(vec![
-                    device.to_owned(),
-                    port.port.to_string(),
-                    gid.index.to_string(),
-                    gid.gid_type.clone(),
-                    interface(gid),
-                    gid.gid.clone(),
-                ]);
-            }
-        }
-        table
-    }
-
-    fn interface(gid: &GidReport) -> String {
-        let name = gid.interface.clone().unwrap_or_default();
-        if gid.other_namespace { format!("{name} (other namespace)") } else { name }
-    }
-
-    fn limits(devices: &[DeviceReport]) -> Table {
-        let mut table = Table::new(&[
-            "device",
-            "queue pairs",
-            "requests",
-            "completions",
-            "buffers",
-            "reads",
-            "regions",
-            "region",
-            "message",
-            "srqs",
-            "atomics",
+    let mut places = Table::new(&["device", "NUMA node", "near CPUs", "PCI"]);
+    for tcp::DeviceReport { name, place, .. } in interfaces {
+        places.row(vec![
+            name.clone(),
+            known(place.numa_node.as_ref()),
+            known(place.cpus.as_ref()),
+            known(place.pci.as_ref()),
         ]);
-        for device in devices {
-            let Some(limits) = &device.limits else { continue };
-            let Limits { queue_pairs, requests_per_queue, completions_per_queue, .. } = *limits;
-            table.row(vec![
-                device.name.clone(),
-                queue_pairs.to_string(),
-                requests_per_queue.to_string(),
-                completions_per_queue.to_string(),
-                limits.buffers_per_request.to_string(),
-                limits.reads_in_flight.to_string(),
-                limits.memory_regions.to_string(),
-                size_or_unlimited(limits.region_bytes),
-                human_size(limits.message_bytes.into()),
-                limits.shared_receive_queues.to_string(),
-                limits.atomics.to_owned(),
-            ]);
-        }
-        table
     }
-
-    fn places(devices: &[DeviceReport]) -> Table {
-        let mut table = Table::new(&["device", "below it", "NUMA node", "near CPUs", "PCI"]);
-        for DeviceReport { name, place, .. } in devices {
-            table.row(vec![
-                name.clone(),
-                known(place.parent.as_ref()),
-                known(place.numa_node.as_ref()),
-                known(place.cpus.as_ref()),
-                known(place.pci.as_ref()),
-            ]);
-        }
-        table
-    }
-
-    fn links(devices: &[DeviceReport]) -> Table {
-        let mut table =
-            Table::new(&["device", "PCI link", "PCI link at most", "firmware", "board"]);
-        let link = |link: &PciLink| format!("{} x{}", link.speed, link.lanes);
-        for DeviceReport { name, place, .. } in devices {
-            table.row(vec![
-                name.clone(),
-                known(place.link.as_ref().map(link).as_ref()),
-                known(place.max_link.as_ref().map(link).as_ref()),
-                known(place.firmware.as_ref()),
-                known(place.board.as_ref()),
-            ]);
-        }
-        table
-    }
-
-    /// Returns the value as text, or a dash if the kernel does not report it.
-    fn known(value: Option<&impl ToString>) -> String {
-        value.map_or_else(|| "-".into(), ToString::to_string)
-    }
-
-    fn size_or_unlimited(bytes: u64) -> String {
-        if bytes == u64::MAX { "unlimited".into() } else { human_size(bytes) }
-    }
+    format!("{}\n{}", addresses.text(), places.text())
 }

@@ -7,6 +7,7 @@ use polyrail::endpoint::{BuildError, ConnectError, EndpointError, NamedRailError
 use polyrail::link::LinkError;
 use polyrail::printable;
 use polyrail::virtual_qp::RailId;
+use polyrail_program::devices::DevicesError;
 use polyrail_program::perf::PerfError;
 use polyrail_program::serve::ServeError;
 use polyrail_program::session::SessionError;
@@ -83,24 +84,9 @@ impl Failure {
         Self { exit: Exit::Unexpected, message, rail: None }
     }
 
-    /// No RDMA device can be used.
-    #[cfg(feature = "verbs")]
-    pub(super) fn no_devices(why: &dyn std::error::Error) -> Self {
-        Self { exit: Exit::NoDevices, message: Chain(why).to_string(), rail: None }
-    }
-
     /// The command line is invalid in a way that clap cannot check.
     pub(super) fn usage(why: &str) -> Self {
         Self { exit: Exit::Usage, message: why.to_owned(), rail: None }
-    }
-
-    /// The program was built without support for real NICs.
-    #[cfg(not(feature = "verbs"))]
-    pub(super) fn without_verbs() -> Self {
-        let message = "this program was built without support for RDMA devices: install \
-                       libibverbs-dev, libclang-dev and pkg-config, and build it with --features \
-                       verbs";
-        Self { exit: Exit::NoDevices, message: message.to_owned(), rail: None }
     }
 
     /// The user asked to stop.
@@ -126,6 +112,18 @@ impl Failure {
             exit_code: self.exit as u8,
             failed_rail: self.rail.as_ref(),
         });
+    }
+}
+
+/// No device can be used.
+impl From<DevicesError> for Failure {
+    fn from(error: DevicesError) -> Self {
+        let (exit, rail) = match &error {
+            DevicesError::Contradiction { .. } => (Exit::Usage, None),
+            DevicesError::Ask { source, .. } => session_exit(source),
+            _ => (Exit::NoDevices, None),
+        };
+        Self { exit, message: Chain(&error).to_string(), rail }
     }
 }
 

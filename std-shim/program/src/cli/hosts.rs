@@ -1,35 +1,53 @@
-//! Addresses and devices of commands that use RDMA devices.
+//! Addresses and devices of commands that reach another host.
 
 use super::args::{DeviceArguments, TokenArguments};
 use super::exit::Failure;
 use super::output;
+use polyrail::chain::Chain;
+use polyrail::printable;
+use polyrail_program::devices::{self, OpenedDevices, Reached};
 use polyrail_program::serve::DEFAULT_PORT;
-use polyrail_program::session::ServerAddress;
+use polyrail_program::session::{PeerTimeouts, ServerAddress};
+use std::error::Error;
 use std::net::Ipv6Addr;
 
-/// The protection domain of a device of this host.
-#[cfg(feature = "verbs")]
-pub(super) type HostDomain = polyrail::rdma::VerbsDomain;
-
-/// Without verbs this type is a placeholder: [`open`] always fails.
-#[cfg(not(feature = "verbs"))]
-pub(super) type HostDomain = polyrail::nic::ProtectionDomain;
-
-#[cfg(feature = "verbs")]
-pub(super) fn open(arguments: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
-    use polyrail::rdma::{OpenOptions, open_devices_with};
-    let options = OpenOptions { gid_index: arguments.gid_index };
-    let opened = open_devices_with(&arguments.device, &options, |device, reason| {
-        output::tell(&format!("polyrail: not used: {device}: {reason}\n"));
-    });
-    opened.map_err(|error| Failure::no_devices(&error))
+/// Opens the devices that reach a server, and prints what they are unless `quiet`.
+pub(super) fn reach(
+    server: &ServerAddress,
+    arguments: &DeviceArguments,
+    timeouts: &PeerTimeouts,
+    quiet: bool,
+) -> Result<OpenedDevices, Failure> {
+    let Reached { devices, why_tcp } =
+        devices::reach(server, &arguments.choice(), timeouts, note_not_used)?;
+    if !quiet {
+        let names = devices.names().join(", ");
+        let why =
+            why_tcp.map_or_else(String::new, |why| format!(" ({})", printable::escaped(&why)));
+        let backend = devices.backend();
+        output::tell(&format!("polyrail: over {backend}, on {names}{why}\n"));
+    }
+    Ok(devices)
 }
 
-/// Without verbs, RDMA devices cannot be opened.
-#[cfg(not(feature = "verbs"))]
-pub(super) fn open(_: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
-    Err(Failure::without_verbs())
+/// Prints why a device that was not named is not used.
+pub(super) fn note_not_used(device: &str, reason: &dyn Error) {
+    let reason = Chain(reason).to_string();
+    let reason = printable::escaped(&reason);
+    output::tell(&format!("polyrail: not used: {device}: {reason}\n"));
 }
+
+/// Evaluates an expression with the domains of opened devices, of whichever backend they are.
+macro_rules! with_domains {
+    ($devices:expr, $domains:ident => $work:expr) => {
+        match $devices {
+            #[cfg(feature = "verbs")]
+            polyrail_program::devices::OpenedDevices::Verbs($domains) => $work,
+            polyrail_program::devices::OpenedDevices::Tcp($domains) => $work,
+        }
+    };
+}
+pub(super) use with_domains;
 
 /// Prints how many devices stay unused: a rail uses one device.
 pub(super) fn note_unused(devices: usize, rails: usize) {

@@ -2,6 +2,7 @@
 
 use super::args::{OperationName, PerfArguments};
 use super::exit::Failure;
+use super::hosts::with_domains;
 use super::line::Line;
 use super::perf::{Measure, Place, check, config, describe, here, kinds, to_host, with_news};
 use super::setting::Setting;
@@ -56,10 +57,12 @@ fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Latency>>), Fa
         return Ok((here(arguments), Box::new(measure_latency)));
     };
     let server = hosts::server(address, &arguments.token)?;
-    let (place, domains) = to_host(arguments, &server.address)?;
+    let (place, devices) = to_host(arguments, &server)?;
     let interrupted = interrupts();
     let measure = move |config: &PerfConfig, news: &RailNews| {
-        measure_latency_to(config, server.clone(), &domains, news, &interrupted)
+        with_domains!(&devices, domains => {
+            measure_latency_to(config, server.clone(), domains, news, &interrupted)
+        })
     };
     Ok((place, Box::new(measure)))
 }

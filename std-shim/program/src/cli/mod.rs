@@ -1,10 +1,10 @@
 //! The command line.
 //!
 //! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
-//! the commands; `hosts` opens devices, `faults` and `rails` report faults and rail events,
-//! `progress` shows bars, `signals` handles interrupts. `report`, `line`, `setting`, `table`,
-//! `plot`, `timeline_plot` and `picture` format results, `output` and `print` write them. `exit`
-//! has failures and exit codes.
+//! the commands, `rdma_devices` a part of the last; `hosts` opens devices, `faults` and `rails`
+//! report faults and rail events, `progress` shows bars, `signals` handles interrupts. `report`,
+//! `line`, `setting`, `table`, `plot`, `timeline_plot` and `picture` format results, `output` and
+//! `print` write them. `exit` has failures and exit codes.
 
 mod args;
 mod copy;
@@ -21,6 +21,8 @@ mod plot;
 mod print;
 mod progress;
 mod rails;
+#[cfg(feature = "verbs")]
+mod rdma_devices;
 mod report;
 mod serve;
 mod setting;

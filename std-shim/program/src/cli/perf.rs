@@ -3,7 +3,7 @@
 use super::args::{OperationName, PerfArguments, RequestArguments, SchemeName};
 use super::exit::Failure;
 use super::faults::refuse_with;
-use super::hosts::HostDomain;
+use super::hosts::with_domains;
 use super::line::Line;
 use super::output;
 use super::print;
@@ -12,15 +12,15 @@ use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot};
-use polyrail::backend::Domain;
 use polyrail::cpus::pin_thread;
 use polyrail::virtual_qp::Scheme;
+use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     ATOMIC_SIZE, Limit, Measurement, Operation, PerfConfig, PerfError, Rate, Threads, measure,
     measure_to,
 };
-use polyrail_program::session::RailNews;
+use polyrail_program::session::{PeerTimeouts, RailNews, ServerAddress};
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
 use std::num::NonZeroU64;
@@ -103,10 +103,12 @@ pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
 fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Measurement>>), Failure> {
     let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
     let server = hosts::server(address, &arguments.token)?;
-    let (place, domains) = to_host(arguments, &server.address)?;
+    let (place, devices) = to_host(arguments, &server)?;
     let interrupted = interrupts();
     let measure = move |config: &PerfConfig, news: &RailNews| {
-        measure_to(config, server.clone(), &domains, news, &interrupted)
+        with_domains!(&devices, domains => {
+            measure_to(config, server.clone(), domains, news, &interrupted)
+        })
     };
     Ok((place, Box::new(measure)))
 }
@@ -120,18 +122,19 @@ pub(super) fn here(arguments: &PerfArguments) -> Place {
     Place { name, devices: devices.min(rails), threads: arguments.threads }
 }
 
-/// Returns a `polyrail serve` at `address` as a place, with this host's devices.
+/// Returns a `polyrail serve` as a place, with this host's devices.
 pub(super) fn to_host(
     arguments: &PerfArguments,
-    address: &str,
-) -> Result<(Place, Vec<HostDomain>), Failure> {
-    let domains = hosts::open(&arguments.host_devices)?;
+    server: &ServerAddress,
+) -> Result<(Place, OpenedDevices), Failure> {
+    let timeouts = PeerTimeouts { answer: arguments.answer_timeout, ..PeerTimeouts::default() };
+    let devices = hosts::reach(server, &arguments.host_devices, &timeouts, false)?;
     let rails = arguments.requests.rails;
-    hosts::note_unused(domains.len(), rails);
-    let used = domains.len().min(rails);
-    let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
-    let name = format!("{}, to {address}", names.join(", "));
-    Ok((Place { name, devices: used, threads: 2 }, domains))
+    let names = devices.names();
+    hosts::note_unused(names.len(), rails);
+    let used = names.len().min(rails);
+    let name = format!("{}, to {}", names[..used].join(", "), server.address);
+    Ok((Place { name, devices: used, threads: 2 }, devices))
 }
 
 /// Returns the values that were chosen, or the default if there are none.

@@ -8,12 +8,12 @@ use super::progress::Bars;
 use super::report::plural;
 use super::signals::interrupts;
 use super::{hosts, rails, report};
-use polyrail::backend::Domain;
 use polyrail::printable;
 use polyrail::virtual_qp::RailFailure;
+use polyrail_program::devices::Offered;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
-use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
+use polyrail_program::serve::{Devices, ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{CopyProgress, Received};
 use serde::Serialize;
@@ -34,19 +34,23 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
 
 fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
     let token = arguments.token.read()?;
-    let domains = hosts::open(&arguments.devices)?;
+    let offered = Arc::new(Offered::open(&arguments.devices.choice(), hosts::note_not_used)?);
     let server = Server::bind(&hosts::with_port(&arguments.listen))?;
+    let server = server.with_offers(Arc::<Offered>::clone(&offered));
     let server = match token {
         Some(token) => server.with_token(token),
         None => server,
     };
     let interrupted = interrupts();
     if !arguments.quiet {
-        let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();
+        if let Some(why) = offered.why_no_verbs() {
+            output::tell(&format!("polyrail: no RDMA devices: {}\n", printable::escaped(why)));
+        }
         let address = server.local_addr()?;
-        output::tell(&format!("polyrail: listening at {address}, on {}\n", names.join(", ")));
+        let names = offered.names().join(", ");
+        output::tell(&format!("polyrail: listening at {address}, on {names}\n"));
     }
-    Serving::new(arguments, &interrupted).run(&server, &domains)
+    Serving::new(arguments, &interrupted).run(&server, &*offered)
 }
 
 /// State that the threads that serve peers share.
@@ -77,11 +81,11 @@ impl<'a> Serving<'a> {
         Self { arguments, options, interrupted, bars, end: Mutex::new(None) }
     }
 
-    fn run<D: Domain + Sync>(self, server: &Server, domains: &[D]) -> Result<(), Failure> {
+    fn run<D: Devices + ?Sized>(self, server: &Server, devices: &D) -> Result<(), Failure> {
         let stray = |address, error| {
             self.note(address, Failure::from(ServeError::Session(error)));
         };
-        let attend = |visitor| self.attend(visitor, domains);
+        let attend = |visitor| self.attend(visitor, devices);
         server.run(&self.options, self.interrupted, attend, stray)?;
         let end = self.end.into_inner().unwrap_or_else(PoisonError::into_inner);
         // An interrupt ends a server without an error, unless --once has not served its peer.
@@ -90,7 +94,7 @@ impl<'a> Serving<'a> {
     }
 
     /// Serves a peer. Breaks if it is the last one.
-    fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
+    fn attend<D: Devices + ?Sized>(&self, visitor: Visitor, devices: &D) -> ControlFlow<()> {
         let address = visitor.address;
         let progress =
             CopyProgress { interrupted: Arc::clone(self.interrupted), ..CopyProgress::default() };
@@ -106,7 +110,7 @@ impl<'a> Serving<'a> {
             bar.show(&progress);
             tell_news();
         };
-        let served = visitor.serve(domains, &self.options, &progress, watch);
+        let served = devices.serve(visitor, &self.options, &progress, watch);
         drop(bar);
         tell_news();
         let shown = match served {
@@ -220,7 +224,7 @@ mod tests {
         let address = server.local_addr().unwrap().to_string();
         std::thread::scope(|scope| {
             scope.spawn(|| come(&address, &here));
-            Serving::new(&arguments, interrupted).run(&server, &[there])
+            Serving::new(&arguments, interrupted).run(&server, &[there][..])
         })
     }
 

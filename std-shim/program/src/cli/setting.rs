@@ -4,6 +4,7 @@ use super::args::PerfArguments;
 use polyrail::backend::Mtu;
 use polyrail::cpus::CpuList;
 use polyrail::virtual_qp::RailFailure;
+use polyrail_program::devices::{Backend, DeviceChoice};
 use polyrail_program::perf::{Limit, PerfConfig};
 use serde::Serialize;
 use std::fs;
@@ -56,7 +57,9 @@ struct Options {
     answer_timeout_seconds: f64,
     cpus: Option<CpuList>,
     to: Option<String>,
+    backend: Option<&'static str>,
     device: Vec<String>,
+    tcp_port: Option<u16>,
     gid_index: Option<u8>,
     /// Whether a token file was given; its name and contents are not recorded.
     token_file: bool,
@@ -93,6 +96,8 @@ impl Options {
             Limit::Time(time) => (Some(time.as_secs_f64()), None),
             Limit::Count(count) => (None, Some(count)),
         };
+        let DeviceChoice { backend, devices, gid_index, tcp_port } =
+            arguments.host_devices.choice();
         Self {
             seconds,
             count,
@@ -115,8 +120,10 @@ impl Options {
             answer_timeout_seconds: config.answer_timeout.as_secs_f64(),
             cpus: arguments.cpus.clone(),
             to: arguments.to.clone(),
-            device: arguments.host_devices.device.iter().map(ToString::to_string).collect(),
-            gid_index: arguments.host_devices.gid_index,
+            backend: backend.map(Backend::name),
+            device: devices.iter().map(ToString::to_string).collect(),
+            tcp_port,
+            gid_index,
             token_file: arguments.token.is_given(),
         }
     }

@@ -40,6 +40,11 @@ impl Table {
     }
 }
 
+/// Returns a value as the text of a cell; a dash if it is unknown.
+pub(super) fn known(value: Option<&impl ToString>) -> String {
+    value.map_or_else(|| "-".into(), ToString::to_string)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use super::args::{OperationName, PerfArguments, SchemeName};
 use super::exit::Failure;
 use super::faults::Announcer;
+use super::hosts::with_domains;
 use super::perf::{Place, check, config, describe, here, to_host};
 use super::setting::Setting;
 use super::signals::interrupts;
@@ -64,10 +65,12 @@ fn measure(arguments: &PerfArguments) -> Result<Measured, Failure> {
         return Ok(Measured { place, config, timeline });
     };
     let server = hosts::server(address, &arguments.token)?;
-    let (place, domains) = to_host(arguments, &server.address)?;
+    let (place, devices) = to_host(arguments, &server)?;
     let config = of(&place);
     let news = RailNews::default();
-    let measured = measure_over_time_to(&config, server, &domains, &news, &interrupts());
+    let measured = with_domains!(&devices, domains => {
+        measure_over_time_to(&config, server, domains, &news, &interrupts())
+    });
     rails::news(&news, "").inspect(|news| output::tell(news));
     let timeline = measured?;
     Ok(Measured { place, config, timeline })

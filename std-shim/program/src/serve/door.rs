@@ -1,6 +1,7 @@
 //! Peers that have connected and are not served yet. All are polled together, so that a peer cannot
 //! delay another one by what it sends, or by sending nothing.
 
+use super::devices::Offers;
 use super::visitor::Visitor;
 use crate::job::{Job, Link, Message};
 use crate::session::{PeerTimeouts, SessionError, tell_failure};
@@ -12,6 +13,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Limit of peers that have sent a hello and wait for their turn. Each takes a socket and about
@@ -38,9 +40,17 @@ pub(super) struct Door<'a> {
 }
 
 impl<'a> Door<'a> {
-    pub(super) fn new(listener: &'a Listener, timeouts: PeerTimeouts, bell: UnixStream) -> Self {
-        let (arrivals, waiting) = (Arrivals::default(), VecDeque::new());
-        Self { listener, timeouts, bell, arrivals, waiting }
+    pub(super) fn new(
+        listener: &'a Listener,
+        offers: Option<Arc<dyn Offers>>,
+        timeouts: PeerTimeouts,
+        bell: UnixStream,
+    ) -> Self {
+        let mut arrivals = Arrivals::default();
+        if let Some(offers) = offers {
+            arrivals = arrivals.with_offer(move |peer| offers.offer(peer));
+        }
+        Self { listener, timeouts, bell, arrivals, waiting: VecDeque::new() }
     }
 
     /// Returns the peer whose turn it is.

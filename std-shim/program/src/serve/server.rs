@@ -1,5 +1,6 @@
 //! The server, and the threads that serve its peers.
 
+use super::devices::Offers;
 use super::door::{Door, send_away};
 use super::visitor::Visitor;
 use crate::session::SessionError;
@@ -20,6 +21,7 @@ pub const DEFAULT_PORT: u16 = 7471;
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
+    offers: Option<Arc<dyn Offers>>,
 }
 
 impl Server {
@@ -29,13 +31,18 @@ impl Server {
     ///
     /// See [`Listener::bind`].
     pub fn bind(address: &str) -> Result<Self, LinkError> {
-        Ok(Self { listener: Listener::bind(address)? })
+        Ok(Self { listener: Listener::bind(address)?, offers: None })
     }
 
     /// Requires peers to prove that they have this token before any other message, and proves to
     /// them that the server has it.
     pub fn with_token(self, token: Token) -> Self {
-        Self { listener: self.listener.with_token(token) }
+        Self { listener: self.listener.with_token(token), ..self }
+    }
+
+    /// Answers peers that ask for the server's devices. Without an offer, they are refused.
+    pub fn with_offers(self, offers: Arc<dyn Offers>) -> Self {
+        Self { offers: Some(offers), ..self }
     }
 
     /// Returns the address that the server listens at.
@@ -84,7 +91,7 @@ impl Server {
         let inside = AtomicUsize::new(0);
         let over = AtomicBool::new(false);
         let peers = options.peers.max(1);
-        let mut door = Door::new(&self.listener, options.timeouts, bell);
+        let mut door = Door::new(&self.listener, self.offers.clone(), options.timeouts, bell);
         thread::scope(|scope| {
             while !interrupted.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
                 while inside.load(Ordering::Acquire) < peers

@@ -2,11 +2,11 @@
 
 use crate::job::{Hello, Job, Link};
 use crate::perf::{self, Measured, PerfError};
-use crate::session::{SessionError, tell_failure};
+use crate::session::{SessionError, local_ip, tell_failure};
 use crate::transfer::{self, CopyError, CopyProgress, Received};
 use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A peer that has connected and sent its request.
 #[derive(Debug)]
@@ -43,6 +43,22 @@ pub enum ServeError {
 }
 
 impl Visitor {
+    /// Returns the hello of the peer.
+    pub const fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Returns the address of this side of the control connection.
+    pub(crate) fn local_ip(&self) -> Result<IpAddr, SessionError> {
+        Ok(local_ip(&self.control)?)
+    }
+
+    /// Refuses the peer, with the reason.
+    pub(crate) fn refuse(mut self, error: SessionError) -> ServeError {
+        tell_failure(&mut self.control, &error);
+        error.into()
+    }
+
     /// Serves the peer over these devices, in protection domains of its own: keys that another peer
     /// has are worth nothing on its queue pairs. The peer chooses the number of devices and rails, the
     /// scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a file

@@ -1,5 +1,6 @@
 //! Errors between two sides, for any job.
 
+use super::backend::Backend;
 use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
 use polyrail::backend::{Connect, DeviceError};
@@ -11,6 +12,7 @@ use polyrail::p2p::{CallError, P2pBuildError, P2pConnectError};
 use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Why a side failed, apart from problems with its files or its measurement.
@@ -103,6 +105,26 @@ pub enum SessionError {
     Busy {
         /// How many peers it serves.
         peers: usize,
+    },
+    /// The peer uses devices of a kind that this server does not offer.
+    #[error(
+        "the peer uses {asked} devices, but this server offers only {}: start both sides with the same \
+         --backend",
+        offered.join(", ")
+    )]
+    NotOffered {
+        /// The kind of the peer's devices.
+        asked: Backend,
+        /// Devices of this server.
+        offered: Vec<String>,
+    },
+    /// None of this server's network interfaces can reach the peer's.
+    #[error("no device here ({}) can reach the peer's at {address}", own.join(", "))]
+    NoPartner {
+        /// The address of the peer's device.
+        address: IpAddr,
+        /// Devices of this server.
+        own: Vec<String>,
     },
     /// The system could not start a thread.
     #[error("cannot start a thread that {task}")]

@@ -1,9 +1,11 @@
 //! The connection of two sides, whether they copy a file or measure. `counterpart` is the other
 //! side, over the control channel; `traffic` is requests over the rails; `environment` has the
 //! resources of a side, `peer_timeouts` its timeouts, `quality` the options of its packets,
-//! `rail_repair` the handling of rails that fail; `rail_news` collects events of rails,
-//! `server_address` is where to connect, `error` what can fail.
+//! `backend` their kind, `rail_repair` the handling of rails that fail; `rail_news` collects events of rails,
+//! `server_address` is where to connect, `ask` asks a server for its devices, `error` what can fail.
 
+mod ask;
+mod backend;
 mod counterpart;
 mod environment;
 mod error;
@@ -14,6 +16,8 @@ mod rail_repair;
 mod server_address;
 mod traffic;
 
+pub(crate) use ask::{Asked, ask, local_ip};
+pub use backend::Backend;
 pub(crate) use counterpart::{Counterpart, expect_asker, tell_failure};
 pub(crate) use environment::Environment;
 pub(crate) use error::Failure;

@@ -1,13 +1,14 @@
 //! Arguments that several commands share.
 
 use super::heading::{FAULTS, PLACE, REQUESTS, WAITING};
-use super::value::{FailureName, fragment, rails, rate, seconds};
+use super::value::{BackendName, FailureName, fragment, rails, rate, seconds};
 use crate::cli::exit::Failure;
 use clap::Args;
-use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
 use polyrail::link::Token;
 use polyrail::virtual_qp::RailFailure;
+use polyrail_program::devices::{ChosenDevice, DeviceChoice};
 use polyrail_program::fault::RailFault;
 use polyrail_program::session::{PeerTimeouts, QualityOfService, RailRepair};
 use std::num::NonZeroU64;
@@ -36,34 +37,57 @@ pub(in crate::cli) struct RequestArguments {
 /// Which devices of this host to use, and how.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeviceArguments {
-    /// RDMA device to use, or one port of it, perhaps with the index of its GID instead of
-    /// --gid-index. Repeatable; rails use the devices in this order [default: every device with an
-    /// active port].
-    #[arg(long, value_name = "DEVICE[:PORT][@GID]", help_heading = PLACE)]
-    pub(in crate::cli) device: Vec<DeviceName>,
-    /// Index of the ports' GID, as `polyrail devices` lists them [default: of the addresses in this
+    /// Kind of devices to use [default: that of --device; without it verbs if both hosts have an
+    /// active RDMA device, else tcp].
+    #[arg(long, value_enum, help_heading = PLACE)]
+    backend: Option<BackendName>,
+    /// Device to use: an RDMA device, or one port of it, perhaps with the index of its GID instead
+    /// of --gid-index; or over TCP a network interface or one of its addresses, such as tcp:eth0 or
+    /// tcp:10.0.0.1. Repeatable; rails use the devices in this order [default: every RDMA device
+    /// with an active port, or every network interface in a network of the other host].
+    #[arg(long, value_name = "DEVICE[:PORT][@GID]|tcp:INTERFACE", help_heading = PLACE)]
+    device: Vec<ChosenDevice>,
+    /// TCP port at which the network interfaces that are used accept connections of rails, for
+    /// firewalls. Programs that use the same interface need different ports [default: any].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = PLACE)]
+    tcp_port: Option<u16>,
+    /// Index of the GID of RDMA devices' ports, as `polyrail devices` lists them [default: of the addresses in this
     /// network namespace, RoCE v2 over IPv4 if there is one, else RoCE v2, else the first].
     #[arg(long, value_name = "N", help_heading = PLACE)]
-    pub(in crate::cli) gid_index: Option<u8>,
-    /// Traffic class of this side's packets. On RoCE v2: four times the DSCP, plus 2 to let
+    gid_index: Option<u8>,
+    /// Traffic class of this side's packets; ignored over TCP. On RoCE v2: four times the DSCP, plus 2 to let
     /// switches mark congestion (ECN) [default: 0].
     #[arg(long, visible_alias = "tclass", value_name = "N", help_heading = PLACE)]
     traffic_class: Option<u8>,
-    /// Service level of this side's packets, 0 to 15. On RoCE: their priority [default: 0].
+    /// Service level of this side's packets, 0 to 15; ignored over TCP. On RoCE: their priority [default: 0].
     #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15), help_heading = PLACE)]
     service_level: Option<u8>,
 }
 
 impl DeviceArguments {
-    /// Refuses these options if data stays within this process, where there are no RDMA devices.
+    /// Refuses these options if data stays within this process, where there are no such devices.
     pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
-        let Self { device, gid_index, traffic_class, service_level } = self;
-        let given = [gid_index, traffic_class, service_level].iter().any(|given| given.is_some());
-        if to.is_some() || (device.is_empty() && !given) {
+        let Self { backend, device, tcp_port, gid_index, traffic_class, service_level } = self;
+        let given = [gid_index, traffic_class, service_level].iter().any(|given| given.is_some())
+            || !device.is_empty()
+            || backend.is_some()
+            || tcp_port.is_some();
+        if to.is_some() || !given {
             return Ok(());
         }
-        let message = "--device, --gid-index, --traffic-class and --service-level require --to";
+        let message = "--backend, --device, --tcp-port, --gid-index, --traffic-class and \
+                       --service-level require --to";
         Err(Failure::usage(message))
+    }
+
+    /// Returns the choice of devices.
+    pub(in crate::cli) fn choice(&self) -> DeviceChoice {
+        DeviceChoice {
+            backend: self.backend.map(Into::into),
+            devices: self.device.clone(),
+            gid_index: self.gid_index,
+            tcp_port: self.tcp_port,
+        }
     }
 
     /// Returns how the network is to treat this side's packets.

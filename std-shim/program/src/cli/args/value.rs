@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use polyrail::backend::Mtu;
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, RailFailure, Scheme};
+use polyrail_program::devices::Backend;
 use polyrail_program::perf::{self, MAX_IN_FLIGHT, MAX_INLINE, Operation};
 use polyrail_program::size::parse_size;
 use polyrail_program::transfer::MAX_WINDOW;
@@ -22,6 +23,23 @@ impl From<SchemeName> for Scheme {
         match name {
             SchemeName::Spray => Self::Spray,
             SchemeName::Dqplb => Self::Dqplb,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum BackendName {
+    /// RDMA devices.
+    Verbs,
+    /// Network interfaces, over TCP.
+    Tcp,
+}
+
+impl From<BackendName> for Backend {
+    fn from(name: BackendName) -> Self {
+        match name {
+            BackendName::Verbs => Self::Verbs,
+            BackendName::Tcp => Self::Tcp,
         }
     }
 }

@@ -1,0 +1,153 @@
+//! RDMA devices for `polyrail devices`.
+
+use super::table::{Table, known};
+use polyrail::devices::{DeviceReport, GidReport, Limits, PciLink, PortReport};
+use polyrail::rdma::OpenError;
+use polyrail_program::devices::DevicesError;
+use polyrail_program::size::human_size;
+use std::fmt::Write;
+
+pub(super) type Report = DeviceReport;
+
+/// Lists the devices, or returns what is missing.
+pub(super) fn list() -> Result<Vec<Report>, DevicesError> {
+    Ok(polyrail::devices::devices().map_err(OpenError::from)?)
+}
+
+/// Returns tables of devices, ports, GIDs and limits, if `verbose` also of where the devices
+/// are, and below them a line for each device that could not be queried.
+pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
+    let mut tables = vec![names(devices), ports(devices), gids(devices), limits(devices)];
+    if verbose {
+        tables.extend([places(devices), links(devices)]);
+    }
+    let tables: Vec<_> = tables.iter().map(Table::text).collect();
+    let mut text = tables.join("\n");
+    for device in devices {
+        if let Some(error) = &device.error {
+            // Writing to a string cannot fail.
+            _ = write!(text, "\n{}: {error}\n", device.name);
+        }
+    }
+    text
+}
+
+fn names(devices: &[DeviceReport]) -> Table {
+    let mut table = Table::new(&["device", "guid", "type", "transport"]);
+    for DeviceReport { name, guid, node_type, transport, .. } in devices {
+        table.row([name, guid, node_type, transport].map(Clone::clone).into());
+    }
+    table
+}
+
+fn each_port(devices: &[DeviceReport]) -> impl Iterator<Item = (&str, &PortReport)> {
+    devices.iter().flat_map(|device| device.ports.iter().map(|port| (device.name.as_str(), port)))
+}
+
+fn ports(devices: &[DeviceReport]) -> Table {
+    let head = ["device", "port", "state", "link", "mtu", "max mtu", "lid", "lanes", "Gbit/s"];
+    let mut table = Table::new(&head);
+    for (device, port) in each_port(devices) {
+        table.row(vec![
+            device.to_owned(),
+            port.port.to_string(),
+            port.state.clone(),
+            port.link_layer.to_owned(),
+            port.active_mtu.to_string(),
+            port.max_mtu.to_string(),
+            port.lid.to_string(),
+            port.lanes.to_string(),
+            (f64::from(port.mbps) / 1000.0).to_string(),
+        ]);
+    }
+    table
+}
+
+fn gids(devices: &[DeviceReport]) -> Table {
+    let mut table = Table::new(&["device", "port", "gid index", "type", "interface", "gid"]);
+    for (device, port) in each_port(devices) {
+        for gid in &port.gids {
+            table.row(vec![
+                device.to_owned(),
+                port.port.to_string(),
+                gid.index.to_string(),
+                gid.gid_type.clone(),
+                interface(gid),
+                gid.gid.clone(),
+            ]);
+        }
+    }
+    table
+}
+
+fn interface(gid: &GidReport) -> String {
+    let name = gid.interface.clone().unwrap_or_default();
+    if gid.other_namespace { format!("{name} (other namespace)") } else { name }
+}
+
+fn limits(devices: &[DeviceReport]) -> Table {
+    let mut table = Table::new(&[
+        "device",
+        "queue pairs",
+        "requests",
+        "completions",
+        "buffers",
+        "reads",
+        "regions",
+        "region",
+        "message",
+        "srqs",
+        "atomics",
+    ]);
+    for device in devices {
+        let Some(limits) = &device.limits else { continue };
+        let Limits { queue_pairs, requests_per_queue, completions_per_queue, .. } = *limits;
+        table.row(vec![
+            device.name.clone(),
+            queue_pairs.to_string(),
+            requests_per_queue.to_string(),
+            completions_per_queue.to_string(),
+            limits.buffers_per_request.to_string(),
+            limits.reads_in_flight.to_string(),
+            limits.memory_regions.to_string(),
+            size_or_unlimited(limits.region_bytes),
+            human_size(limits.message_bytes.into()),
+            limits.shared_receive_queues.to_string(),
+            limits.atomics.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn places(devices: &[DeviceReport]) -> Table {
+    let mut table = Table::new(&["device", "below it", "NUMA node", "near CPUs", "PCI"]);
+    for DeviceReport { name, place, .. } in devices {
+        table.row(vec![
+            name.clone(),
+            known(place.parent.as_ref()),
+            known(place.numa_node.as_ref()),
+            known(place.cpus.as_ref()),
+            known(place.pci.as_ref()),
+        ]);
+    }
+    table
+}
+
+fn links(devices: &[DeviceReport]) -> Table {
+    let mut table = Table::new(&["device", "PCI link", "PCI link at most", "firmware", "board"]);
+    let link = |link: &PciLink| format!("{} x{}", link.speed, link.lanes);
+    for DeviceReport { name, place, .. } in devices {
+        table.row(vec![
+            name.clone(),
+            known(place.link.as_ref().map(link).as_ref()),
+            known(place.max_link.as_ref().map(link).as_ref()),
+            known(place.firmware.as_ref()),
+            known(place.board.as_ref()),
+        ]);
+    }
+    table
+}
+
+fn size_or_unlimited(bytes: u64) -> String {
+    if bytes == u64::MAX { "unlimited".into() } else { human_size(bytes) }
+}

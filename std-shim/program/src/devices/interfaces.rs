@@ -1,0 +1,65 @@
+//! Network interfaces of this host as devices.
+
+use polyrail::interfaces::{InterfaceFilter, LocalAddress, reachable};
+use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_device};
+use std::net::{IpAddr, UdpSocket};
+
+/// Returns the addresses of this host at which peers can be reached now, the best first; those of
+/// loopback are last. Addresses that are valid only on one link are left out: those of two hosts say
+/// nothing about their links.
+pub(super) fn usable() -> Vec<LocalAddress> {
+    // An error means that there are none.
+    let mut usable = reachable(&InterfaceFilter::all()).unwrap_or_default();
+    usable.retain(|own| own.has_carrier && !own.is_link_local());
+    let loopback = reachable(&InterfaceFilter::named("lo")).unwrap_or_default();
+    usable.extend(loopback.into_iter().filter(|own| own.net.ip().is_loopback()));
+    usable
+}
+
+/// Returns the address from which the system sends to another one.
+pub(super) fn route(to: IpAddr) -> Option<IpAddr> {
+    /// Any port: no packet is sent.
+    const DISCARD: u16 = 9;
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((to, DISCARD)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Opens the device of an address, one of `all`. Its name is that of the interface if the address is
+/// the interface's first one, otherwise the address.
+pub(super) fn open(
+    own: &LocalAddress,
+    all: &[LocalAddress],
+    options: &DeviceOptions,
+) -> Result<ProtectionDomain, OpenDevicesError> {
+    let ip = own.net.ip();
+    let first = all.iter().find(|other| other.interface == own.interface);
+    if first.is_some_and(|first| first.net.ip() == ip) {
+        // The interface may have got another first address.
+        let opened = open_device(&own.interface, options)?;
+        if address(&opened) == ip {
+            return Ok(opened);
+        }
+    }
+    open_device(&ip.to_string(), options)
+}
+
+/// Returns the address of a device.
+pub(super) fn address(domain: &ProtectionDomain) -> IpAddr {
+    domain.device().address().ip()
+}
+
+/// Returns the address of a device with its interface and network.
+pub(super) fn local_address(domain: &ProtectionDomain) -> LocalAddress {
+    let ip = address(domain);
+    let interface = domain.device().interface();
+    let listed = reachable(&InterfaceFilter::named(interface)).unwrap_or_default();
+    let listed = listed.into_iter().find(|own| own.net.ip() == ip);
+    // Addresses such as 127.0.0.2 are not listed.
+    listed.unwrap_or_else(|| LocalAddress {
+        interface: interface.into(),
+        net: ip.into(),
+        has_carrier: domain.device().is_up(),
+    })
+}

@@ -1,0 +1,238 @@
+//! The devices of a server.
+
+use super::choice::DeviceChoice;
+use super::error::DevicesError;
+use super::interfaces::{self, route};
+use super::opened::{NotUsed, OpenedDevices, open_verbs};
+use super::pairing::partners;
+use crate::job::Hello;
+use crate::serve::{Devices, Offers, ServeError, ServeOptions, Served, Visitor};
+use crate::session::{Backend, SessionError};
+use crate::transfer::CopyProgress;
+use polyrail::chain::Chain;
+use polyrail::endpoint::RailAddress;
+use polyrail::interfaces::{IpNet, LocalAddress};
+use polyrail::link::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer, Reach};
+use polyrail::p2p::QueuePairAddress;
+use polyrail::tcp::{DeviceOptions, ProtectionDomain, open_devices};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+
+/// The devices that a server offers: RDMA devices, network interfaces, or both.
+#[derive(Debug)]
+pub struct Offered {
+    verbs: Option<OpenedDevices>,
+    tcp: Option<Interfaces>,
+    why_no_verbs: Option<String>,
+}
+
+/// Network interfaces as devices.
+#[derive(Debug)]
+enum Interfaces {
+    /// Those that were named.
+    Named(Vec<Interface>),
+    /// All of this host. An interface that gets an address later is opened when a peer comes.
+    All { opened: Mutex<Vec<Interface>>, options: DeviceOptions },
+}
+
+/// An open network interface.
+#[derive(Clone, Debug)]
+struct Interface {
+    own: LocalAddress,
+    domain: ProtectionDomain,
+}
+
+impl Offered {
+    /// Opens the devices that were chosen. Without a choice, those of both backends; network
+    /// interfaces alone if no RDMA device can be used. Calls `not_used` with the name of each device
+    /// that was not named and cannot be used, and the reason.
+    ///
+    /// # Errors
+    ///
+    /// See [`DevicesError`].
+    pub fn open(
+        choice: &DeviceChoice,
+        mut not_used: impl FnMut(&str, &dyn std::error::Error),
+    ) -> Result<Self, DevicesError> {
+        let not_used: &mut NotUsed<'_> = &mut not_used;
+        match choice.backend()? {
+            Some(Backend::Verbs) => {
+                let verbs = Some(open_verbs(choice, not_used)?);
+                Ok(Self { verbs, tcp: None, why_no_verbs: None })
+            }
+            Some(Backend::Tcp) => {
+                let tcp = Some(Interfaces::open(choice, not_used)?);
+                Ok(Self { verbs: None, tcp, why_no_verbs: None })
+            }
+            None => {
+                let verbs = open_verbs(choice, not_used);
+                let tcp = Some(Interfaces::open(choice, not_used)?);
+                let why_no_verbs = verbs.as_ref().err().map(|why| Chain(why).to_string());
+                Ok(Self { verbs: verbs.ok(), tcp, why_no_verbs })
+            }
+        }
+    }
+
+    /// Returns why there are no RDMA devices, if the user did not choose that.
+    pub fn why_no_verbs(&self) -> Option<&str> {
+        self.why_no_verbs.as_deref()
+    }
+
+    /// Returns the names of the devices.
+    pub fn names(&self) -> Vec<String> {
+        let verbs = self.verbs.iter().flat_map(OpenedDevices::names).map(ToOwned::to_owned);
+        let tcp = self.tcp.iter().flat_map(|tcp| tcp.present());
+        verbs.chain(tcp.map(|interface| interface.domain.device().name().to_owned())).collect()
+    }
+
+    /// Returns the domains to use with those of a peer's network interfaces.
+    fn partners(&self, visitor: &Visitor) -> Result<Vec<ProtectionDomain>, SessionError> {
+        let tcp = self.tcp.as_ref().ok_or_else(|| self.not_offered(Backend::Tcp))?;
+        let present = tcp.present();
+        let own: Vec<_> = present.iter().map(|interface| interface.own.clone()).collect();
+        let met = visitor.local_ip()?;
+        let partners = partners(&own, &addresses(visitor.hello()), met, route);
+        let partners = partners.map_err(|address| {
+            let name = |interface: &Interface| interface.domain.device().name().to_owned();
+            SessionError::NoPartner { address, own: present.iter().map(name).collect() }
+        })?;
+        Ok(partners.into_iter().map(|at| present[at].domain.clone()).collect())
+    }
+
+    fn not_offered(&self, asked: Backend) -> SessionError {
+        SessionError::NotOffered { asked, offered: self.names() }
+    }
+}
+
+impl Devices for Offered {
+    fn serve(
+        &self,
+        visitor: Visitor,
+        options: &ServeOptions,
+        progress: &CopyProgress,
+        watch: impl FnMut(),
+    ) -> Result<Served, ServeError> {
+        match (backend(visitor.hello()), &self.verbs) {
+            #[cfg(feature = "verbs")]
+            (Backend::Verbs, Some(OpenedDevices::Verbs(domains))) => {
+                visitor.serve(domains, options, progress, watch)
+            }
+            (Backend::Verbs, _) => Err(visitor.refuse(self.not_offered(Backend::Verbs))),
+            (Backend::Tcp, _) => match self.partners(&visitor) {
+                Ok(domains) => visitor.serve(&domains, options, progress, watch),
+                Err(error) => Err(visitor.refuse(error)),
+            },
+        }
+    }
+}
+
+impl Offers for Offered {
+    fn offer(&self, peer: SocketAddr) -> Offer {
+        let mut tcp: Vec<(String, Vec<IpNet>)> = Vec::new();
+        let offered = self.tcp.iter().flat_map(|tcp| tcp.offered_to(peer.ip()));
+        for LocalAddress { interface, net, .. } in offered {
+            match tcp.iter_mut().find(|(name, _)| *name == interface) {
+                Some((_, nets)) => nets.push(net),
+                None => tcp.push((interface, vec![net])),
+            }
+        }
+        tcp.truncate(MAX_OFFERED_INTERFACES);
+        let nets = |(_, mut nets): (String, Vec<IpNet>)| {
+            nets.truncate(MAX_OFFERED_ADDRESSES);
+            nets
+        };
+        Offer { verbs: self.verbs.is_some(), tcp: tcp.into_iter().map(nets).collect() }
+    }
+}
+
+impl Interfaces {
+    fn open(choice: &DeviceChoice, not_used: &mut NotUsed<'_>) -> Result<Self, DevicesError> {
+        let options = choice.tcp_options();
+        let names = choice.tcp_names();
+        if !names.is_empty() {
+            let interface = |domain| Interface { own: interfaces::local_address(&domain), domain };
+            let opened = open_devices(&names, &options)?;
+            return Ok(Self::Named(opened.into_iter().map(interface).collect()));
+        }
+        let mut opened = Vec::new();
+        let mut refused = None;
+        let usable = interfaces::usable();
+        for own in &usable {
+            match interfaces::open(own, &usable, &options) {
+                Ok(domain) => opened.push(Interface { own: own.clone(), domain }),
+                Err(error) => {
+                    not_used(&format!("tcp:{}", own.net.ip()), &error);
+                    refused = Some(error);
+                }
+            }
+        }
+        match refused {
+            Some(error) if opened.is_empty() => Err(error.into()),
+            _ => Ok(Self::All { opened: Mutex::new(opened), options }),
+        }
+    }
+
+    /// Returns the interfaces that have their addresses now.
+    fn present(&self) -> Vec<Interface> {
+        let (opened, options) = match self {
+            Self::Named(named) => return named.clone(),
+            Self::All { opened, options } => (opened, options),
+        };
+        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let usable = interfaces::usable();
+        let mut present = Vec::new();
+        for own in &usable {
+            let is_it = |open: &&Interface| {
+                open.own.interface == own.interface && open.own.net.ip() == own.net.ip()
+            };
+            if let Some(open) = opened.iter().find(is_it) {
+                present.push(Interface { own: own.clone(), domain: open.domain.clone() });
+            } else if let Ok(domain) = interfaces::open(own, &usable, options) {
+                let open = Interface { own: own.clone(), domain };
+                opened.push(open.clone());
+                present.push(open);
+            }
+        }
+        present
+    }
+
+    /// Returns the addresses to offer to a peer: loopback only if it is named, or if the peer is on
+    /// this host.
+    fn offered_to(&self, peer: IpAddr) -> Vec<LocalAddress> {
+        let own: Vec<_> = self.present().into_iter().map(|interface| interface.own).collect();
+        let is_here = peer.is_loopback() || own.iter().any(|own| own.net.ip() == peer);
+        let with_loopback = is_here || matches!(self, Self::Named(_));
+        own.into_iter().filter(|own| with_loopback || !own.net.ip().is_loopback()).collect()
+    }
+}
+
+/// Returns the addresses of the queue pairs in a hello.
+fn rails(hello: &Hello) -> Vec<RailAddress> {
+    match &hello.reach {
+        Reach::Requests(endpoint) => {
+            endpoint.rails.iter().chain(&endpoint.notify).copied().collect()
+        }
+        Reach::Messages(endpoint) => {
+            let queue_pairs = endpoint.sending.iter().chain(&endpoint.receiving);
+            queue_pairs.map(|QueuePairAddress { address, .. }| *address).collect()
+        }
+    }
+}
+
+/// Returns the backend of a peer.
+fn backend(hello: &Hello) -> Backend {
+    // Connections over TCP have a port and a key, others have none.
+    let is_tcp = rails(hello).iter().any(|rail| rail.meeting.is_some());
+    if is_tcp { Backend::Tcp } else { Backend::Verbs }
+}
+
+/// Returns the IP addresses of a peer's network interfaces, in the order of its devices.
+fn addresses(hello: &Hello) -> Vec<IpAddr> {
+    let rails = rails(hello);
+    let of = |device| rails.iter().find(|rail| usize::from(rail.device) == device);
+    let address = |rail: &RailAddress| Ipv6Addr::from(rail.gid.0).to_canonical();
+    (0..hello.buffer.rkeys.len()).filter_map(of).map(address).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! Two processes of the program on this host, over TCP: `serve` in one, and `copy` or `perf` in the
+//! other, without any RDMA device.
+
+mod program_support;
+
+use program_support::*;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Long enough for any machine.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A server process, which ends with this.
+struct Server {
+    child: Child,
+    /// Lines that it printed on stderr.
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Runs `polyrail serve --listen 127.0.0.1:0 ARGUMENTS`.
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        Self::run(command.current_dir(&place.directory))
+    }
+
+    /// Runs a command until the server that it starts listens.
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let lines = Arc::clone(&said);
+        thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
+        });
+        let server = Self { child, said };
+        server.line("polyrail: listening at ");
+        server
+    }
+
+    /// Waits for a line that has these words.
+    fn line(&self, words: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            let said = self.said.lock().unwrap().clone();
+            if let Some(line) = said.iter().find(|line| line.contains(words)) {
+                return line.clone();
+            }
+            assert!(begin.elapsed() < LONG, "no {words:?} in {said:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Returns the address that it listens at.
+    fn address(&self) -> String {
+        let line = self.line("polyrail: listening at ");
+        line.split([' ', ',']).nth(3).unwrap().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended already if a test killed it.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+fn assert_ok(output: &Output) {
+    assert!(output.status.success(), "{}: {}", output.status, stderr(output));
+}
+
+/// Asserts the exit code, and that the last line on stderr contains each of the words.
+#[track_caller]
+fn assert_last_words(output: &Output, code: i32, words: &[&str]) {
+    let said = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    for word in words {
+        assert!(last.contains(word), "{word:?} is not in: {said}");
+    }
+}
+
+#[test]
+fn files_are_copied_between_two_processes() {
+    let place = Place::with_source((5 << 20) + 12_345);
+    fs::create_dir(place.path("copies")).unwrap();
+    let server = Server::start(&place, &["copies"]);
+    let address = server.address();
+    for scheme in ["spray", "dqplb"] {
+        for rails in ["1", "4"] {
+            let name = format!("{scheme}{rails}");
+            let to = ["copy", "--to", &address, "--scheme", scheme, "--rails", rails, "--json"];
+            let output = place.run(&[&to[..], &["src", &name]].concat());
+            assert_ok(&output);
+            assert!(stderr(&output).contains("polyrail: over TCP, on tcp:lo"), "{output:?}");
+            let report = json(&output);
+            assert_eq!(report["sender"]["rails"][0]["device"], "tcp:lo", "{report}");
+            let copy = fs::read(place.path("copies").join(&name)).unwrap();
+            assert!(copy == fs::read(place.path("src")).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_is_measured_between_two_processes() {
+    let place = Place::new();
+    let server = Server::start(&place, &[]);
+    let address = server.address();
+    let to = ["perf", "--to", &address, "--json"];
+    let requests = ["--operations", "write,write-imm,read,send,p2p", "--sizes", "8,70000"];
+    let atomics = ["--operations", "fetch-add,compare-swap"];
+    let count = ["--count", "200"];
+    // Write-imm has two schemes.
+    for (arguments, lines) in [
+        ([&requests[..], &count].concat(), 12),
+        ([&atomics[..], &count].concat(), 2),
+        ([&requests[..], &count, &["--bidirectional"]].concat(), 12),
+        ([&requests[..2], &count, &["--latency"]].concat(), 6),
+        ([&atomics[..], &count, &["--latency"]].concat(), 2),
+        (
+            [&requests[..2], &count, &["--rails", "1", "--sizes", "64", "--inline", "64"]].concat(),
+            5,
+        ),
+    ] {
+        let output = place.run(&[&to[..], &arguments].concat());
+        assert_ok(&output);
+        assert_eq!(json(&output).as_array().unwrap().len(), lines, "{arguments:?}");
+    }
+    let timeline = ["--timeline", "--count", "200", "--sizes", "64K"];
+    assert_ok(&place.run(&[&to[..], &timeline].concat()));
+}
+
+#[test]
+fn a_server_that_is_killed_ends_the_copy_with_words() {
+    let place = Place::new();
+    // Without blocks on the disk.
+    fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
+    let mut server = Server::start(&place, &["/dev/null"]);
+    let mut copy = Command::new(PROGRAM)
+        .args(["copy", "--to", &server.address(), "src"])
+        .current_dir(&place.directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    // Bytes that it read of its source, and a little more.
+    let read = |copy: &Child| {
+        let io = fs::read_to_string(format!("/proc/{}/io", copy.id())).unwrap_or_default();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0_u64)
+    };
+    while read(&copy) < 200 << 20 {
+        let ended = copy.try_wait().unwrap();
+        assert!(begin.elapsed() < LONG && ended.is_none(), "{ended:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    server.child.kill().unwrap();
+    let killed = Instant::now();
+    while copy.try_wait().unwrap().is_none() {
+        assert!(killed.elapsed() < LONG);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let output = copy.wait_with_output().unwrap();
+    assert_last_words(&output, 6, &["polyrail: sender: ", "the peer closed the link"]);
+}
+
+#[test]
+fn a_peer_without_the_servers_token_is_refused() {
+    let place = Place::with_source(1000);
+    fs::write(place.path("token"), "0123456789abcdef").unwrap();
+    fs::write(place.path("other"), "0123456789abcdeF").unwrap();
+    let server = Server::start(&place, &["--token-file", "token", "dst"]);
+    let to = ["copy", "--to", &server.address(), "src"];
+    let with = |token: &[&str]| place.run(&[&to[..], token].concat());
+    assert_last_words(&with(&[]), 6, &["same token"]);
+    assert_last_words(&with(&["--token-file", "other"]), 6, &["another token"]);
+    assert!(!place.path("dst").exists());
+    assert_ok(&with(&["--token-file", "token"]));
+    assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
+}
+
+#[test]
+fn devices_are_chosen_by_interface_address_or_backend() {
+    let place = Place::with_source(100_000);
+    let free =
+        || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let (here, there) = (free(), free());
+    let named = ["--device", "tcp:lo", "--device", "tcp:127.0.0.2"];
+    for (serve, copy, devices) in [
+        (&named[..], &named[..], "tcp:lo, tcp:127.0.0.2"),
+        (&["--backend", "tcp"], &["--device", "tcp:127.0.0.1"], "tcp:127.0.0.1"),
+        (&["--device", "tcp:127.0.0.2"], &["--backend", "tcp"], "tcp:lo"),
+        (&["--device", "tcp:lo", "--tcp-port", &there], &["--tcp-port", &here], "tcp:lo"),
+    ] {
+        let server = Server::start(&place, &[serve, &["dst"]].concat());
+        let output = place.run(&[&["copy", "--to", &server.address(), "src"], copy].concat());
+        assert_ok(&output);
+        let over = format!("polyrail: over TCP, on {devices}");
+        assert!(stderr(&output).starts_with(&over), "{output:?}");
+        assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
+        fs::remove_file(place.path("dst")).unwrap();
+    }
+}
+
+#[test]
+fn devices_that_cannot_be_opened_are_named() {
+    let place = Place::with_source(100);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    for (arguments, code, words) in [
+        (&["--device", "tcp:no_such"][..], 9, &["tcp:no_such", "there are", "lo"][..]),
+        (&["--device", "tcp:192.0.2.99"], 9, &["tcp:192.0.2.99"]),
+        (&["--device", "tcp:lo", "--device", "tcp:127.0.0.1"], 9, &["named twice", "127.0.0.1"]),
+        (&["--device", "tcp:lo", "--tcp-port", &port], 9, &["cannot listen", &port, "in use"]),
+        (&["--device", "tcp:lo", "--device", "mlx5_0"], 2, &["tcp:lo", "mlx5_0", "contradict"]),
+        (&["--backend", "verbs", "--device", "tcp:lo"], 2, &["--backend verbs", "contradict"]),
+        (&["--backend", "tcp", "--gid-index", "3"], 2, &["--gid-index", "contradict"]),
+    ] {
+        assert_failure(&place.run(&[&serve[..], arguments].concat()), code, words);
+        let to = ["copy", "--to", "127.0.0.1:1", "src"];
+        assert_failure(&place.run(&[&to[..], arguments].concat()), code, words);
+    }
+    for arguments in [&["--device", "tcp:"][..], &["--backend", "ib"], &["--tcp-port", "0"]] {
+        assert_eq!(place.run(&[&serve[..], arguments].concat()).status.code(), Some(2));
+    }
+    for arguments in [&["--backend", "tcp"][..], &["--tcp-port", "7000"], &["--device", "tcp:lo"]] {
+        assert_failure(&place.copy(arguments), 2, &["require --to"]);
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_named() {
+    let place = Place::with_source(100);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = place.run(&["copy", "--to", &nobody, "src"]);
+    assert_failure(&output, 6, &[&nobody, "cannot connect", "refused"]);
+}
+
+#[test]
+fn network_interfaces_are_listed() {
+    let place = Place::new();
+    let output = place.run(&["devices", "--json"]);
+    assert_ok(&output);
+    let report = json(&output);
+    let lo = report.as_array().unwrap().iter().find(|device| device["name"] == "tcp:lo").unwrap();
+    assert_eq!((&lo["transport"], &lo["up"]), (&"TCP".into(), &true.into()), "{lo}");
+    assert_eq!((&lo["interface"], &lo["addresses"][0]), (&"lo".into(), &"127.0.0.1/8".into()));
+    assert!(lo["place"].is_object(), "{lo}");
+    let text = stdout(&place.run(&["devices"]));
+    let line = text.lines().find(|line| line.starts_with("tcp:lo ")).unwrap();
+    assert!(line.contains("up") && line.ends_with("127.0.0.1/8"), "{text}");
+    assert!(stdout(&place.run(&["devices", "--verbose"])).contains("NUMA node"));
+}
+
+/// The commands of the first example between two processes in the README.
+fn readme_commands() -> [String; 2] {
+    let readme = include_str!("../../../README.md");
+    let blocks = readme.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let block = blocks.clone().find(|block| block.contains("copy --to 127.0.0.1")).unwrap();
+    let command = |words: &str| {
+        let line = block.lines().find(|line| line.contains(words)).unwrap();
+        assert!(line.starts_with("target/release/polyrail "), "{line}");
+        line.to_owned()
+    };
+    [command("polyrail serve"), command("polyrail copy --to")]
+}
+
+/// Waits until no other program listens at the port; says whether there was such a time.
+fn is_free(address: &str) -> bool {
+    let begin = Instant::now();
+    while TcpListener::bind(address).is_err() {
+        if begin.elapsed() > LONG {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    true
+}
+
+#[test]
+fn the_readmes_example_works_as_it_stands() {
+    if !is_free("0.0.0.0:7471") {
+        eprintln!("skipped: another program listens at the port 7471");
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir_all(place.path("target/release")).unwrap();
+    symlink(PROGRAM, place.path("target/release/polyrail")).unwrap();
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    fs::copy(readme, place.path("README.md")).unwrap();
+    let shell = |line: &str| {
+        let mut command = Command::new("sh");
+        // Without a shell between, so that the server can be ended.
+        command.args(["-c", &format!("exec {line}")]).current_dir(&place.directory);
+        command
+    };
+    let [serve, copy] = readme_commands();
+    let _server = Server::run(&mut shell(&serve));
+    assert_ok(&shell(&copy).output().unwrap());
+    let written = serve.split_whitespace().nth(2).unwrap();
+    let copied = fs::read(place.path(written)).unwrap();
+    assert!(copied == fs::read(Path::new(readme)).unwrap());
+}
