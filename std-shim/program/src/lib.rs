@@ -13,8 +13,8 @@
 //! 5. [`perf`] measures, within a process and between two;
 //! 6. [`serve`]: the server, for files and measurements; [`devices`] between hosts: RDMA devices, or
 //!    network interfaces over TCP;
-//! 7. pages for users of the program: [measuring], [real NICs](real_nics), and [faults on
-//!    request](faults_on_request);
+//! 7. pages for users of the program: [measuring], [real NICs](real_nics), [over TCP](over_tcp),
+//!    and [faults on request](faults_on_request);
 //! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod devices;
@@ -30,6 +30,8 @@ pub mod perf;
 #[cfg(test)]
 #[path = "../../library/tests/recorded/mod.rs"]
 mod recorded;
+#[doc = include_str!("../docs/tcp.md")]
+pub mod over_tcp {}
 #[doc = include_str!("../docs/real_nics.md")]
 pub mod real_nics {}
 pub mod fault_schedule;

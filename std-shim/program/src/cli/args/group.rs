@@ -176,7 +176,7 @@ impl TimeoutArguments {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConnectionArguments {
     /// Retransmit packets that are not acknowledged within 4.096 us * 2^N, 1 to 31. Applies to
-    /// packets of this side [default: 18, which is 1.07 s; within one process 14, which is 67 ms].
+    /// packets of this side. Over TCP, a rail fails after 8 times this without an answer [default: 18, which is 1.07 s; within one process 14, which is 67 ms].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31), help_heading = WAITING)]
     qp_timeout: Option<u8>,
     /// Seconds without progress after which a rail counts as failed.

@@ -7,6 +7,8 @@ Examples:
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
   polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg      goodput over time
+  polyrail serve /data                                          on one host, and
+  polyrail copy --to 10.0.0.2 model.bin                         on another, over TCP or RDMA
   polyrail serve --device mlx5_0 --device mlx5_1 /data          on one host, and
   polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another, or
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8
@@ -21,7 +23,8 @@ Examples:
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --fault far.0:50ms:silent:1s --fault 2:64M:slow:1s a b
-  polyrail copy --to 10.0.0.2 model.bin                  to a polyrail serve there, over real NICs
+  polyrail copy --to 10.0.0.2 model.bin                  to a polyrail serve there
+  polyrail copy --to 10.0.0.2 --device tcp:eth0 --device tcp:eth1 model.bin      over two interfaces
 
 DST appears only when the copy is complete. Until then the copy is a file without a name, which \
 disappears even if the program is killed; on file systems without such files (NFS), it is a hidden \
@@ -37,10 +40,11 @@ A fault at a number of bytes begins at exactly that byte; a fault at a time, and
 is up to a millisecond late. Only the software NIC can inject faults, so --fault cannot be combined \
 with --to.
 
-With --to, this host's RDMA devices carry the file to `polyrail serve` on another host. If the server \
-writes into a directory, DST is the name of the copy there [default: the name of SRC]. --to requires a \
-program that was built with --features verbs. Without --to, the software NIC carries the file within \
-this process.
+With --to, the file goes to `polyrail serve` on another host: over RDMA devices if both hosts have \
+active ones, otherwise over TCP, on every network interface that shares a network with the server's. \
+RDMA devices require a program that was built with --features verbs. If the server writes into a \
+directory, DST is the name of the copy there [default: the name of SRC]. Without --to, the software NIC \
+carries the file within this process.
 
 Exit codes:
   0    copied, and the checksums of both ends agree
@@ -53,7 +57,7 @@ Exit codes:
        reached, closed the connection, reported a failure or stopped answering
   7    the data that arrived differs from the data that was sent
   8    SRC and DST are the same file
-  9    no RDMA device can be used; the message says why
+  9    no device can be used; the message says why
   10   copied, but the report could not be written to standard output
   11   not enough memory: choose a smaller window or message size; or no thread can be started
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
@@ -74,9 +78,10 @@ Examples:
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
 
 Without --to, the software NIC copies the data within the memory of this process, so the figures show \
-the cost of the engine and of the software NIC, not of a network. With --to, this host's RDMA devices \
-carry the data to `polyrail serve` on another host, over a new connection for each line of the table; \
-this requires a program that was built with --features verbs. Each line also shows the throughput of a \
+the cost of the engine and of the software NIC, not of a network. With --to, the data goes to \
+`polyrail serve` on another host, over a new connection for each line of the table: over RDMA devices if \
+both hosts have active ones, otherwise over TCP. RDMA devices require a program that was built with \
+--features verbs. Each line also shows the throughput of a \
 plain memcpy of the same bytes, measured on this host in the same run.
 
 p2p measures messages: the receiver offers buffers in advance (irecv), up to 64 at a time, and the \
@@ -119,23 +124,25 @@ Exit codes:
        or the server could not be reached, closed the connection, reported a failure or stopped
        answering
   7    fewer requests arrived than were sent
-  9    no RDMA device can be used; the message says why
+  9    no device can be used; the message says why
   10   measured, but the figures could not be written to standard output
   11   not enough memory: choose smaller requests or a smaller window; or no thread can be started
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 pub(super) const SERVE_HELP: &str = "\
 Examples:
-  polyrail serve /data                              every active device
+  polyrail serve /data                              every active device and network interface
   polyrail serve                                    measurements only, no files
   polyrail serve --device mlx5_0 --once model.bin   one file, then exit
+  polyrail serve --device tcp:eth0 --tcp-port 7472 /data       over TCP, through a firewall
   polyrail serve --listen 10.0.0.2:9000 --json /data
   openssl rand -hex 32 > token; polyrail serve --token-file token /data      the same file for copy and perf
 
 Serves `polyrail copy --to` and `polyrail perf --to` of other hosts, up to --peers of them at a time \
 (each line of a perf table counts as one), and prints a report for each. The peer chooses rails, scheme \
-and sizes. Rails use the devices of each side in turn, so the i-th device here must reach the i-th \
-device of the peer; if one side has fewer devices, each of them must reach several.
+and sizes, and whether its rails use RDMA devices or TCP. Rails use the devices of each side in turn. Of \
+RDMA devices, the i-th one here must reach the i-th one of the peer; if one side has fewer devices, each \
+of them must reach several. Network interfaces are paired with the peer's by their networks.
 
 A complete file replaces an existing file of its name and keeps that file's permissions, unless \
 --no-overwrite forbids it on either host. A new file gets the permissions of its source, limited by \
@@ -143,16 +150,18 @@ the umask. In a directory, the peer chooses the name of the file: hidden names, 
 links are refused. Without --token-file, every host that can connect is served, so listen only where \
 trusted hosts can connect. Ctrl-C ends the server.
 
-Requires a program that was built with --features verbs.
+RDMA devices require a program that was built with --features verbs.
 
 Exit codes: 0 ended by Ctrl-C, or with --once the peer was served; 1 cannot listen; 2 invalid command \
-line; 9 no RDMA device can be used; 10 cannot write reports to standard output; 130 interrupted during \
+line; 9 no device can be used; 10 cannot write reports to standard output; 130 interrupted during \
 a copy or a measurement; with --once also the exit codes of copy and perf.";
 
 pub(super) const DEVICES_HELP: &str = "\
-Lists devices, ports, GIDs (--gid-index takes the gid index) and limits. With --verbose also what \
-helps to choose a device: its NUMA node and nearby processors (for `taskset -c`), its PCI address, its \
-PCI link with the fastest link it supports, and its firmware.
+Lists RDMA devices with ports, GIDs (--gid-index takes the gid index) and limits, and network \
+interfaces, which are devices over TCP, with their addresses. With --verbose also what helps to choose a \
+device: its NUMA node and nearby processors (for `taskset -c`), its PCI address, its PCI link with the \
+fastest link it supports, and its firmware. If there are no RDMA devices, a note on standard error says \
+what is missing.
 
-Exit codes: 0 devices found; 1 internal error; 2 invalid command line; 9 no RDMA device can be used, and \
+Exit codes: 0 devices found; 1 internal error; 2 invalid command line; 9 no device can be used, and \
 the message says why; 10 cannot write to standard output.";

@@ -66,7 +66,7 @@ fn refuse(mut error: clap::Error) -> ! {
 }
 
 /// Copies files and measures requests over one virtual RDMA queue pair made of many physical ones:
-/// on real NICs, or on a NIC in software.
+/// on RDMA devices, over TCP, or on a NIC in software.
 #[derive(Debug, Parser)]
 #[command(name = "polyrail", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Arguments {
@@ -78,12 +78,12 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Copy a file over a virtual queue pair, and report what each rail carried.
     Copy(CopyArguments),
-    /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over real NICs.
+    /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over RDMA devices or TCP.
     Serve(ServeArguments),
     /// Measure throughput or latency of requests, within this process or to another host, beside a
     /// plain memcpy.
     Perf(PerfArguments),
-    /// List the RDMA devices of this machine, or explain why there are none.
+    /// List the RDMA devices and network interfaces of this machine, and what is missing.
     Devices(DevicesArguments),
     /// Print a script that completes the arguments of this program in a shell.
     Completions {
@@ -101,7 +101,7 @@ pub(super) struct CopyArguments {
     /// File to write, replaced if it exists. With --to: the name of the copy on the other host.
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
-    /// Copy to the `polyrail serve` on HOST, over real NICs. PORT is 7471 by default.
+    /// Copy to the `polyrail serve` on HOST, over RDMA devices or TCP. PORT is 7471 by default.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"], help_heading = PLACE)]
     pub(super) to: Option<String>,
     #[command(flatten)]
@@ -213,10 +213,11 @@ mod tests {
 
     /// Returns the command lines of this program in shell blocks of pages, and in the help.
     fn examples() -> Vec<String> {
-        const PAGES: [&str; 4] = [
+        const PAGES: [&str; 5] = [
             include_str!("../../../../../README.md"),
             include_str!("../../../docs/measuring.md"),
             include_str!("../../../docs/real_nics.md"),
+            include_str!("../../../docs/tcp.md"),
             include_str!("../../../docs/faults.md"),
         ];
         const HELP: [&str; 5] = [EXAMPLES, COPY_HELP, PERF_HELP, SERVE_HELP, DEVICES_HELP];

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = PERF_HELP)]
 pub(in crate::cli) struct PerfArguments {
-    /// Measure to the `polyrail serve` on HOST, over real NICs. PORT is 7471 by default.
+    /// Measure to the `polyrail serve` on HOST, over RDMA devices or TCP. PORT is 7471 by default.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "threads"], help_heading = PLACE)]
     pub(in crate::cli) to: Option<String>,
     #[command(flatten)]
