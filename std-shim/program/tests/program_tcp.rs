@@ -140,6 +140,18 @@ fn every_operation_is_measured_between_two_processes() {
     assert_ok(&place.run(&[&to[..], &timeline].concat()));
 }
 
+/// A peer that only asks for the server's devices is not the one.
+#[test]
+fn once_serves_the_peer_that_copies() {
+    let place = Place::with_source(100_000);
+    let mut server = Server::start(&place, &["--once", "dst"]);
+    assert_ok(&place.run(&["copy", "--to", &server.address(), "src"]));
+    assert!(server.child.wait().unwrap().success());
+    place.assert_copied();
+    let said = server.said.lock().unwrap().join("\n");
+    assert!(!said.contains("from 127.0.0.1"), "{said}");
+}
+
 #[test]
 fn a_server_that_is_killed_ends_the_copy_with_words() {
     let place = Place::new();
@@ -342,10 +354,23 @@ impl Hosts {
         }
         for host in [a, b] {
             made = made
-                && ip(&format!("-n {host} link add inner type dummy"))
+                && ip(&format!("-n {host} link add inner type veth peer name container"))
+                && ip(&format!("-n {host} link set container up"))
                 && ip(&format!("-n {host} addr add 172.30.0.1/16 dev inner"))
                 && ip(&format!("-n {host} link set inner up"))
                 && ip(&format!("-n {host} link set lo up"));
+        }
+        let begin = Instant::now();
+        let is_up = |host: &String, interface: &str| {
+            let show = ["-n", host, "link", "show", interface];
+            let output = Command::new("ip").args(show).output();
+            output.is_ok_and(|output| stdout(&output).contains("state UP"))
+        };
+        // The kernel notes a moment later that a link has carrier.
+        let all = |host, side| (0..links).all(|link| is_up(host, &format!("{side}{link}")));
+        while made && !(all(a, "to-b") && all(b, "to-a") && is_up(b, "inner")) {
+            assert!(begin.elapsed() < LONG);
+            thread::sleep(Duration::from_millis(20));
         }
         made.then_some(hosts)
     }

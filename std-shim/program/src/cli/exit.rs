@@ -123,7 +123,14 @@ impl From<DevicesError> for Failure {
             DevicesError::Ask { source, .. } => session_exit(source),
             _ => (Exit::NoDevices, None),
         };
-        Self { exit, message: Chain(&error).to_string(), rail }
+        let cure = match &error {
+            DevicesError::WithoutVerbs => {
+                ": install libibverbs-dev, libclang-dev and pkg-config, and build it with --features \
+                 verbs"
+            }
+            _ => "",
+        };
+        Self { exit, message: format!("{}{cure}", Chain(&error)), rail }
     }
 }
 

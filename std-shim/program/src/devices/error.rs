@@ -17,10 +17,7 @@ pub enum DevicesError {
         second: String,
     },
     /// The program was built without support for RDMA devices.
-    #[error(
-        "this program was built without support for RDMA devices: install libibverbs-dev, \
-         libclang-dev and pkg-config, and build it with --features verbs"
-    )]
+    #[error("this program was built without support for RDMA devices")]
     WithoutVerbs,
     /// RDMA devices cannot be opened.
     #[cfg(feature = "verbs")]

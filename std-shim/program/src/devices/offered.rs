@@ -81,8 +81,7 @@ impl Offered {
     /// Returns the names of the devices.
     pub fn names(&self) -> Vec<String> {
         let verbs = self.verbs.iter().flat_map(OpenedDevices::names).map(ToOwned::to_owned);
-        let tcp = self.tcp.iter().flat_map(|tcp| tcp.present());
-        verbs.chain(tcp.map(|interface| interface.domain.device().name().to_owned())).collect()
+        verbs.chain(self.tcp.iter().flat_map(Interfaces::names)).collect()
     }
 
     /// Returns the domains to use with those of a peer's network interfaces.
@@ -92,10 +91,8 @@ impl Offered {
         let own: Vec<_> = present.iter().map(|interface| interface.own.clone()).collect();
         let met = visitor.local_ip()?;
         let partners = partners(&own, &addresses(visitor.hello()), met, route);
-        let partners = partners.map_err(|address| {
-            let name = |interface: &Interface| interface.domain.device().name().to_owned();
-            SessionError::NoPartner { address, own: present.iter().map(name).collect() }
-        })?;
+        let partners =
+            partners.map_err(|address| SessionError::NoPartner { address, own: tcp.names() })?;
         Ok(partners.into_iter().map(|at| present[at].domain.clone()).collect())
     }
 
@@ -170,6 +167,21 @@ impl Interfaces {
             Some(error) if opened.is_empty() => Err(error.into()),
             _ => Ok(Self::All { opened: Mutex::new(opened), options }),
         }
+    }
+
+    /// Returns the names of the devices; of several addresses of an interface, one name.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for Interface { own, domain } in self.present() {
+            let name = match self {
+                Self::Named(_) => domain.device().name().to_owned(),
+                Self::All { .. } => format!("tcp:{}", own.interface),
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Returns the interfaces that have their addresses now.
