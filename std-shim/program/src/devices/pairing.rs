@@ -51,25 +51,24 @@ pub(super) fn reaching(
     let is_used = |pairs: &[Pair], at: usize| {
         pairs.iter().any(|(used, _)| own[*used].interface == own[at].interface)
     };
-    let leads_to = |at: usize, interface: &[IpNet]| {
-        interface.iter().any(|their| is_foreign(their.ip()) && share_network(own[at].net, *their))
+    let leads_to = |own: &LocalAddress, interface: &[IpNet]| {
+        interface.iter().any(|their| is_foreign(their.ip()) && share_network(own.net, *their))
     };
     // This pair is known to work.
     let met_interface = theirs.iter().position(|nets| nets.iter().any(|net| net.ip() == met.peer));
     pairs.extend(place(met.own).zip(met_interface));
-    for at in 0..own.len() {
-        let is_free = |pairs: &[Pair], their| pairs.iter().all(|(_, used)| *used != their);
-        let their = (0..theirs.len())
-            .find(|their| is_free(&pairs, *their) && leads_to(at, &theirs[*their]));
-        if let Some(their) =
-            their.filter(|_| !own[at].net.ip().is_loopback() && !is_used(&pairs, at))
-        {
-            pairs.push((at, their));
+    for (at, address) in own.iter().enumerate() {
+        if address.net.ip().is_loopback() || is_used(&pairs, at) {
+            continue;
         }
+        let is_free = |their: &usize| pairs.iter().all(|(_, used)| used != their);
+        let leads_there = |their: &usize| leads_to(address, &theirs[*their]);
+        let their = (0..theirs.len()).filter(is_free).find(leads_there);
+        pairs.extend(their.map(|their| (at, their)));
     }
     if let [(_, only)] = pairs[..] {
-        for at in 0..own.len() {
-            if !is_used(&pairs, at) && leads_to(at, &theirs[only]) {
+        for (at, address) in own.iter().enumerate() {
+            if !is_used(&pairs, at) && leads_to(address, &theirs[only]) {
                 pairs.push((at, only));
             }
         }
@@ -112,8 +111,7 @@ pub(super) fn partners(
         let met_in_network = met.filter(|at| own[*at].net.contains(*their) && !is_used(*at));
         let by_place = || {
             let meets = |at: &usize| own[*at].net.ip().is_ipv4() == their.is_ipv4();
-            let from_here = (0..own.len()).map(|after| (place + after) % own.len());
-            from_here.filter(meets).next()
+            (0..own.len()).map(|after| (place + after) % own.len()).find(meets)
         };
         let found = same
             .or(met_in_network)
