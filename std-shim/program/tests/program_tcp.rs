@@ -152,38 +152,82 @@ fn once_serves_the_peer_that_copies() {
     assert!(!said.contains("from 127.0.0.1"), "{said}");
 }
 
+/// A copy of a file that has no end in the time of a test, to a server that writes to `/dev/null`.
+struct Endless {
+    copy: Child,
+    server: Server,
+}
+
+impl Endless {
+    /// Returns once data moves.
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        // Without blocks on the disk.
+        fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
+        let server = Server::start(place, &["/dev/null"]);
+        let mut copy = Command::new(PROGRAM)
+            .args(["copy", "--to", &server.address(), "src"])
+            .args(arguments)
+            .current_dir(&place.directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        // Bytes that it read of its source, and a little more.
+        let read = |copy: &Child| {
+            let io = fs::read_to_string(format!("/proc/{}/io", copy.id())).unwrap_or_default();
+            io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0_u64)
+        };
+        while read(&copy) < 200 << 20 {
+            let ended = copy.try_wait().unwrap();
+            assert!(begin.elapsed() < LONG && ended.is_none(), "{ended:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { copy, server }
+    }
+
+    fn signal_server(&self, signal: &str) {
+        let server = self.server.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &server]).status().unwrap().success());
+    }
+
+    /// Returns what the copy ends with.
+    fn end(mut self) -> Output {
+        let begin = Instant::now();
+        while self.copy.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed() < LONG);
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.copy.wait_with_output().unwrap()
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_ends_the_copy_with_words() {
     let place = Place::new();
-    // Without blocks on the disk.
-    fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
-    let mut server = Server::start(&place, &["/dev/null"]);
-    let mut copy = Command::new(PROGRAM)
-        .args(["copy", "--to", &server.address(), "src"])
-        .current_dir(&place.directory)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begin = Instant::now();
-    // Bytes that it read of its source, and a little more.
-    let read = |copy: &Child| {
-        let io = fs::read_to_string(format!("/proc/{}/io", copy.id())).unwrap_or_default();
-        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0_u64)
-    };
-    while read(&copy) < 200 << 20 {
-        let ended = copy.try_wait().unwrap();
-        assert!(begin.elapsed() < LONG && ended.is_none(), "{ended:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
-    server.child.kill().unwrap();
-    let killed = Instant::now();
-    while copy.try_wait().unwrap().is_none() {
-        assert!(killed.elapsed() < LONG);
-        thread::sleep(Duration::from_millis(10));
-    }
-    let output = copy.wait_with_output().unwrap();
-    assert_last_words(&output, 6, &["polyrail: sender: ", "the peer closed the link"]);
+    let endless = Endless::start(&place, &[]);
+    endless.signal_server("-KILL");
+    assert_last_words(&endless.end(), 6, &["polyrail: sender: ", "the peer closed the link"]);
+}
+
+#[test]
+fn a_server_that_is_stopped_ends_the_copy_with_words() {
+    let place = Place::new();
+    let endless = Endless::start(&place, &["--idle-timeout", "2"]);
+    endless.signal_server("-STOP");
+    assert_last_words(&endless.end(), 6, &["nothing happened for 2s"]);
+}
+
+#[test]
+fn a_server_goes_on_when_its_peer_is_killed() {
+    let place = Place::new();
+    let mut endless = Endless::start(&place, &[]);
+    endless.copy.kill().unwrap();
+    endless.server.line("closed the link");
+    let address = endless.server.address();
+    let to = ["perf", "--to", &address, "--operations", "write-imm"];
+    assert_ok(&place.run(&[&to[..], &QUICK[1..]].concat()));
+    endless.end();
 }
 
 #[test]

@@ -133,12 +133,7 @@ impl Offers for Offered {
                 None => tcp.push((interface, vec![net])),
             }
         }
-        tcp.truncate(MAX_OFFERED_INTERFACES);
-        let nets = |(_, mut nets): (String, Vec<IpNet>)| {
-            nets.truncate(MAX_OFFERED_ADDRESSES);
-            nets
-        };
-        Offer { verbs: self.verbs.is_some(), tcp: tcp.into_iter().map(nets).collect() }
+        Offer { verbs: self.verbs.is_some(), tcp: tcp.into_iter().map(|(_, nets)| nets).collect() }
     }
 }
 
@@ -153,7 +148,7 @@ impl Interfaces {
         }
         let mut opened = Vec::new();
         let mut refused = None;
-        let usable = interfaces::usable();
+        let usable = fitting(interfaces::usable());
         for own in &usable {
             match interfaces::open(own, &usable, &options) {
                 Ok(domain) => opened.push(Interface { own: own.clone(), domain }),
@@ -191,7 +186,7 @@ impl Interfaces {
             Self::All { opened, options } => (opened, options),
         };
         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let usable = interfaces::usable();
+        let usable = fitting(interfaces::usable());
         let mut present = Vec::new();
         for own in &usable {
             let is_it = |open: &&Interface| {
@@ -216,6 +211,24 @@ impl Interfaces {
         let with_loopback = is_here || matches!(self, Self::Named(_));
         own.into_iter().filter(|own| with_loopback || !own.net.ip().is_loopback()).collect()
     }
+}
+
+/// Returns the addresses that fit into an offer. Loopback, which is last, does.
+fn fitting(usable: Vec<LocalAddress>) -> Vec<LocalAddress> {
+    let mut fitting: Vec<LocalAddress> = Vec::new();
+    let mut interfaces: Vec<String> = Vec::new();
+    for own in usable {
+        let is_known = interfaces.contains(&own.interface);
+        let has_place = interfaces.len() + 1 < MAX_OFFERED_INTERFACES || own.net.ip().is_loopback();
+        let others = fitting.iter().filter(|other| other.interface == own.interface);
+        if (is_known || has_place) && others.count() < MAX_OFFERED_ADDRESSES {
+            if !is_known {
+                interfaces.push(own.interface.clone());
+            }
+            fitting.push(own);
+        }
+    }
+    fitting
 }
 
 /// Returns the addresses of the queue pairs in a hello.

@@ -51,15 +51,17 @@ pub(in crate::cli) struct DeviceArguments {
     /// firewalls. Programs that use the same interface need different ports [default: any].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = PLACE)]
     tcp_port: Option<u16>,
-    /// Index of the GID of RDMA devices' ports, as `polyrail devices` lists them [default: of the addresses in this
-    /// network namespace, RoCE v2 over IPv4 if there is one, else RoCE v2, else the first].
+    /// Index of the GID of RDMA devices' ports, as `polyrail devices` lists them [default: of the
+    /// addresses in this network namespace, RoCE v2 over IPv4 if there is one, else RoCE v2, else
+    /// the first].
     #[arg(long, value_name = "N", help_heading = PLACE)]
     gid_index: Option<u8>,
-    /// Traffic class of this side's packets; ignored over TCP. On RoCE v2: four times the DSCP, plus 2 to let
-    /// switches mark congestion (ECN) [default: 0].
+    /// Traffic class of this side's packets; ignored over TCP. On RoCE v2: four times the DSCP,
+    /// plus 2 to let switches mark congestion (ECN) [default: 0].
     #[arg(long, visible_alias = "tclass", value_name = "N", help_heading = PLACE)]
     traffic_class: Option<u8>,
-    /// Service level of this side's packets, 0 to 15; ignored over TCP. On RoCE: their priority [default: 0].
+    /// Service level of this side's packets, 0 to 15; ignored over TCP. On RoCE: their priority
+    /// [default: 0].
     #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15), help_heading = PLACE)]
     service_level: Option<u8>,
 }
@@ -176,7 +178,8 @@ impl TimeoutArguments {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConnectionArguments {
     /// Retransmit packets that are not acknowledged within 4.096 us * 2^N, 1 to 31. Applies to
-    /// packets of this side. Over TCP, a rail fails after 8 times this without an answer [default: 18, which is 1.07 s; within one process 14, which is 67 ms].
+    /// packets of this side. Over TCP, a rail fails after 8 times this without an answer [default:
+    /// 18, which is 1.07 s; within one process 14, which is 67 ms].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31), help_heading = WAITING)]
     qp_timeout: Option<u8>,
     /// Seconds without progress after which a rail counts as failed.

@@ -130,6 +130,24 @@ fn a_server_offers_what_its_options_say() {
 }
 
 #[test]
+fn a_host_with_many_addresses_offers_what_fits() {
+    let own = |interface: usize, last: u8| LocalAddress {
+        interface: format!("eth{interface}"),
+        net: IpNet::new([10, 0, interface as u8, last].into(), 24).unwrap(),
+        has_carrier: true,
+    };
+    let mut usable: Vec<_> = (1..9).flat_map(|last| (0..99).map(move |i| own(i, last))).collect();
+    let lo =
+        LocalAddress { interface: "lo".into(), net: "127.0.0.1/8".parse().unwrap(), ..own(0, 1) };
+    usable.push(lo.clone());
+    let fitting = fitting(usable);
+    let interfaces = MAX_OFFERED_INTERFACES - 1;
+    assert_eq!(fitting.len(), interfaces * MAX_OFFERED_ADDRESSES + 1);
+    assert_eq!((&fitting[0], fitting.last()), (&own(0, 1), Some(&lo)));
+    assert!(!fitting.contains(&own(interfaces, 1)) && !fitting.contains(&own(0, 5)));
+}
+
+#[test]
 fn hosts_without_common_devices_say_what_is_missing() {
     /// A server that offers nothing, or only RDMA devices.
     #[derive(Debug)]
