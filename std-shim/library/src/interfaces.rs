@@ -243,6 +243,25 @@ pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
     Ok(all.iter().map(InterfaceAddress::in_network).collect())
 }
 
+/// An address at which other hosts reach this one, for a device over TCP.
+#[cfg(feature = "tcp")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReachableDevice {
+    /// The interface; if it is a loopback, whose own address is 127.0.0.1, the address.
+    pub(crate) name: String,
+    /// The place of the address in the [module's](self) table.
+    pub(crate) place: u8,
+}
+
+/// Returns the devices of the addresses of [`reachable`], in the same order.
+#[cfg(feature = "tcp")]
+pub(crate) fn reachable_devices() -> Result<Vec<ReachableDevice>, InterfaceError> {
+    chosen(&InterfaceFilter::all(), |address| ReachableDevice {
+        name: if address.is_loopback { address.ip.to_string() } else { address.interface.clone() },
+        place: address.rank().0,
+    })
+}
+
 /// Returns all IP addresses of this host, in the kernel's order.
 fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())

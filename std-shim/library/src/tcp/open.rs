@@ -1,6 +1,7 @@
 //! Opens devices over TCP by their names.
 
 use crate::endpoint::MAX_DEVICES;
+use crate::interfaces::InterfaceError;
 use polyrail_nic_parts::error::NicError;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, ProtectionDomain};
 use std::net::IpAddr;
@@ -39,6 +40,9 @@ pub enum OpenDevicesError {
         /// Number of named devices.
         devices: usize,
     },
+    /// No device was named, and no network interface of this host can be used.
+    #[error(transparent)]
+    Interfaces(#[from] InterfaceError),
 }
 
 /// Opens the devices of these network interfaces (`eth0`) or addresses (`10.0.0.1`), in this order,

@@ -1,0 +1,190 @@
+//! Opens devices over TCP that are not named.
+
+use super::open::{OpenDevicesError, open_device};
+use crate::endpoint::MAX_DEVICES;
+use crate::interfaces::{InterfaceError, ReachableDevice, reachable_devices};
+use polyrail_tcp_nic::{DeviceOptions, ProtectionDomain};
+
+/// The reason why a network interface with carrier is not used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotUsed {
+    /// It is a loopback interface with another address, and other interfaces are used.
+    #[error("it is an address of a loopback interface, which may lead to a load balancer")]
+    Loopback,
+    /// It is a bridge without a NIC, and other interfaces are used.
+    #[error("it is a bridge without a NIC, which leads to containers of this host")]
+    InnerBridge,
+    /// It has link-local addresses only, and other interfaces are used.
+    #[error("it has only link-local addresses")]
+    LinkLocal,
+    /// Endpoints have enough devices without it.
+    #[error("an endpoint has at most {MAX_DEVICES} devices")]
+    TooMany,
+    /// It could not be opened.
+    #[error(transparent)]
+    Open(OpenDevicesError),
+}
+
+impl NotUsed {
+    /// Returns the reason for a place in the table of [`interfaces`](crate::interfaces).
+    fn of_place(place: u8) -> Self {
+        match place {
+            1 | 2 => Self::Loopback,
+            3 => Self::InnerBridge,
+            _ => Self::LinkLocal,
+        }
+    }
+}
+
+/// Opens a device for each network interface at which other hosts reach this one, up to the maximum
+/// of an endpoint, in the order of [`interfaces`](crate::interfaces). All of them have the same
+/// place in its table: bridges of containers and interfaces with link-local addresses are opened
+/// only on a host that has no others. Interfaces without carrier are left out; for each other
+/// interface that is left out, calls `not_used` with the name of its device (`tcp:docker0`) and the
+/// reason.
+///
+/// Endpoints of two hosts use their devices in turn, so the interfaces of both hosts must be in the
+/// same order. Otherwise, use [`open_devices`](super::open_devices).
+///
+/// # Errors
+///
+/// There is no such interface, or none can be opened.
+pub fn open_usable_devices(
+    options: &DeviceOptions,
+    not_used: impl FnMut(&str, &NotUsed),
+) -> Result<Vec<ProtectionDomain>, OpenDevicesError> {
+    let devices = with_carrier(reachable_devices()?);
+    if devices.is_empty() {
+        return Err(InterfaceError::Unreachable.into());
+    }
+    open_best(&devices, |name| open_device(name, options), not_used)
+}
+
+/// Returns each device once, with its best place, without those that have no carrier.
+fn with_carrier(all: Vec<ReachableDevice>) -> Vec<ReachableDevice> {
+    const WITHOUT_CARRIER: u8 = 5;
+    let mut devices: Vec<ReachableDevice> = Vec::new();
+    for device in all.into_iter().filter(|device| device.place < WITHOUT_CARRIER) {
+        // The best addresses come first.
+        if devices.iter().all(|found| found.name != device.name) {
+            devices.push(device);
+        }
+    }
+    devices
+}
+
+/// Opens the devices that have the place of the first.
+fn open_best<T>(
+    devices: &[ReachableDevice],
+    open: impl Fn(&str) -> Result<T, OpenDevicesError>,
+    mut not_used: impl FnMut(&str, &NotUsed),
+) -> Result<Vec<T>, OpenDevicesError> {
+    let mut opened = Vec::new();
+    let mut first_error = None;
+    let best = devices.first().map_or(0, |device| device.place);
+    for ReachableDevice { name, place } in devices {
+        let reason = match *place {
+            place if place != best => NotUsed::of_place(place),
+            _ if opened.len() == MAX_DEVICES => NotUsed::TooMany,
+            _ => match open(name) {
+                Ok(domain) => {
+                    opened.push(domain);
+                    continue;
+                }
+                Err(error) if first_error.is_none() => {
+                    first_error = Some((name, error));
+                    continue;
+                }
+                Err(error) => NotUsed::Open(error),
+            },
+        };
+        not_used(&format!("tcp:{name}"), &reason);
+    }
+    match first_error {
+        Some((_, error)) if opened.is_empty() => Err(error),
+        Some((name, error)) => {
+            not_used(&format!("tcp:{name}"), &NotUsed::Open(error));
+            Ok(opened)
+        }
+        None => Ok(opened),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(all: &[(&str, u8)]) -> Vec<ReachableDevice> {
+        let device = |&(name, place): &(&str, u8)| ReachableDevice { name: name.into(), place };
+        all.iter().map(device).collect()
+    }
+
+    #[test]
+    fn a_device_is_there_once_with_its_best_place() {
+        let all =
+            [("eth0", 1), ("eth1", 1), ("eth0", 1), ("10.9.0.1", 2), ("eth1", 4), ("eth2", 5)];
+        let expected = devices(&[("eth0", 1), ("eth1", 1), ("10.9.0.1", 2)]);
+        assert_eq!(with_carrier(devices(&all)), expected);
+    }
+
+    /// Returns the opened devices, and the names of those that are not used with the reasons.
+    fn opened(
+        all: &[(&str, u8)],
+        refused: &[&str],
+    ) -> (Result<Vec<String>, OpenDevicesError>, Vec<String>) {
+        let mut lines = Vec::new();
+        let open = |name: &str| match refused.contains(&name) {
+            true => Err(OpenDevicesError::TooMany { devices: name.len() }),
+            false => Ok(name.to_owned()),
+        };
+        let not_used = |name: &str, reason: &NotUsed| lines.push(format!("{name}: {reason}"));
+        (open_best(&devices(all), open, not_used), lines)
+    }
+
+    #[test]
+    fn only_interfaces_of_the_best_place_are_opened() {
+        let (devices, lines) =
+            opened(&[("eth0", 1), ("eth1", 1), ("10.0.0.9", 2), ("docker0", 3), ("eth2", 4)], &[]);
+        assert_eq!(devices.unwrap(), ["eth0", "eth1"]);
+        let words = [NotUsed::Loopback, NotUsed::InnerBridge, NotUsed::LinkLocal];
+        let names = ["tcp:10.0.0.9", "tcp:docker0", "tcp:eth2"];
+        let expected: Vec<_> =
+            names.iter().zip(words).map(|(name, reason)| format!("{name}: {reason}")).collect();
+        assert_eq!(lines, expected);
+        let (devices, lines) = opened(&[("docker0", 3), ("eth2", 4)], &[]);
+        assert_eq!((devices.unwrap(), lines.len()), (vec!["docker0".to_owned()], 1));
+    }
+
+    #[test]
+    fn more_than_an_endpoint_has_are_left_out() {
+        let names: Vec<String> = (0..10).map(|number| format!("eth{number}")).collect();
+        let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let (devices, lines) = opened(&all, &["eth3"]);
+        let devices = devices.unwrap();
+        assert_eq!((devices.len(), devices[3].as_str()), (8, "eth4"));
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("tcp:eth9: an endpoint has at most 8"), "{lines:?}");
+        assert!(lines[1].starts_with("tcp:eth3: "), "{lines:?}");
+    }
+
+    #[test]
+    fn a_host_whose_interfaces_all_refuse_gets_the_first_error() {
+        let (devices, lines) = opened(&[("eth0", 1), ("ethernet1", 1)], &["eth0", "ethernet1"]);
+        assert!(matches!(devices, Err(OpenDevicesError::TooMany { devices: 4 })));
+        assert_eq!(lines.len(), 1);
+    }
+
+    #[test]
+    fn the_interfaces_of_this_host_are_opened() {
+        let opened = open_usable_devices(&DeviceOptions::default(), |_, _| {});
+        match (opened, reachable_devices()) {
+            (Ok(domains), Ok(devices)) => {
+                let first = format!("tcp:{}", devices[0].name);
+                assert_eq!(domains[0].device().name(), first);
+            }
+            (Err(OpenDevicesError::Interfaces(_)), _) => {}
+            (opened, devices) => panic!("{opened:?} of {devices:?}"),
+        }
+    }
+}
