@@ -259,6 +259,9 @@ enum polyrail_backend
   // NICs in software, within this process, for tests and first tries. All of them reach each
   // other.
   POLYRAIL_BACKEND_SOFTWARE = 2,
+  // Network interfaces: queue pairs are TCP connections. Between any two Linux hosts or
+  // processes, without RDMA devices. Bytes on the network are not encrypted.
+  POLYRAIL_BACKEND_TCP = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -534,10 +537,11 @@ typedef struct {
   // A polyrail_backend.
   uint32_t backend;
   // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
-  // are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Rails are
-  // distributed over them in turn. NULL: with verbs, all usable devices, at most 8; with the
-  // software NIC, "soft0". Software devices of different domains are different devices, even
-  // under the same name.
+  // are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Over TCP,
+  // interfaces or their addresses: "eth0,tcp:eth1,10.0.2.1". Rails are distributed over them in
+  // turn. NULL: with verbs, all usable devices, at most 8; with the software NIC, "soft0"; over
+  // TCP, the interfaces with carrier at which other hosts reach this one, at most 8. Software
+  // devices of different domains are different devices, even under the same name.
   const char *devices;
   // With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
   // chosen automatically, among the addresses of this network namespace.
@@ -546,6 +550,12 @@ typedef struct {
   uint32_t flags;
   // Software NIC only: rate of each device in bytes per second; 0: unlimited.
   uint64_t software_bytes_per_second;
+  // Over TCP only: the TCP port at which each device accepts connections of queue pairs, 1 to
+  // 65535, for firewalls. 0: the system chooses one. An address and port belong to one domain at
+  // a time.
+  uint32_t tcp_port;
+  // Reserved; 0.
+  uint32_t reserved;
 } polyrail_domain_options;
 
 // A device of a machine or a domain.
@@ -555,16 +565,18 @@ typedef struct {
   // Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
   // on PCI.
   char pci_path[POLYRAIL_PATH_BYTES];
-  // Its GUID.
+  // Its GUID; 0 over TCP.
   uint64_t guid;
   // Sum of the rates of its active ports in Mbit/s; 0: unknown.
   uint64_t mbps;
   // The nearest NUMA node; -1: unknown.
   int32_t numa_node;
-  // Number of active ports.
+  // Number of active ports; over TCP 1 if the interface is up and has carrier, otherwise 0.
   uint32_t ports;
+  // Its IP address in network order over TCP, otherwise 0. IPv4: ::ffff:10.0.0.1.
+  uint8_t address[16];
   // Reserved; 0.
-  uint64_t reserved[4];
+  uint64_t reserved[2];
 } polyrail_device_info;
 
 // Options of links. `size` is sizeof; everything else may be 0.
@@ -865,14 +877,14 @@ polyrail_code polyrail_domain_devices(polyrail_domain *domain,
 
 // Stores one line for each device and active port of this machine that was not named, and that the
 // domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
-// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port are not among
-// them. The stored text ends with a 0 byte, which `length` does not count.
-// POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port, and interfaces
+// without carrier, are not among them. The stored text ends with a 0 byte, which `length` does not
+// count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
 polyrail_code polyrail_domain_not_used(polyrail_domain *domain, char *lines, size_t capacity, size_t *length);
 
 // Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
 // Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
-// this library was built without real NICs.
+// this library was built without real NICs, or without TCP.
 polyrail_code polyrail_devices(uint32_t backend,
                                polyrail_device_info *devices,
                                size_t capacity,
@@ -893,7 +905,7 @@ polyrail_code polyrail_region_register(polyrail_domain *domain,
 
 // Registers a part of a dma-buf, such as memory of a GPU. `iova` is the address by which requests
 // name the first byte, usually the GPU's own. It must have the same offset within its page as
-// `offset`. The file may be closed afterwards. Not with the software NIC.
+// `offset`. The file may be closed afterwards. Real NICs only.
 polyrail_code polyrail_region_register_dmabuf(polyrail_domain *domain,
                                               int32_t fd,
                                               uint64_t offset,

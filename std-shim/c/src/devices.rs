@@ -1,14 +1,18 @@
 //! Properties of devices.
 
 use crate::code::Code;
-#[cfg(feature = "verbs")]
+#[cfg(any(feature = "tcp", feature = "verbs"))]
 use crate::error::Failure;
 use crate::error::Refusal;
-#[cfg(not(feature = "verbs"))]
+#[cfg(not(all(feature = "tcp", feature = "verbs")))]
 use crate::error::refuse;
 use crate::types::{DeviceInfo, POLYRAIL_NAME_BYTES, POLYRAIL_PATH_BYTES};
 use polyrail::nic::{Device, DeviceConfig, Fabric};
+#[cfg(feature = "tcp")]
+use polyrail::tcp;
 use std::ffi::c_char;
+#[cfg(feature = "tcp")]
+use std::net::IpAddr;
 
 /// Text with a terminating 0, cut off if it is too long.
 pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
@@ -22,6 +26,8 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
 
 const UNKNOWN_NODE: i32 = -1;
 
+const NO_ADDRESS: [u8; 16] = [0; 16];
+
 pub(crate) fn info_of_software(device: &Device) -> DeviceInfo {
     DeviceInfo {
         name: fixed::<POLYRAIL_NAME_BYTES>(device.name()),
@@ -30,7 +36,8 @@ pub(crate) fn info_of_software(device: &Device) -> DeviceInfo {
         mbps: 0,
         numa_node: UNKNOWN_NODE,
         ports: device.ports().into(),
-        reserved: [0; 4],
+        address: NO_ADDRESS,
+        reserved: [0; 2],
     }
 }
 
@@ -50,7 +57,8 @@ fn info_of(report: &polyrail::devices::DeviceReport) -> DeviceInfo {
         mbps: active.clone().map(|port| u64::from(port.mbps)).sum(),
         numa_node: report.place.numa_node.map_or(UNKNOWN_NODE, |node| node as i32),
         ports: active.count() as u32,
-        reserved: [0; 4],
+        address: NO_ADDRESS,
+        reserved: [0; 2],
     }
 }
 
@@ -91,6 +99,80 @@ pub(crate) fn infos_of_verbs(
         })
     };
     domains.iter().map(info).collect()
+}
+
+/// Returns the description of a network interface as a device with this name and address.
+#[cfg(feature = "tcp")]
+fn info_of_interface(report: &tcp::DeviceReport, name: &str, address: IpAddr) -> DeviceInfo {
+    let place = &report.place;
+    let ip = match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    DeviceInfo {
+        name: fixed::<POLYRAIL_NAME_BYTES>(name),
+        pci_path: fixed::<POLYRAIL_PATH_BYTES>(place.pci.as_deref().unwrap_or_default()),
+        guid: 0,
+        mbps: report.mbps.map_or(0, u64::from),
+        numa_node: place.numa_node.map_or(UNKNOWN_NODE, |node| node as i32),
+        ports: report.up.into(),
+        address: ip.octets(),
+        reserved: [0; 2],
+    }
+}
+
+/// Returns the address of a device that is named by its interface.
+#[cfg(feature = "tcp")]
+fn first_address(report: &tcp::DeviceReport) -> Option<IpAddr> {
+    let addresses = report.addresses.iter().map(|net| net.ip());
+    addresses.min_by_key(|address| match address {
+        IpAddr::V4(ip) => (ip.is_link_local(), false),
+        IpAddr::V6(ip) => (ip.is_unicast_link_local(), true),
+    })
+}
+
+#[cfg(feature = "tcp")]
+fn interfaces() -> Result<Vec<tcp::DeviceReport>, Refusal> {
+    Ok(tcp::devices().map_err(|error| Failure::of(Code::System, &error))?)
+}
+
+/// Returns the network interfaces of this host that have an address.
+#[cfg(feature = "tcp")]
+pub(crate) fn tcp() -> Result<Vec<DeviceInfo>, Refusal> {
+    let info = |report: &tcp::DeviceReport| {
+        Some(info_of_interface(report, &report.name, first_address(report)?))
+    };
+    Ok(interfaces()?.iter().filter_map(info).collect())
+}
+
+/// Returns the devices of a domain, in its order.
+#[cfg(feature = "tcp")]
+pub(crate) fn infos_of_tcp(domains: &[tcp::ProtectionDomain]) -> Result<Vec<DeviceInfo>, Refusal> {
+    let reports = interfaces()?;
+    let info = |domain: &tcp::ProtectionDomain| {
+        let device = domain.device();
+        let report = reports.iter().find(|report| report.interface == device.interface());
+        let info = |report| {
+            let info = info_of_interface(report, device.name(), device.address().ip());
+            DeviceInfo { ports: device.is_up().into(), ..info }
+        };
+        report.map(info).ok_or_else(|| {
+            let name = device.name();
+            Failure::new(Code::NoDevice, format_args!("device {name} is gone")).into()
+        })
+    };
+    domains.iter().map(info).collect()
+}
+
+#[cfg(not(feature = "tcp"))]
+pub(crate) fn tcp() -> Result<Vec<DeviceInfo>, Refusal> {
+    without_tcp()
+}
+
+/// Returns the stand-in for devices over TCP in a build without them.
+#[cfg(not(feature = "tcp"))]
+pub(crate) fn without_tcp<T>() -> Result<T, Refusal> {
+    refuse(Code::Unsupported, "this library was built without TCP (the feature tcp)")
 }
 
 #[cfg(all(test, not(feature = "verbs")))]

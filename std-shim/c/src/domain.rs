@@ -1,4 +1,4 @@
-//! Devices of either backend, opened together.
+//! Devices of one backend, opened together.
 
 use crate::arguments::{Answer, give_list, out, text};
 use crate::call::call;
@@ -10,15 +10,17 @@ use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{
     Backend, DeviceInfo, Domain, DomainOptions, POLYRAIL_DOMAIN_GID_INDEX, POLYRAIL_MAX_DEVICES,
 };
-#[cfg(feature = "verbs")]
+#[cfg(any(feature = "tcp", feature = "verbs"))]
 use polyrail::chain::Chain;
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
-#[cfg(any(feature = "verbs", test))]
+#[cfg(any(feature = "tcp", feature = "verbs", test))]
 use polyrail::printable;
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsDomain;
+#[cfg(feature = "tcp")]
+use polyrail::tcp;
 use std::ffi::c_char;
-#[cfg(any(feature = "verbs", test))]
+#[cfg(any(feature = "tcp", feature = "verbs", test))]
 use std::fmt::Display;
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
@@ -31,6 +33,9 @@ pub(crate) enum Devices {
     /// Real NICs.
     #[cfg(feature = "verbs")]
     Verbs(Arc<Vec<VerbsDomain>>),
+    /// Network interfaces.
+    #[cfg(feature = "tcp")]
+    Tcp(Arc<Vec<tcp::ProtectionDomain>>),
 }
 
 /// The value of a domain.
@@ -70,9 +75,11 @@ fn alone<T>(mut what: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> 
 pub(crate) fn backend(number: u32) -> Result<Backend, Refusal> {
     const VERBS: u32 = Backend::Verbs as u32;
     const SOFTWARE: u32 = Backend::Software as u32;
+    const TCP: u32 = Backend::Tcp as u32;
     match number {
         0 | VERBS => Ok(Backend::Verbs),
         SOFTWARE => Ok(Backend::Software),
+        TCP => Ok(Backend::Tcp),
         _ => refuse(Code::Argument, format_args!("unknown backend {number}")),
     }
 }
@@ -83,6 +90,7 @@ pub(crate) struct Plan<'a> {
     names: Vec<&'a str>,
     gid_index: Option<u8>,
     bytes_per_second: Option<NonZeroU64>,
+    tcp_port: u16,
 }
 
 fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>, Refusal> {
@@ -111,10 +119,41 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
         return refuse(Code::TooMany, words);
     }
     let bytes_per_second = NonZeroU64::new(options.software_bytes_per_second);
-    Ok(Plan { names, gid_index, bytes_per_second })
+    let Ok(tcp_port) = u16::try_from(options.tcp_port) else {
+        let words = format_args!("tcp_port is {}, but the limit is {}", options.tcp_port, u16::MAX);
+        return refuse(Code::Argument, words);
+    };
+    if options.reserved != 0 {
+        let words =
+            format_args!("the reserved field of a domain's options is {}", options.reserved);
+        return refuse(Code::Argument, words);
+    }
+    Ok(Plan { names, gid_index, bytes_per_second, tcp_port })
+}
+
+impl Plan<'_> {
+    /// Refuses options of the software NIC.
+    #[cfg(any(feature = "tcp", feature = "verbs"))]
+    fn check_not_of_software(&self) -> Result<(), Refusal> {
+        match self.bytes_per_second {
+            None => Ok(()),
+            Some(_) => {
+                refuse(Code::Unsupported, "software_bytes_per_second is for the software NIC only")
+            }
+        }
+    }
+
+    /// Refuses options of devices over TCP.
+    fn check_not_of_tcp(&self) -> Result<(), Refusal> {
+        match self.tcp_port {
+            0 => Ok(()),
+            _ => refuse(Code::Unsupported, "tcp_port is for devices over TCP only"),
+        }
+    }
 }
 
 fn open_software(plan: &Plan<'_>) -> Result<Opened, Refusal> {
+    plan.check_not_of_tcp()?;
     if plan.gid_index.is_some() {
         return refuse(Code::Unsupported, "the software NIC has no table of addresses");
     }
@@ -140,9 +179,8 @@ fn open_software(plan: &Plan<'_>) -> Result<Opened, Refusal> {
 fn open_verbs(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     use polyrail::backend::DeviceName;
     use polyrail::rdma::{OpenOptions, open_devices_with};
-    if plan.bytes_per_second.is_some() {
-        return refuse(Code::Unsupported, "software_bytes_per_second is for the software NIC only");
-    }
+    plan.check_not_of_software()?;
+    plan.check_not_of_tcp()?;
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::of(Code::NoDevice, error);
     let names = plan.names.iter().map(|name| name.parse::<DeviceName>());
     let names: Vec<_> = names.collect::<Result<_, _>>().map_err(|error| failed(&error))?;
@@ -155,9 +193,46 @@ fn open_verbs(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     Ok(Opened { devices, not_used })
 }
 
+#[cfg(feature = "tcp")]
+fn open_tcp(plan: &Plan<'_>) -> Result<Opened, Refusal> {
+    use tcp::{DeviceOptions, OpenDevicesError, OpenError, open_devices, open_usable_devices};
+    if plan.gid_index.is_some() {
+        return refuse(Code::Unsupported, "devices over TCP have no table of addresses");
+    }
+    plan.check_not_of_software()?;
+    let options = DeviceOptions { port: plan.tcp_port, ..DeviceOptions::default() };
+    let names: Vec<_> =
+        plan.names.iter().map(|name| name.strip_prefix("tcp:").unwrap_or(name)).collect();
+    let mut not_used = String::new();
+    let opened = match names.is_empty() {
+        true => open_usable_devices(&options, |device, reason| {
+            add_line(&mut not_used, device, &Chain(reason));
+        }),
+        false => open_devices(&names, &options),
+    };
+    let domains = opened.map_err(|error| {
+        let code = match &error {
+            OpenDevicesError::TooMany { .. } => Code::TooMany,
+            OpenDevicesError::Open {
+                source: OpenError::List(_) | OpenError::Thread(_) | OpenError::Random(_),
+                ..
+            } => Code::System,
+            OpenDevicesError::Domain { .. } => Code::Device,
+            _ => Code::NoDevice,
+        };
+        Failure::of(code, &error)
+    })?;
+    Ok(Opened { devices: Devices::Tcp(Arc::new(domains)), not_used })
+}
+
+#[cfg(not(feature = "tcp"))]
+fn open_tcp(_: &Plan<'_>) -> Result<Opened, Refusal> {
+    devices::without_tcp()
+}
+
 /// Adds the line of a device that is not used. Names and reasons come from drivers; a line must stay
 /// one.
-#[cfg(any(feature = "verbs", test))]
+#[cfg(any(feature = "tcp", feature = "verbs", test))]
 fn add_line(not_used: &mut String, device: &str, reason: &dyn Display) {
     if !not_used.is_empty() {
         not_used.push('\n');
@@ -186,6 +261,7 @@ pub unsafe extern "C" fn polyrail_domain_open(
         let plan = plan(&options, names)?;
         let opened = match backend(options.backend)? {
             Backend::Software => open_software(&plan),
+            Backend::Tcp => open_tcp(&plan),
             Backend::Default | Backend::Verbs => open_verbs(&plan),
         }?;
         place.write(table::insert(opened, &[0; WORDS])?);
@@ -209,6 +285,8 @@ pub unsafe extern "C" fn polyrail_domain_devices(
             }
             #[cfg(feature = "verbs")]
             Devices::Verbs(domains) => devices::infos_of_verbs(&domains)?,
+            #[cfg(feature = "tcp")]
+            Devices::Tcp(domains) => devices::infos_of_tcp(&domains)?,
         };
         // SAFETY: guaranteed by the caller.
         unsafe { give_list((devices, capacity), count, &all) }
@@ -217,9 +295,9 @@ pub unsafe extern "C" fn polyrail_domain_devices(
 
 /// Stores one line for each device and active port of this machine that was not named, and that the
 /// domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
-/// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port are not among
-/// them. The stored text ends with a 0 byte, which `length` does not count.
-/// POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+/// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port, and interfaces
+/// without carrier, are not among them. The stored text ends with a 0 byte, which `length` does not
+/// count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_domain_not_used(
     domain: *mut Domain,
@@ -237,7 +315,7 @@ pub unsafe extern "C" fn polyrail_domain_not_used(
 
 /// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
 /// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
-/// this library was built without real NICs.
+/// this library was built without real NICs, or without TCP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_devices(
     backend: u32,
@@ -248,6 +326,7 @@ pub unsafe extern "C" fn polyrail_devices(
     call(|| {
         let all = match self::backend(backend)? {
             Backend::Software => vec![devices::software()],
+            Backend::Tcp => devices::tcp()?,
             Backend::Default | Backend::Verbs => devices::verbs()?,
         };
         // SAFETY: guaranteed by the caller.
@@ -276,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_domain_names_what_it_leaves_out() {
-        let plan = Plan { names: vec![], gid_index: None, bytes_per_second: None };
+        let plan = Plan { names: vec![], gid_index: None, bytes_per_second: None, tcp_port: 0 };
         let mut opened = open_software(&plan).unwrap_or_else(|_| panic!("the software NIC"));
         add_line(&mut opened.not_used, "mlx5_1", &"port 1 has no address");
         add_line(&mut opened.not_used, "bad\n", &"refused");

@@ -16,6 +16,8 @@ use polyrail::backend::{DeviceError, DmaBuf};
 use polyrail::memory::ForeignBuffer;
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsRegion;
+#[cfg(feature = "tcp")]
+use polyrail::tcp;
 use polyrail::verbs::AccessFlags;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -25,6 +27,8 @@ pub(crate) enum Registered {
     Software(ForeignBuffer),
     #[cfg(feature = "verbs")]
     Verbs(ForeignBuffer<VerbsRegion>),
+    #[cfg(feature = "tcp")]
+    Tcp(ForeignBuffer<tcp::MemoryRegion>),
 }
 
 impl Object for Region {
@@ -84,6 +88,8 @@ fn put(
         Registered::Software(buffer) => Local::of(buffer, access, is_dma_buf),
         #[cfg(feature = "verbs")]
         Registered::Verbs(buffer) => Local::of(buffer, access, is_dma_buf),
+        #[cfg(feature = "tcp")]
+        Registered::Tcp(buffer) => Local::of(buffer, access, is_dma_buf),
     };
     table::insert(registered, &local.words())
 }
@@ -124,6 +130,11 @@ pub unsafe extern "C" fn polyrail_region_register(
                     let domains: Vec<_> = domains.iter().collect();
                     ForeignBuffer::new(start, length, flags, &domains).map(Registered::Verbs)
                 }
+                #[cfg(feature = "tcp")]
+                Devices::Tcp(domains) => {
+                    let domains: Vec<_> = domains.iter().collect();
+                    ForeignBuffer::new(start, length, flags, &domains).map(Registered::Tcp)
+                }
             }
         };
         place.write(put(registered, access, false)?);
@@ -133,7 +144,7 @@ pub unsafe extern "C" fn polyrail_region_register(
 
 /// Registers a part of a dma-buf, such as memory of a GPU. `iova` is the address by which requests
 /// name the first byte, usually the GPU's own. It must have the same offset within its page as
-/// `offset`. The file may be closed afterwards. Not with the software NIC.
+/// `offset`. The file may be closed afterwards. Real NICs only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_region_register_dmabuf(
     domain: *mut Domain,
@@ -170,6 +181,11 @@ pub unsafe extern "C" fn polyrail_region_register_dmabuf(
                     let domains: Vec<_> = domains.iter().collect();
                     ForeignBuffer::of_dma_buf(&part, flags, &domains).map(Registered::Verbs)
                 }
+                #[cfg(feature = "tcp")]
+                Devices::Tcp(domains) => {
+                    let domains: Vec<_> = domains.iter().collect();
+                    ForeignBuffer::of_dma_buf(&part, flags, &domains).map(Registered::Tcp)
+                }
             }
         };
         place.write(put(registered, access, true)?);
@@ -204,6 +220,8 @@ pub extern "C" fn polyrail_region_close(region: *mut Region) -> Code {
             Registered::Software(buffer) => buffer.close(),
             #[cfg(feature = "verbs")]
             Registered::Verbs(buffer) => buffer.close(),
+            #[cfg(feature = "tcp")]
+            Registered::Tcp(buffer) => buffer.close(),
         };
         Ok(closed.map_err(|error| device_failure(&error))?)
     })

@@ -32,7 +32,7 @@ export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig" LD_LIBRARY_PATH="$PREFIX/lib"
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0
 WARNINGS="-Wall -Wextra -Wpedantic -Werror"
 LIBRARY=$(pkg-config --cflags --libs polyrail)
-PROGRAMS="layout small options move messages links reconnect heal misuse again"
+PROGRAMS="layout small options move messages links reconnect heal processes misuse again"
 
 build() { # COMPILER... KIND
   local kind=${*: -1} program
@@ -49,6 +49,10 @@ run() { # KIND MIB TIMES MESSAGES [WRAPPER]...
   for program in layout small options "move $mib" messages "messages link" "links $messages" reconnect heal misuse "again $times"; do
     # shellcheck disable=SC2086
     timeout 300 "$@" "$OUT/$kind"/$program || { echo "$kind: $program failed" >&2; exit 1; }
+  done
+  for program in small "move $mib" messages "messages link" "links $messages" reconnect heal "processes $mib" "again $times"; do
+    # shellcheck disable=SC2086
+    TCP=1 timeout 300 "$@" "$OUT/$kind"/$program || { echo "$kind: $program failed over TCP" >&2; exit 1; }
   done
 }
 

@@ -12,6 +12,8 @@ use crate::types::Peers;
 use polyrail::nic::ProtectionDomain;
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsDomain;
+#[cfg(feature = "tcp")]
+use polyrail::tcp;
 
 impl Object for Peers {
     const KIND: Kind = Kind::Peers;
@@ -19,7 +21,7 @@ impl Object for Peers {
     type Value = AnyPeers;
 }
 
-/// Peers for requests or for messages, on either backend.
+/// Peers for requests or for messages, on one backend.
 pub(crate) struct AnyPeers {
     pub(super) common: Common,
     pub(super) set: AnySet,
@@ -33,9 +35,13 @@ pub(super) enum AnySet {
     VerbsRequests(RequestsOn<VerbsDomain>),
     #[cfg(feature = "verbs")]
     VerbsMessages(MessagesOn<VerbsDomain>),
+    #[cfg(feature = "tcp")]
+    TcpRequests(RequestsOn<tcp::ProtectionDomain>),
+    #[cfg(feature = "tcp")]
+    TcpMessages(MessagesOn<tcp::ProtectionDomain>),
 }
 
-/// Evaluates an expression with the peers for requests of either backend; refuses peers for
+/// Evaluates an expression with the peers for requests of any backend; refuses peers for
 /// messages.
 macro_rules! on_requests {
     ($any:expr, ($common:ident, $requests:ident) => $what:expr) => {{
@@ -44,13 +50,15 @@ macro_rules! on_requests {
             $crate::peers::object::AnySet::SoftwareRequests($requests) => $what,
             #[cfg(feature = "verbs")]
             $crate::peers::object::AnySet::VerbsRequests($requests) => $what,
+            #[cfg(feature = "tcp")]
+            $crate::peers::object::AnySet::TcpRequests($requests) => $what,
             _ => $crate::error::refuse($crate::code::Code::Kind, "these peers are for messages"),
         }
     }};
 }
 pub(super) use on_requests;
 
-/// Evaluates an expression with the peers for messages of either backend; refuses peers for
+/// Evaluates an expression with the peers for messages of any backend; refuses peers for
 /// requests.
 macro_rules! on_messages {
     ($any:expr, ($common:ident, $messages:ident) => $what:expr) => {{
@@ -59,6 +67,8 @@ macro_rules! on_messages {
             $crate::peers::object::AnySet::SoftwareMessages($messages) => $what,
             #[cfg(feature = "verbs")]
             $crate::peers::object::AnySet::VerbsMessages($messages) => $what,
+            #[cfg(feature = "tcp")]
+            $crate::peers::object::AnySet::TcpMessages($messages) => $what,
             _ => $crate::error::refuse($crate::code::Code::Kind, "these peers are for requests"),
         }
     }};
@@ -75,6 +85,10 @@ impl AnySet {
             Self::VerbsRequests(requests) => requests,
             #[cfg(feature = "verbs")]
             Self::VerbsMessages(messages) => messages,
+            #[cfg(feature = "tcp")]
+            Self::TcpRequests(requests) => requests,
+            #[cfg(feature = "tcp")]
+            Self::TcpMessages(messages) => messages,
         }
     }
 }

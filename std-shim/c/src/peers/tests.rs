@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 mod aside;
 mod flood;
+#[cfg(feature = "tcp")]
+mod over_tcp;
 mod raw;
 
 /// The kind of peers.

@@ -48,16 +48,18 @@ pub struct DeviceInfo {
     /// Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
     /// on PCI.
     pub pci_path: [c_char; POLYRAIL_PATH_BYTES],
-    /// Its GUID.
+    /// Its GUID; 0 over TCP.
     pub guid: u64,
     /// Sum of the rates of its active ports in Mbit/s; 0: unknown.
     pub mbps: u64,
     /// The nearest NUMA node; -1: unknown.
     pub numa_node: i32,
-    /// Number of active ports.
+    /// Number of active ports; over TCP 1 if the interface is up and has carrier, otherwise 0.
     pub ports: u32,
+    /// Its IP address in network order over TCP, otherwise 0. IPv4: ::ffff:10.0.0.1.
+    pub address: [u8; 16],
     /// Reserved; 0.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 2],
 }
 
 /// What a request does.

@@ -23,7 +23,7 @@ fn structures_are_laid_out_as_they_were() {
     let mut text = String::new();
     lines! { text,
         DomainOptions "polyrail_domain_options" {
-            size, backend, devices, gid_index, flags, software_bytes_per_second,
+            size, backend, devices, gid_index, flags, software_bytes_per_second, tcp_port, reserved,
         }
         EndpointOptions "polyrail_endpoint_options" {
             size, rails, scheme, max_msg_size, max_msgs_per_qp, rail_failure, min_rails, max_inline_data, path_mtu,
@@ -32,7 +32,7 @@ fn structures_are_laid_out_as_they_were() {
             fence_timeout_ms,
         }
         LinkOptions "polyrail_link_options" { size, connect_ms, message_ms, reconnect_ms, token }
-        DeviceInfo "polyrail_device_info" { name, pci_path, guid, mbps, numa_node, ports, reserved }
+        DeviceInfo "polyrail_device_info" { name, pci_path, guid, mbps, numa_node, ports, address, reserved }
         Request "polyrail_request" {
             id, opcode, flags, region, offset, length, imm, remote, remote_offset, compare_add, swap,
         }

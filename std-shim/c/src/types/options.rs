@@ -37,6 +37,9 @@ pub enum Backend {
     /// NICs in software, within this process, for tests and first tries. All of them reach each
     /// other.
     Software = 2,
+    /// Network interfaces: queue pairs are TCP connections. Between any two Linux hosts or
+    /// processes, without RDMA devices. Bytes on the network are not encrypted.
+    Tcp = 3,
 }
 
 /// Options of a domain. `size` is sizeof; everything else may be 0.
@@ -48,10 +51,11 @@ pub struct DomainOptions {
     /// A polyrail_backend.
     pub backend: u32,
     /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
-    /// are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Rails are
-    /// distributed over them in turn. NULL: with verbs, all usable devices, at most 8; with the
-    /// software NIC, "soft0". Software devices of different domains are different devices, even
-    /// under the same name.
+    /// are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Over TCP,
+    /// interfaces or their addresses: "eth0,tcp:eth1,10.0.2.1". Rails are distributed over them in
+    /// turn. NULL: with verbs, all usable devices, at most 8; with the software NIC, "soft0"; over
+    /// TCP, the interfaces with carrier at which other hosts reach this one, at most 8. Software
+    /// devices of different domains are different devices, even under the same name.
     pub devices: *const c_char,
     /// With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
     /// chosen automatically, among the addresses of this network namespace.
@@ -60,6 +64,12 @@ pub struct DomainOptions {
     pub flags: u32,
     /// Software NIC only: rate of each device in bytes per second; 0: unlimited.
     pub software_bytes_per_second: u64,
+    /// Over TCP only: the TCP port at which each device accepts connections of queue pairs, 1 to
+    /// 65535, for firewalls. 0: the system chooses one. An address and port belong to one domain at
+    /// a time.
+    pub tcp_port: u32,
+    /// Reserved; 0.
+    pub reserved: u32,
 }
 
 /// `gid_index` of the domain's options is used.

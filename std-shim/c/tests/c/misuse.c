@@ -61,6 +61,55 @@ static void misuse_the_library(void) {
   OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, NULL, NULL));
 }
 
+/* Network interfaces as devices. */
+static void misuse_tcp(void) {
+  const char *bad[] = {"no such interface", "lo,tcp:127.0.0.1", "tcp:", "lo,,", "192.0.2.255", "tcp:tcp:lo"};
+  polyrail_domain_options options;
+  polyrail_device_info devices[64];
+  polyrail_domain *made, *second;
+  size_t at, length;
+  int found = 0;
+  ZERO(options);
+  options.backend = POLYRAIL_BACKEND_TCP;
+  for (at = 0; at < sizeof bad / sizeof *bad; at++) {
+    options.devices = bad[at];
+    IS(POLYRAIL_CODE_NO_DEVICE, polyrail_domain_open(&options, &made));
+  }
+  options.devices = "lo";
+  options.software_bytes_per_second = 1;
+  IS(POLYRAIL_CODE_UNSUPPORTED, polyrail_domain_open(&options, &made));
+  options.software_bytes_per_second = 0;
+  options.flags = POLYRAIL_DOMAIN_GID_INDEX;
+  IS(POLYRAIL_CODE_UNSUPPORTED, polyrail_domain_open(&options, &made));
+  options.flags = 0;
+  options.devices = "lo,127.0.0.2";
+  OK(polyrail_domain_open(&options, &made));
+  OK(polyrail_domain_devices(made, devices, 64, &length));
+  CHECK(length == 2 && strcmp(devices[0].name, "tcp:lo") == 0 && strcmp(devices[1].name, "tcp:127.0.0.2") == 0);
+  CHECK(devices[0].ports == 1 && devices[0].numa_node == -1 && devices[0].mbps == 0 && devices[0].guid == 0);
+  CHECK(memcmp(devices[1].address, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\2", 16) == 0);
+  OK(polyrail_domain_close(made));
+  /* A port that another domain has; if any process has it already, the first is refused, too. */
+  options.tcp_port = 47471;
+  polyrail_code code = polyrail_domain_open(&options, &made);
+  CHECK(code == POLYRAIL_CODE_OK || code == POLYRAIL_CODE_NO_DEVICE);
+  IS(POLYRAIL_CODE_NO_DEVICE, polyrail_domain_open(&options, &second));
+  CHECK(strstr(polyrail_last_error(), ":47471") != NULL);
+  if (code == POLYRAIL_CODE_OK) OK(polyrail_domain_close(made));
+  OK(polyrail_devices(POLYRAIL_BACKEND_TCP, devices, 64, &length));
+  for (at = 0; at < length && at < 64; at++) found += strcmp(devices[at].name, "tcp:lo") == 0;
+  CHECK(found == 1);
+  /* Without names: a host that no other host can reach has none. */
+  ZERO(options);
+  options.backend = POLYRAIL_BACKEND_TCP;
+  code = polyrail_domain_open(&options, &made);
+  CHECK(code == POLYRAIL_CODE_OK || code == POLYRAIL_CODE_NO_DEVICE);
+  if (code != POLYRAIL_CODE_OK) return;
+  OK(polyrail_domain_devices(made, devices, 64, &length));
+  CHECK(length >= 1 && length <= POLYRAIL_MAX_DEVICES && strcmp(devices[0].name, "tcp:lo") != 0);
+  OK(polyrail_domain_close(made));
+}
+
 static void misuse_domains(void) {
   struct {
     polyrail_domain_options options;
@@ -102,7 +151,7 @@ static void misuse_domains(void) {
   longer.options.size = sizeof longer.options;
   IS(POLYRAIL_CODE_NULL, polyrail_domain_open(&longer.options, NULL));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open((polyrail_domain_options *)(void *)(words + 1), &made));
-  longer.options.backend = 3;
+  longer.options.backend = 4;
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open(&longer.options, &made));
   longer.options.backend = POLYRAIL_BACKEND_SOFTWARE;
   longer.options.flags = 2;
@@ -123,6 +172,16 @@ static void misuse_domains(void) {
     longer.options.devices = bad[at];
     IS(POLYRAIL_CODE_NO_DEVICE, polyrail_domain_open(&longer.options, &made));
   }
+  longer.options.devices = NULL;
+  longer.options.reserved = 1;
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open(&longer.options, &made));
+  longer.options.reserved = 0;
+  longer.options.tcp_port = 65536;
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open(&longer.options, &made));
+  longer.options.tcp_port = 65535;
+  IS(POLYRAIL_CODE_UNSUPPORTED, polyrail_domain_open(&longer.options, &made));
+  longer.options.tcp_port = 0;
+  misuse_tcp();
   /* Real NICs that are not there: whatever this machine has, not this one. */
   longer.options.backend = POLYRAIL_BACKEND_VERBS;
   longer.options.devices = "no_such_device";
@@ -143,7 +202,7 @@ static void misuse_domains(void) {
   CHECK(length == 1);
   OK(polyrail_domain_not_used(domain, lines, sizeof lines, &length));
   CHECK(length == 0 && lines[0] == 0);
-  IS(POLYRAIL_CODE_ARGUMENT, polyrail_devices(3, &device, 1, &length));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_devices(4, &device, 1, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_devices(POLYRAIL_BACKEND_SOFTWARE, &device, 1, NULL));
   OK(polyrail_devices(POLYRAIL_BACKEND_SOFTWARE, &device, 1, &length));
   CHECK(length == 1 && strcmp(device.name, "soft0") == 0 && device.numa_node == -1);

@@ -84,7 +84,13 @@ int main(int count, char **arguments) {
   for (at = 0; at < 4; at++) {
     each[at] = infos[at].bytes;
     CHECK(infos[at].rail == at && infos[at].errors == 0 && infos[at].state == POLYRAIL_RAIL_STATE_IN_SERVICE);
-    CHECK(infos[at].device[0] == 'a' && infos[at].device[1] == (char)('0' + at));
+    if (is_over_tcp()) {
+      char name[32];
+      snprintf(name, sizeof name, "tcp:127.1.0.%u", (unsigned)at + 1);
+      CHECK(strcmp(infos[at].device, name) == 0);
+    } else {
+      CHECK(infos[at].device[0] == 'a' && infos[at].device[1] == (char)('0' + at));
+    }
     CHECK(each[at] >= moved / 4);
   }
   ZERO(info);

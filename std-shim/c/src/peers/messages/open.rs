@@ -62,6 +62,10 @@ pub unsafe extern "C" fn polyrail_messages_open(
                 Devices::Verbs(domains) => {
                     AnySet::VerbsMessages(MessagesOn::new(&domains, &options, most)?)
                 }
+                #[cfg(feature = "tcp")]
+                Devices::Tcp(domains) => {
+                    AnySet::TcpMessages(MessagesOn::new(&domains, &options, most)?)
+                }
             };
             // As an `AtomicPtr`, because raw pointers cannot be sent between threads.
             table::insert(AnyPeers::new(set), &[0; WORDS]).map(AtomicPtr::new)

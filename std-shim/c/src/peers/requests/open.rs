@@ -82,6 +82,10 @@ pub unsafe extern "C" fn polyrail_peers_open(
                 Devices::Verbs(domains) => {
                     AnySet::VerbsRequests(RequestsOn::new(domains.to_vec(), builder)?)
                 }
+                #[cfg(feature = "tcp")]
+                Devices::Tcp(domains) => {
+                    AnySet::TcpRequests(RequestsOn::new(domains.to_vec(), builder)?)
+                }
             };
             // As an `AtomicPtr`, because raw pointers cannot be sent between threads.
             table::insert(AnyPeers::new(set), &[0; WORDS]).map(AtomicPtr::new)
