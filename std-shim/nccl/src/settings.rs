@@ -4,6 +4,7 @@ use crate::log::Level;
 use polyrail::backend::DeviceName;
 use polyrail::interfaces::InterfaceFilter;
 use polyrail::service_variables::is_service_variable;
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,17 +13,35 @@ use std::time::Duration;
 /// The prefix of all variables.
 const PREFIX: &str = "POLYRAIL_";
 
+/// The variable for devices.
+const DEVICES: &str = "POLYRAIL_DEVICES";
+
 /// NCCL's variable for the network devices of its own TCP connections.
 const NCCL_INTERFACES: &str = "NCCL_SOCKET_IFNAME";
 
 /// The kind of devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
     /// Real NICs.
     #[default]
     Verbs,
     /// Software NICs: all ranks are in one process.
     Software,
+    /// Network interfaces: queue pairs are TCP connections.
+    Tcp,
+}
+
+impl Backend {
+    /// All of them, with their names.
+    pub(crate) const NAMES: [(&str, Self); 3] =
+        [("verbs", Self::Verbs), ("software", Self::Software), ("tcp", Self::Tcp)];
+
+    /// Returns its name.
+    #[cfg(not(all(feature = "tcp", feature = "verbs")))]
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, backend)| *backend == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// All settings. The default is used for missing variables.
@@ -31,6 +50,9 @@ pub(crate) struct Settings {
     pub(crate) backend: Backend,
     /// Empty: all active ports.
     pub(crate) devices: Vec<DeviceName>,
+    /// Interfaces or addresses, without `tcp:`, instead of `devices`. Empty: all at which other
+    /// hosts reach this one.
+    pub(crate) interfaces_for_rails: Vec<String>,
     /// Rails of a connection; by default the number of NICs of the end that has more.
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
@@ -69,6 +91,7 @@ impl Default for Settings {
         Self {
             backend: Backend::default(),
             devices: Vec::new(),
+            interfaces_for_rails: Vec::new(),
             rails: None,
             queue_pairs_per_rail: 1,
             split_threshold: 64 << 10,
@@ -92,7 +115,7 @@ impl Default for Settings {
 }
 
 /// Settings of the plugin for NIXL, which reads the same environment.
-const OF_OTHERS: [&str; 4] = ["FRAGMENT", "TOKEN", "PORT", "SOFTWARE_BYTES_PER_SECOND"];
+const OF_OTHERS: [&str; 5] = ["FRAGMENT", "TOKEN", "PORT", "TCP_PORT", "SOFTWARE_BYTES_PER_SECOND"];
 
 /// An unknown or malformed variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,12 +139,15 @@ impl Settings {
     ) -> Result<Self, SettingError> {
         let mut settings = Self::default();
         let mut of_nccl = None;
+        let mut devices = None;
         for (name, value) in variables {
             let has_prefix = |name: &OsStr| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
             if has_prefix(&name) {
                 let name = name.to_string_lossy();
                 if is_service_variable(&name, &value.to_string_lossy()) {
                     settings.ignored.push(name.into_owned());
+                } else if name == DEVICES {
+                    devices = Some(value);
                 } else {
                     settings.set(&name, name.trim_start_matches(PREFIX), &value)?;
                 }
@@ -130,6 +156,14 @@ impl Settings {
             }
         }
         settings.ignored.sort();
+        // The backend, which gives names their meaning, may follow in the environment.
+        if let Some(value) = &devices {
+            let value = Value { name: DEVICES, value };
+            match settings.backend {
+                Backend::Tcp => settings.interfaces_for_rails = value.interfaces()?,
+                Backend::Verbs | Backend::Software => settings.devices = value.devices()?,
+            }
+        }
         if let Some(interfaces) = of_nccl
             && settings.interfaces == InterfaceFilter::all()
         {
@@ -142,10 +176,8 @@ impl Settings {
         let value = Value { name, value };
         match key {
             "BACKEND" => {
-                let backends = [("verbs", Backend::Verbs), ("software", Backend::Software)];
-                self.backend = value.one_of(&backends)?;
+                self.backend = value.one_of(&Backend::NAMES)?;
             }
-            "DEVICES" => self.devices = value.devices()?,
             "RAILS" => self.rails = Some(value.number(1, 8)?),
             "QUEUE_PAIRS_PER_RAIL" => self.queue_pairs_per_rail = value.number(1, 16)?,
             "SPLIT_THRESHOLD" => self.split_threshold = value.bytes()?,
@@ -234,6 +266,20 @@ impl Value<'_> {
         bytes.ok_or_else(|| self.malformed(expected))
     }
 
+    fn interfaces(&self) -> Result<Vec<String>, SettingError> {
+        let text = self.value.to_str().unwrap_or_default();
+        let without_prefix = |name: &str| name.strip_prefix("tcp:").unwrap_or(name).to_owned();
+        let names: Vec<String> = text.split(',').map(without_prefix).collect();
+        if names.iter().any(String::is_empty) {
+            let words = "a list of network interfaces or their addresses, such as eth0,10.0.1.1";
+            return Err(self.malformed(words));
+        }
+        if (1..names.len()).any(|at| names[..at].contains(&names[at])) {
+            return Err(self.malformed("each device once"));
+        }
+        Ok(names)
+    }
+
     fn devices(&self) -> Result<Vec<DeviceName>, SettingError> {
         let text = self.value.to_str().unwrap_or_default();
         let names: Option<Vec<DeviceName>> =
@@ -287,6 +333,7 @@ mod tests {
         let expected = Settings {
             backend: Backend::Software,
             devices: ["mlx5_0", "mlx5_1:2", "mlx5_2:1@3"].map(|name| name.parse().unwrap()).into(),
+            interfaces_for_rails: Vec::new(),
             rails: Some(8),
             queue_pairs_per_rail: 2,
             split_threshold: 4096,
@@ -308,6 +355,21 @@ mod tests {
         };
         assert_eq!(settings, Ok(expected));
         assert_eq!(read(&[("POLYRAIL", "x")]), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn devices_over_tcp_are_interfaces_or_addresses() {
+        let backend = ("POLYRAIL_BACKEND", "tcp");
+        let devices = ("POLYRAIL_DEVICES", "eth0,tcp:eth1,tcp:fe80::1,10.0.0.1");
+        for variables in [[backend, devices], [devices, backend]] {
+            let settings = read(&variables).unwrap();
+            assert_eq!(settings.interfaces_for_rails, ["eth0", "eth1", "fe80::1", "10.0.0.1"]);
+            assert!(settings.devices.is_empty());
+        }
+        for value in ["", "eth0,", "tcp:", "eth0,tcp:eth0"] {
+            let words = read(&[("POLYRAIL_DEVICES", value), backend]).unwrap_err().to_string();
+            assert!(words.contains("POLYRAIL_DEVICES"), "{words}");
+        }
     }
 
     /// A Service that is called `polyrail`.

@@ -2,6 +2,8 @@
 
 use super::description::{Description, Gpu, Group};
 use super::software;
+#[cfg(feature = "tcp")]
+use super::tcp;
 #[cfg(feature = "verbs")]
 use super::verbs;
 use crate::abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST};
@@ -37,10 +39,12 @@ impl Devices {
             Backend::Software => Box::new(software::Software::new(settings)?),
             #[cfg(feature = "verbs")]
             Backend::Verbs => Box::new(verbs::Verbs::open(settings)?),
-            #[cfg(not(feature = "verbs"))]
-            Backend::Verbs => {
+            #[cfg(feature = "tcp")]
+            Backend::Tcp => Box::new(tcp::Tcp::open(settings)?),
+            #[cfg(not(all(feature = "tcp", feature = "verbs")))]
+            other => {
                 let words =
-                    "this plugin was built without verbs: only POLYRAIL_BACKEND=software works";
+                    format!("this plugin was built without POLYRAIL_BACKEND={}", other.name());
                 return Err(Refusal::new(Code::Usage, words));
             }
         };

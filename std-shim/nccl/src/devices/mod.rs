@@ -1,11 +1,13 @@
 //! The devices of this process: each NIC is one, and several NICs can be merged into one.
 //!
-//! `description` has the properties of a NIC; `software` and `verbs` find NICs; `list` contains all
+//! `description` has the properties of a NIC; `software`, `tcp` and `verbs` find NICs; `list` contains all
 //! devices.
 
 mod description;
 mod list;
 mod software;
+#[cfg(feature = "tcp")]
+mod tcp;
 #[cfg(feature = "verbs")]
 mod verbs;
 

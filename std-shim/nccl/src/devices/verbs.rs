@@ -1,6 +1,6 @@
 //! Real NICs: every active port is one.
 
-use super::description::{Description, Gpu, Group};
+use super::description::{Description, Gpu, Group, UNKNOWN_MBPS, pci_path};
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::{Nics, nics};
@@ -11,13 +11,10 @@ use polyrail::devices::{DeviceReport, PortReport, devices};
 use polyrail::memory::ForeignBuffer;
 use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices_with};
 use polyrail::verbs::AccessFlags;
-use std::fs::{File, canonicalize};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-
-/// The reported rate of a port whose driver does not report one.
-const UNKNOWN_MBPS: u32 = 10_000;
 
 /// Kernel modules that translate addresses of GPU memory for NICs.
 const PEER_MEMORY: [&str; 3] = [
@@ -69,7 +66,7 @@ impl Verbs {
             self.descriptions.push(Description {
                 // Of the device or port, whatever address was chosen.
                 name: DeviceName { gid_index: None, ..name.clone() }.to_string(),
-                pci_path: pci_path(&name.device),
+                pci_path: pci_path("infiniband", &name.device),
                 guid: report.map_or(0, |report| guid(&report.guid)),
                 speed_mbps: port
                     .map(|port| port.mbps)
@@ -108,13 +105,6 @@ fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
         report.ports.iter().filter(is_active).map(name).collect::<Vec<_>>()
     };
     reports.iter().flat_map(ports).collect()
-}
-
-/// Returns its directory in sysfs, by which NCCL finds its place in the PCI topology. Software
-/// devices have none.
-fn pci_path(device: &str) -> Option<String> {
-    let path = canonicalize(Path::new("/sys/class/infiniband").join(device).join("device")).ok()?;
-    path.to_str().map(Into::into)
 }
 
 /// Parses a GUID in the notation of the tools.

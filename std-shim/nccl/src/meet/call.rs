@@ -2,6 +2,7 @@
 //! connection.
 
 use super::terms::Terms;
+use crate::settings::Backend;
 use polyrail::link::{self, HandshakeError, NoOutcome, Place, Purpose};
 use serde::Serialize;
 
@@ -17,8 +18,8 @@ pub(crate) struct Call {
     pub(super) listener: u64,
     /// The number of the sender's process.
     pub(super) process: u64,
-    /// Whether the sender uses software NICs.
-    pub(super) software: bool,
+    /// The kind of the sender's devices.
+    pub(super) backend: Backend,
     #[serde(flatten)]
     pub(super) terms: Terms,
 }
@@ -27,14 +28,14 @@ impl Purpose for Call {
     type Outcome = NoOutcome;
 
     fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
-        let known = ["listener", "process", "software", "rails", "queuePairsPerRail", "reroutes"];
+        let known = ["listener", "process", "backend", "rails", "queuePairsPerRail", "reroutes"];
         let fields = place.object(&known)?;
         let number = |name| fields.field(name)?.number(0, u64::MAX);
         let byte = |name| Ok(fields.field(name)?.number(0, u8::MAX.into())? as u8);
         Ok(Self {
             listener: number("listener")?,
             process: number("process")?,
-            software: fields.field("software")?.flag()?,
+            backend: backend(&fields.field("backend")?)?,
             terms: Terms {
                 rails: byte("rails")?,
                 queue_pairs_per_rail: byte("queuePairsPerRail")?,
@@ -46,4 +47,10 @@ impl Purpose for Call {
     fn read_outcome(place: &Place<'_>) -> Result<NoOutcome, HandshakeError> {
         place.object(&[]).map(|_| NoOutcome {})
     }
+}
+
+fn backend(place: &Place<'_>) -> Result<Backend, HandshakeError> {
+    let name = place.text()?;
+    let found = Backend::NAMES.iter().find(|(known, _)| *known == name);
+    found.map(|(_, backend)| *backend).ok_or_else(|| place.wrong("a kind of devices"))
 }

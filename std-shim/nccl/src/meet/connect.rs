@@ -47,13 +47,7 @@ enum Step {
 impl Attempt {
     /// Starts an attempt.
     pub(crate) fn new(site: Site, handle: Handle) -> Result<Self, Refusal> {
-        if handle.software != site.is_software() {
-            return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
-        }
-        if handle.software && handle.process != site.process {
-            let words = "software NICs of two processes cannot reach each other";
-            return Err(Refusal::new(Code::Usage, words));
-        }
+        site.check_backend(handle.backend, handle.process)?;
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
         Ok(Self { site, handle, terms, since: Instant::now(), stage: Stage::Opening(None) })
     }
@@ -151,7 +145,7 @@ impl Attempt {
         let call = Call {
             listener: self.handle.listener,
             process: self.site.process,
-            software: self.site.is_software(),
+            backend: self.site.settings.backend,
             terms: self.terms,
         };
         let hello = Hello::without_memory(wire.address().into(), Some(call), session(&link)?);

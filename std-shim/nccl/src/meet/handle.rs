@@ -6,7 +6,7 @@
 //!        5       devices
 //!        6       rails, 0 if the sender may choose
 //!        7       queue pairs of each rail
-//!        8       bit 0: re-routes; bit 1: software NICs
+//!        8       bit 0: re-routes; bit 1: software NICs, bit 2: TCP
 //!        10..12  port
 //!        12..16  scope of the address
 //!        16..32  address, IPv4 in the first four bytes
@@ -18,6 +18,7 @@
 
 use crate::abi::HANDLE_BYTES;
 use crate::guard::Refusal;
+use crate::settings::Backend;
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -27,6 +28,7 @@ pub(super) const TOKEN_BYTES: usize = 16;
 const MAGIC: &[u8; 4] = b"PRN2";
 const REROUTES: u8 = 1 << 0;
 const SOFTWARE: u8 = 1 << 1;
+const TCP: u8 = 1 << 2;
 const LISTENER: usize = 64;
 const BYTES: usize = 72;
 const ATTEMPT: usize = 56;
@@ -44,7 +46,7 @@ pub(crate) struct Handle {
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
     pub(crate) reroutes: bool,
-    pub(crate) software: bool,
+    pub(crate) backend: Backend,
     /// The number of its process. Software NICs connect only within one process.
     pub(crate) process: u64,
 }
@@ -107,8 +109,12 @@ impl Handle {
         bytes[5] = self.devices;
         bytes[6] = self.rails.unwrap_or(0);
         bytes[7] = self.queue_pairs_per_rail;
-        bytes[8] =
-            if self.reroutes { REROUTES } else { 0 } | if self.software { SOFTWARE } else { 0 };
+        bytes[8] = if self.reroutes { REROUTES } else { 0 }
+            | match self.backend {
+                Backend::Verbs => 0,
+                Backend::Software => SOFTWARE,
+                Backend::Tcp => TCP,
+            };
         bytes[10..12].copy_from_slice(&self.address.port().to_le_bytes());
         bytes[32..48].copy_from_slice(&self.token);
         bytes[48..ATTEMPT].copy_from_slice(&self.process.to_le_bytes());
@@ -118,9 +124,15 @@ impl Handle {
 
     fn decode(bytes: &[u8; BYTES]) -> Option<Self> {
         let is_ours = bytes[..4] == *MAGIC && bytes[5] > 0 && bytes[7] > 0 && bytes[9] == 0;
-        if !is_ours || bytes[8] & !(REROUTES | SOFTWARE) != 0 {
+        if !is_ours {
             return None;
         }
+        let backend = match bytes[8] & !REROUTES {
+            0 => Backend::Verbs,
+            SOFTWARE => Backend::Software,
+            TCP => Backend::Tcp,
+            _ => return None,
+        };
         let port = u16::from_le_bytes(part(bytes, 10));
         let address = match bytes[4] {
             4 => SocketAddrV4::new(Ipv4Addr::from(part::<4>(bytes, 16)), port).into(),
@@ -138,7 +150,7 @@ impl Handle {
             rails: (bytes[6] > 0).then_some(bytes[6]),
             queue_pairs_per_rail: bytes[7],
             reroutes: bytes[8] & REROUTES != 0,
-            software: bytes[8] & SOFTWARE != 0,
+            backend,
             process: u64::from_le_bytes(part(bytes, 48)),
         })
     }
@@ -164,7 +176,7 @@ mod tests {
             rails: None,
             queue_pairs_per_rail: 1,
             reroutes: true,
-            software: false,
+            backend: Backend::Verbs,
             process: 0x0123_4567_89ab_cdef,
         }
     }
@@ -173,7 +185,13 @@ mod tests {
     fn a_handle_is_what_was_written() {
         for handle in [
             handle("10.0.0.1:7471"),
-            Handle { rails: Some(8), software: true, reroutes: false, ..handle("[fe80::1%3]:1") },
+            Handle {
+                rails: Some(8),
+                backend: Backend::Software,
+                reroutes: false,
+                ..handle("[fe80::1%3]:1")
+            },
+            Handle { backend: Backend::Tcp, ..handle("10.0.0.1:1") },
         ] {
             let mut room = [0xffu8; HANDLE_BYTES];
             // SAFETY: there is room.
@@ -189,7 +207,7 @@ mod tests {
     #[test]
     fn other_bytes_are_refused() {
         let good = handle("10.0.0.1:7471").encode();
-        for (at, byte) in [(0, b'X'), (4, 5), (5, 0), (7, 0), (8, 4), (9, 1)] {
+        for (at, byte) in [(0, b'X'), (4, 5), (5, 0), (7, 0), (8, 6), (8, 8), (9, 1)] {
             let mut bytes = good;
             bytes[at] = byte;
             assert_eq!(Handle::decode(&bytes), None, "byte {at}");

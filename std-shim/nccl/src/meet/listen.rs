@@ -53,7 +53,7 @@ impl Listener {
             rails: site.settings.rails,
             queue_pairs_per_rail: site.settings.queue_pairs_per_rail,
             reroutes: site.settings.healing,
-            software: site.is_software(),
+            backend: site.settings.backend,
             process: site.process,
         };
         Ok((Self { site, door, number, answered: Vec::new() }, handle))
@@ -165,13 +165,7 @@ fn local_address(site: &Site) -> Result<SocketAddr, Refusal> {
 
 /// Makes this side's end for a sender, and tries to connect it.
 fn admit(site: &Site, hello: &Hello, call: &Call, since: Instant) -> Result<Joining, Refusal> {
-    if call.software != site.is_software() {
-        return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
-    }
-    if call.software && call.process != site.process {
-        let words = "software NICs of two processes cannot reach each other";
-        return Err(Refusal::new(Code::Usage, words));
-    }
+    site.check_backend(call.backend, call.process)?;
     if !call.terms.fit(&site.settings) {
         let words = "the peer's rails, queue pairs or healing do not fit the settings here";
         return Err(Refusal::new(Code::Usage, words));

@@ -51,6 +51,19 @@ impl Site {
         self.settings.backend == Backend::Software
     }
 
+    /// Refuses a peer with devices of another kind, or with software NICs of another process.
+    pub(super) fn check_backend(&self, backend: Backend, process: u64) -> Result<(), Refusal> {
+        if backend != self.settings.backend {
+            return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
+        }
+        if self.is_software() && process != self.process {
+            let words =
+                "software NICs of two processes cannot reach each other: set POLYRAIL_BACKEND=tcp";
+            return Err(Refusal::new(Code::Usage, words));
+        }
+        Ok(())
+    }
+
     /// Returns the timeouts of a link.
     pub(super) fn timeouts(&self) -> Timeouts {
         let Settings { connect_timeout, link_timeout, .. } = *self.settings;

@@ -94,6 +94,7 @@ fn healing(settings: &Settings) -> Healing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Backend;
 
     fn peer() -> Handle {
         Handle {
@@ -104,7 +105,7 @@ mod tests {
             rails: None,
             queue_pairs_per_rail: 1,
             reroutes: true,
-            software: true,
+            backend: Backend::Software,
             process: 0,
         }
     }

@@ -15,6 +15,7 @@ mod leaks;
 mod misuse;
 mod nccl;
 mod nulls;
+mod over_tcp;
 mod plugin_thread;
 mod random;
 mod ranks;
@@ -128,6 +129,7 @@ fn all_cases() -> Vec<&'static Case> {
         reconnect::CASES,
         settings::CASES,
         nccl::CASES,
+        over_tcp::CASES,
     ]
     .into_iter()
     .flatten()
