@@ -30,6 +30,7 @@ polyrail_domain *open_devices(const Settings &settings) {
     options.backend = settings.backend;
     options.devices = settings.devices.empty() ? nullptr : settings.devices.c_str();
     options.software_bytes_per_second = settings.software_bytes_per_second;
+    options.tcp_port = settings.tcp_port;
     if (settings.gid_index >= 0) {
         options.gid_index = static_cast<uint32_t>(settings.gid_index);
         options.flags = POLYRAIL_DOMAIN_GID_INDEX;

@@ -104,7 +104,7 @@ const Setting SETTINGS[] = {
     {"BACKEND", "verbs",
      [](Settings &s, const Value &v) {
          s.backend = v.one_of<uint32_t>(
-             {{"verbs", POLYRAIL_BACKEND_VERBS}, {"software", POLYRAIL_BACKEND_SOFTWARE}});
+             {{"verbs", POLYRAIL_BACKEND_VERBS}, {"tcp", POLYRAIL_BACKEND_TCP}, {"software", POLYRAIL_BACKEND_SOFTWARE}});
      }},
     {"DEVICES", "", [](Settings &s, const Value &v) { s.devices = v.some_text(); }},
     {"GID_INDEX", "", [](Settings &s, const Value &v) { s.gid_index = static_cast<int>(v.number(0, 255)); }},
@@ -134,6 +134,8 @@ const Setting SETTINGS[] = {
     {SECRET, "", [](Settings &s, const Value &v) { s.token = v.secret(); }},
     {"INTERFACE", "", [](Settings &s, const Value &v) { s.interface = v.some_text(); }},
     {"PORT", "0", [](Settings &s, const Value &v) { s.port = static_cast<uint16_t>(v.number(0, 65535)); }},
+    {"TCP_PORT", "0",
+     [](Settings &s, const Value &v) { s.tcp_port = static_cast<uint16_t>(v.number(0, 65535)); }},
     {"SOFTWARE_BYTES_PER_SECOND", "0",
      [](Settings &s, const Value &v) { s.software_bytes_per_second = v.number(0, UINT64_MAX); }},
     {"LOG_LEVEL", "warn",

@@ -27,6 +27,8 @@ struct Settings {
     // The network interface at whose best address others connect to this agent; empty: at all addresses.
     std::string interface;
     uint16_t port = 0;
+    // Where devices over TCP accept connections of queue pairs; 0: chosen.
+    uint16_t tcp_port = 0;
     LogLevel log_level = LogLevel::Warn;
     // Names of variables that are not settings, separated by commas.
     std::string ignored;

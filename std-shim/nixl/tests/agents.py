@@ -10,14 +10,18 @@ from nixl_cu12 import nixl_agent, nixl_agent_config
 
 BACKEND = os.environ.get("NIXL_TEST_BACKEND", "POLYRAIL")
 IS_OURS = BACKEND == "POLYRAIL"
+IS_OVER_TCP = os.environ.get("POLYRAIL_BACKEND") == "tcp"
 # Only reached on a machine that is busy with other work.
 TIMEOUT_S = 20
 
 
 def agent(name, backend=BACKEND, progress=True, parameters=None):
-    """An agent with one backend."""
+    """An agent with one backend. Over TCP, names of software NICs become addresses of the loopback interface."""
     made = nixl_agent(name, nixl_agent_config(backends=[], enable_prog_thread=progress))
-    made.create_backend(backend, parameters or {})
+    parameters = dict(parameters or {})
+    if IS_OVER_TCP and "devices" in parameters:
+        parameters["devices"] = parameters["devices"].replace("soft", "127.0.1.10")
+    made.create_backend(backend, parameters)
     return made
 
 

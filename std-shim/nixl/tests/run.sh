@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the plugin, built from this tree, in NIXL's wheel: on the software NIC, and beside the
-# wheel's UCX.
+# Tests the plugin, built from this tree, in NIXL's wheel: on the software NIC, over TCP, and beside
+# the wheel's UCX.
 #   std-shim/nixl/tests/run.sh [TEST]...    only these of TESTS; by default, all
 #   POLYRAIL=PREFIX                         with the libpolyrail that is installed there
 # Requires make, a C++ compiler, and a Python version that the wheel supports, with venv; installs
@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host adverse floods addresses transfers notifications refusals ends cycles compare"
+TESTS="host adverse floods addresses transfers notifications refusals ends cycles tcp compare"
 NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
 venv="$out/venv"
@@ -68,6 +68,13 @@ for test in ${*:-$TESTS}; do
     guest) make "$out/host-plain" "$out/apart" "$out/messages" ;;
     # Counts allocations.
     cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1 ;;&
+    # The interface for metadata is the loopback, as some hosts have no other.
+    tcp)
+      export NIXL_PLUGIN_DIR="$plugins" POLYRAIL_INTERFACE=lo
+      POLYRAIL_BACKEND=tcp POLYRAIL_DEVICES=lo,127.0.0.2 timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py
+      POLYRAIL_BACKEND=tcp timeout 300 "$venv/bin/python" std-shim/nixl/tests/processes.py
+      unset NIXL_PLUGIN_DIR POLYRAIL_INTERFACE
+      ;;
     # In NIXL's plugin folder, beside UCX.
     compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
     *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
