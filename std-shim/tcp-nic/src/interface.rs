@@ -25,22 +25,27 @@ pub struct InterfaceAddress {
 /// The system refuses to list them.
 pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let list = getifaddrs().map_err(io::Error::from)?;
-    let found = list.filter_map(|entry| {
-        let storage = entry.address?;
-        let address = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-            (Some(v4), _) => SocketAddr::V4(SocketAddrV4::new(v4.ip(), 0)),
-            (_, Some(v6)) => SocketAddr::V6(SocketAddrV6::new(v6.ip(), 0, 0, v6.scope_id())),
-            _ => return None,
-        };
-        let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
-        Some(InterfaceAddress {
-            interface: entry.interface_name,
-            address,
-            is_running: entry.flags.contains(running),
-            is_loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
-        })
-    });
-    Ok(found.collect())
+    Ok(list.filter_map(|entry| address(&entry)).collect())
+}
+
+/// Returns the IP address of an entry of the system's list, if it has one.
+fn address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress> {
+    let storage = entry.address?;
+    let address = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+        (Some(v4), _) => SocketAddr::V4(SocketAddrV4::new(v4.ip(), 0)),
+        (_, Some(v6)) => SocketAddr::V6(SocketAddrV6::new(v6.ip(), 0, 0, v6.scope_id())),
+        _ => return None,
+    };
+    let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+    // The system lists an IPv4 address under its label, which may be eth0:1 (getifaddrs(3) takes it
+    // from IFA_LABEL). Names of interfaces have no colon.
+    let interface = entry.interface_name.split(':').next().unwrap_or_default();
+    Some(InterfaceAddress {
+        interface: interface.into(),
+        address,
+        is_running: entry.flags.contains(running),
+        is_loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+    })
 }
 
 /// Whether an address belongs to this host.
@@ -71,4 +76,27 @@ pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
         IpAddr::V6(ip) => (u8::from(ip.is_unicast_link_local()), 1),
     };
     Ok(all.iter().filter(|own| own.interface == name).min_by_key(rank).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_with_a_label_belongs_to_its_interface() {
+        let own = SocketAddrV4::new([10, 0, 0, 1].into(), 0);
+        for label in ["eth0", "eth0:1"] {
+            let entry = nix::ifaddrs::InterfaceAddress {
+                interface_name: label.into(),
+                flags: InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING,
+                address: Some(own.into()),
+                netmask: None,
+                broadcast: None,
+                destination: None,
+            };
+            let read = address(&entry).unwrap();
+            assert_eq!((read.interface.as_str(), read.address), ("eth0", own.into()));
+            assert!(read.is_running && !read.is_loopback);
+        }
+    }
 }
