@@ -113,6 +113,8 @@ pub mod vendor {
     pub const KEY_BOUNDS: u32 = 0x12;
     /// The key's region does not permit the access.
     pub const KEY_ACCESS: u32 = 0x13;
+    /// TCP NIC: the system cannot access memory of a region: it is not mapped any more.
+    pub const MEMORY_FAULT: u32 = 0x14;
     /// The message is longer than the device can send.
     pub const MESSAGE_TOO_LONG: u32 = 0x20;
     /// The message is longer than its receive.

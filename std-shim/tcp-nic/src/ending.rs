@@ -149,3 +149,42 @@ pub(crate) fn destroy(qp: &QpShared) {
     qp.released.release(true, queues.responder.posts.posted());
     qp.close();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, DeviceOptions};
+    use crate::queue_pair::QpInit;
+    use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Of three threads, one is placing bytes, and one has found the failure and waits for the first.
+    #[test]
+    fn a_queue_pair_has_entered_err_when_the_call_of_its_owner_returns() {
+        let device = Device::open("127.8.0.1", &DeviceOptions::default()).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(8).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq, QpCap::default())).unwrap();
+        qp.connect(0, &qp.as_remote(0), &ConnectOptions::default()).unwrap();
+        let has_returned = AtomicBool::new(false);
+        let placing = lock(&qp.shared.read);
+        thread::scope(|scope| {
+            qp.shared.state.fail();
+            qp.shared.note_failure();
+            scope.spawn(|| run(&qp.shared));
+            while qp.shared.has_failed.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            scope.spawn(|| {
+                qp.to_error().unwrap();
+                has_returned.store(true, Ordering::Release);
+            });
+            thread::sleep(Duration::from_millis(100));
+            assert!(!has_returned.load(Ordering::Acquire), "bytes are still placed");
+            drop(placing);
+        });
+        assert!(has_returned.into_inner());
+    }
+}

@@ -282,6 +282,9 @@ impl ReadHalf {
         // SAFETY: the places are in regions that stay registered while the table is locked, or are
         // the buffer, which is borrowed; peers and programs access regions in races only.
         let moved = unsafe { socket.receive(buffers.as_slice()) };
+        if moved == Moved::Fault {
+            return Err(Stop::Vanished(vendor::MEMORY_FAULT));
+        }
         if let Moved::Bytes(bytes) = moved {
             let in_place = bytes.min(direct);
             self.end += bytes - in_place;
@@ -310,7 +313,7 @@ impl ReadHalf {
             match unsafe { socket.receive(buffers.as_slice()) } {
                 Moved::Bytes(bytes) => self.discarded += bytes,
                 Moved::Nothing => return true,
-                Moved::Ended => return false,
+                Moved::Ended | Moved::Fault => return false,
             }
             if self.discarded > MOST_DISCARDED {
                 return false;
@@ -349,7 +352,7 @@ pub(crate) fn run(qp: &QpShared) {
                 may_read = half.may_be_more && total < TURN;
             }
             Ok(Moved::Nothing) => break None,
-            Ok(Moved::Ended) => {
+            Ok(Moved::Ended | Moved::Fault) => {
                 half.end();
                 qp.lose(vendor::PEER_GONE);
                 break None;

@@ -145,6 +145,14 @@ impl Outgoing {
         self.frames.len() < before
     }
 
+    /// Returns the oldest request of which a frame waits with its bytes.
+    pub(crate) fn first_request(&self) -> Option<u64> {
+        self.frames.iter().find_map(|frame| match frame.source {
+            Source::Request { position, .. } => Some(position),
+            _ => None,
+        })
+    }
+
     pub(crate) fn clear(&mut self) {
         self.frames.clear();
         self.sent = 0;

@@ -540,6 +540,23 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_fails_does_not_hold_back_those_that_are_sent_again() {
+        let mut queue = Queue::writes(4);
+        queue.requester.timers.rnr_retry = 2;
+        (0..2).for_each(|_| _ = queue.send());
+        queue.requester.fail_at(2, WcStatus::LOC_PROT_ERR, 1);
+        assert_eq!(queue.send(), None);
+        queue.requester.on_not_ready(0, 10, 0).unwrap();
+        assert_eq!(queue.requester.waits_until(), Some(20));
+        queue.requester.on_ready(0).unwrap();
+        assert_eq!([queue.send(), queue.send(), queue.send()], [Some(0), Some(1), None]);
+        queue.requester.on_acked(2).unwrap();
+        assert_eq!(queue.done(), [0, 1]);
+        let failure = queue.requester.due_failure().unwrap();
+        assert_eq!((failure.position, failure.status), (2, WcStatus::LOC_PROT_ERR));
+    }
+
+    #[test]
     fn a_refused_request_fails_after_all_earlier_ones_are_complete() {
         let mut queue = Queue::writes(3);
         (0..2).for_each(|_| _ = queue.send());

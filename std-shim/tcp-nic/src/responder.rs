@@ -219,6 +219,18 @@ mod tests {
     }
 
     #[test]
+    fn an_acknowledgement_is_owed_again_when_its_frame_is_dropped() {
+        let mut responder = responder();
+        responder.drop_acknowledgement();
+        assert!(!responder.owes_acknowledgement(), "nothing was executed");
+        responder.execute();
+        responder.acknowledge();
+        responder.drop_acknowledgement();
+        assert!(responder.owes_acknowledgement());
+        assert_eq!(responder.acknowledge(), 1);
+    }
+
+    #[test]
     fn everything_is_discarded_until_the_request_comes_again() {
         let mut responder = responder();
         assert!(!responder.receive_posted(), "nothing waits");

@@ -19,6 +19,8 @@ pub(crate) enum Moved {
     Nothing,
     /// The connection has ended.
     Ended,
+    /// The system cannot access a buffer.
+    Fault,
 }
 
 impl Socket {
@@ -98,12 +100,10 @@ fn moved(mut call: impl FnMut() -> isize) -> Moved {
             bytes if bytes > 0 => return Moved::Bytes(bytes as usize),
             _ => {}
         }
-        match io::Error::last_os_error().kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => return Moved::Nothing,
-            _ if io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS) => {
-                return Moved::Nothing;
-            }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => return Moved::Nothing,
+            Some(libc::EFAULT) => return Moved::Fault,
             _ => return Moved::Ended,
         }
     }

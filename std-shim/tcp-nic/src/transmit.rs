@@ -6,6 +6,7 @@ use crate::shared::{QpShared, Queues};
 use crate::socket::Moved;
 use crate::wire::{HEADER, Header, Kind, LAST};
 use polyrail_core::verbs::WcStatus;
+use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::state::QpState;
 use polyrail_nic_parts::sync::{lock, read};
@@ -94,6 +95,16 @@ fn send(qp: &QpShared, half: &mut Outgoing) {
             }
             Moved::Nothing => {
                 qp.set_full(true);
+                return;
+            }
+            Moved::Fault => {
+                // Which frame's memory it is, the system does not say.
+                let position = half.first_request();
+                half.clear();
+                let mut queues = lock(&qp.queues);
+                give_up(qp, &mut queues, half, Vanished { position, vendor: vendor::MEMORY_FAULT });
+                queues.requester.lose(vendor::MEMORY_FAULT);
+                qp.close();
                 return;
             }
             Moved::Ended => {
