@@ -3,7 +3,7 @@
 
 mod support;
 
-use polyrail_core::verbs::{Completion, Opcode, SendFlags, SendRequest, WcStatus};
+use polyrail_core::verbs::{Completion, LocalBuffer, Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
@@ -244,9 +244,24 @@ fn reads_beyond_what_was_granted_are_refused() {
 fn a_refused_peer_that_goes_on_is_cut() {
     let (side, mut raw) = attacked(&device("127.4.0.5"), &ConnectOptions::default());
     let bad = Frame::new(raw::WRITE, 0).at(side.buffer.addr(0), 0).with(&[1; 64]).bytes();
-    let sent = (0_usize..1 << 20).take_while(|_| raw.try_send(&bad.repeat(1000)).is_ok()).count();
-    assert!(sent * 104_000 < 256 << 20, "{sent} times");
+    let sent = send_until_cut(&mut raw, &bad.repeat(1000));
+    assert!(sent < 256 << 20, "{sent} bytes");
+    assert_eq!(raw.receive_kind(raw::REFUSAL).status(), WcStatus::REM_ACCESS_ERR.0);
+    assert_eq!(raw.receive(), None);
     assert!(side.buffer.is_all(UNTOUCHED));
+}
+
+/// Sends the same again and again, until the other end takes no more. Returns how many bytes it took.
+fn send_until_cut(raw: &mut Raw, bytes: &[u8]) -> usize {
+    const MOST: usize = 1 << 30;
+    // What is not read for so long is not read any more; what is cut later would only be sent for
+    // nothing here.
+    raw.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut sent = 0;
+    while sent < MOST && raw.try_send(bytes).is_ok() {
+        sent += bytes.len();
+    }
+    sent
 }
 
 #[test]
@@ -287,8 +302,9 @@ fn a_peer_that_reads_nothing_of_what_it_requests_stops_nobody() {
     // The first 16 are granted; most are not answered when the next ones come.
     (0..16).for_each(|number| raw.send(&read(number)));
     exchange(&mut near, &mut far, 2);
-    let refused = (16..1_000_000).take_while(|&n| raw.try_send(&read(n).bytes()).is_ok()).count();
-    assert!(refused < 1_000_000, "it is cut");
+    let more: Vec<u8> = (16..2000).flat_map(|number| read(number).bytes()).collect();
+    let sent = send_until_cut(&mut raw, &more);
+    assert!(sent < 256 << 20, "{sent} bytes");
     exchange(&mut near, &mut far, 3);
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes");
@@ -413,6 +429,33 @@ fn an_acknowledgement_arrives_though_the_request_that_brings_it_is_taken_back() 
             acked = raw.receive().expect("the acknowledgement comes").acked;
         }
     }
+}
+
+/// Memory that is gone is a mistake of the program, which must not become bytes at its peer.
+#[test]
+fn memory_that_is_not_mapped_fails_its_request_and_ends_the_connection() {
+    const BYTES: usize = 1 << 20;
+    let (mut side, mut raw) = attacked(&device("127.4.0.14"), &ConnectOptions::default());
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    let flags = flags | libc::MAP_ANONYMOUS;
+    let none = std::ptr::null_mut();
+    // SAFETY: a new mapping.
+    let start = unsafe { libc::mmap(none, BYTES, protection, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: the bytes are not allocated until the region is dropped, as the function requires, and
+    // only the system accesses them.
+    let region = unsafe { side.pd.register(start.cast(), BYTES, support::ALL_ACCESS) }.unwrap();
+    // SAFETY: the mapping of above.
+    assert_eq!(unsafe { libc::munmap(start, BYTES) }, 0);
+    // SAFETY: only the system accesses the bytes.
+    let local = unsafe { LocalBuffer::new(start as u64, BYTES as u32) };
+    let sge = local.sge(region.lkey());
+    side.post(SendRequest { sge, ..request(Opcode::Send, 5) }).unwrap();
+    let failed = failure(&mut side);
+    let expected = (WcStatus::LOC_PROT_ERR, vendor::MEMORY_FAULT);
+    assert_eq!((failed.status, failed.vendor_err), expected);
+    assert_eq!(side.qp.state(), QpState::Err);
+    raw.ended();
 }
 
 /// Bytes of this process that are in memory.

@@ -511,18 +511,14 @@ impl World {
         let image = Image::after(self, end, executed);
         let target = self.ends[1 - end].target.all();
         let source = &self.ends[end].source;
-        for (at, (&found, &expected)) in target.iter().zip(&image.target).enumerate() {
-            if found == expected {
-                continue;
+        let differs = |at: &usize| target[*at] != image.target[*at];
+        let mut unexplained: Vec<_> = (0..TARGET_BYTES).filter(differs).collect();
+        for sent in &self.ends[end].sent[executed..] {
+            if let Effect::Write { at: start, pieces } = &sent.effect {
+                unexplained.retain(|&at| byte(source, pieces, *start, at) != Some(target[at]));
             }
-            let later = self.ends[end].sent[executed..].iter().any(|sent| match &sent.effect {
-                Effect::Write { at: start, pieces } => {
-                    byte(source, pieces, *start, at) == Some(found)
-                }
-                _ => false,
-            });
-            assert!(later, "byte {at} of the target of end {end}: {found}, not {expected}");
         }
+        assert!(unexplained.is_empty(), "byte {} of the target of end {end}", unexplained[0]);
         let fetched = self.ends[end].fetched.all();
         for sent in &self.ends[end].sent[..executed] {
             let place = match &sent.effect {

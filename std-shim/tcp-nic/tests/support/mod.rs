@@ -6,6 +6,7 @@
 
 pub mod fuzz;
 pub mod raw;
+pub mod thread;
 
 use polyrail_core::hardware::{
     CommitError, CompletionQueue as _, CqError, QueuePair as _, ReceiveQueue, RecvBatch as _,
