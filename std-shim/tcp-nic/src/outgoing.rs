@@ -11,6 +11,7 @@ use polyrail_core::verbs::AccessFlags;
 use polyrail_nic_parts::dma::Span;
 use polyrail_nic_parts::memory::{DomainId, MemoryTable, Range};
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 
 /// Frames that are made at once.
 pub(crate) const MOST_FRAMES: usize = 64;
@@ -73,18 +74,20 @@ pub(crate) struct Vanished {
 
 /// The buffers of one system call.
 pub(crate) struct Buffers {
-    list: [iovec; MOST_BUFFERS],
+    /// The first `count` are initialized: to initialize all takes as long as a system call that
+    /// finds nothing.
+    list: [MaybeUninit<iovec>; MOST_BUFFERS],
     count: usize,
 }
 
 impl Buffers {
     pub(crate) const fn new() -> Self {
-        let none = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { list: [none; MOST_BUFFERS], count: 0 }
+        Self { list: [const { MaybeUninit::uninit() }; MOST_BUFFERS], count: 0 }
     }
 
     pub(crate) fn as_slice(&self) -> &[iovec] {
-        &self.list[..self.count]
+        // SAFETY: `push` initializes an element before it counts it.
+        unsafe { self.list[..self.count].assume_init_ref() }
     }
 
     fn has_room(&self, buffers: usize) -> bool {
@@ -93,7 +96,7 @@ impl Buffers {
 
     pub(crate) fn push(&mut self, start: *mut u8, length: usize) {
         if length > 0 && self.count < MOST_BUFFERS {
-            self.list[self.count] = iovec { iov_base: start.cast(), iov_len: length };
+            self.list[self.count].write(iovec { iov_base: start.cast(), iov_len: length });
             self.count += 1;
         }
     }
