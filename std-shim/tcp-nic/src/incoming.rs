@@ -22,6 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of the buffer: small frames of one system call.
 const BUFFER: usize = 64 << 10;
 
+/// Payload of a frame in bytes from which on the frames after it are expected to be long, too.
+const LONG: u32 = 16 << 10;
+
+/// Bytes of the buffer that are used while long frames come: the next header and little of its
+/// payload, whose rest goes to its place without a copy.
+const AHEAD: usize = 512;
+
 /// Bytes that one call of [`run`] reads, so that other connections get their turn.
 const TURN: usize = 4 << 20;
 
@@ -86,6 +93,8 @@ pub(crate) struct ReadHalf {
     /// The operands or the old value of an atomic, as they come.
     pub(crate) operands: [u8; 16],
     mode: Mode,
+    /// The newest frame with data was long.
+    expects_long: bool,
     /// The newest read filled all its buffers.
     may_be_more: bool,
     discarded: usize,
@@ -142,6 +151,7 @@ impl ReadHalf {
             has_taken: false,
             operands: [0; 16],
             mode: Mode::Working,
+            expects_long: false,
             may_be_more: false,
             discarded: 0,
         }
@@ -193,6 +203,9 @@ impl ReadHalf {
                 arrival::begin(qp, self, &mut queues, &header, memory)?
             };
             self.current = Some(Current { header, target, placed: 0 });
+            if header.kind.carries_data() || header.kind == Kind::ReadResponse {
+                self.expects_long = header.length >= LONG;
+            }
             if header.length == 0 {
                 self.finish(qp, memory)?;
             }
@@ -276,7 +289,9 @@ impl ReadHalf {
             let mut push = |span: Span<'_>| buffers.push(span.as_ptr(), span.len());
             self.pieces(qp, memory, &current, part, &mut push)?;
         }
-        let room = &mut self.buffer[self.end..];
+        let is_placed = self.current.is_none_or(|current| current.target.is_memory());
+        let ahead = if self.expects_long && is_placed { self.end + AHEAD } else { BUFFER };
+        let room = &mut self.buffer[self.end..ahead.min(BUFFER)];
         let most = direct + room.len();
         buffers.push(room.as_mut_ptr(), room.len());
         // SAFETY: the places are in regions that stay registered while the table is locked, or are
