@@ -1,6 +1,6 @@
 //! Devices: a network interface with an address.
 
-use crate::interface::{self, InterfaceAddress};
+use crate::interface;
 use crate::random::random;
 use crate::shared::{DeviceShared, IoThread};
 use polyrail_core::hardware::{CommitError, Refusal};
@@ -128,15 +128,12 @@ impl DeviceShared {
         }
     }
 
-    /// Looks whether the interface still has its address and carrier, and reports a change.
+    /// Looks whether an interface still has the address, and carrier, and reports a change. The
+    /// name of the interface may change.
     pub(crate) fn look_at_interface(&self) {
         // A list that the system refuses changes nothing.
-        let Ok(all) = interface::addresses() else { return };
-        let is_own = |own: &&InterfaceAddress| {
-            own.interface == self.interface
-                && (own.address.ip() == self.address.ip() || self.address.ip().is_loopback())
-        };
-        let has_carrier = all.iter().find(is_own).is_some_and(|own| own.is_running);
+        let Ok(found) = interface::having(self.address, &self.interface) else { return };
+        let has_carrier = found.is_some_and(|own| own.is_running);
         let was_up = self.is_up();
         self.has_carrier.store(has_carrier, Ordering::Release);
         self.report_change(was_up);
@@ -228,7 +225,7 @@ impl Device {
         &self.0.name
     }
 
-    /// Returns the name of its network interface.
+    /// Returns the name of its network interface, when it was opened.
     pub fn interface(&self) -> &str {
         &self.0.interface
     }

@@ -1,6 +1,7 @@
 //! The two sides of a meeting: who connects and who accepts, without waiting.
 
 use crate::ending;
+use crate::interface;
 use crate::meeting::{
     CHALLENGE, Ended, HELLO, MAGIC, Meeting, Message, Nonce, PROOF, Parked, Session, Side, VERSION,
     WORDS, challenge, code, identity, nonce, number, say_goodbye, send,
@@ -381,8 +382,10 @@ fn bind_to_interface(
     device: &DeviceShared,
     peer: IpAddr,
 ) -> io::Result<()> {
-    if !crate::interface::is_of_this_host(peer) {
-        match stream.bind_device(Some(device.interface.as_bytes())) {
+    if !interface::is_of_this_host(peer) {
+        let own = interface::having(device.address, &device.interface)?
+            .ok_or(io::ErrorKind::AddrNotAvailable)?;
+        match stream.bind_device(Some(own.interface.as_bytes())) {
             Ok(()) => {}
             // Linux before 5.7 permits it to root only.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}

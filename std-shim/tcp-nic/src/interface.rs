@@ -58,6 +58,24 @@ pub(crate) fn exists(name: &str) -> io::Result<bool> {
     Ok(getifaddrs().map_err(io::Error::from)?.any(|entry| entry.interface_name == name))
 }
 
+/// Returns the interface that has an address now: that of this name if it still has it, or another
+/// one, because interfaces can be renamed. The port of the address does not matter.
+///
+/// # Errors
+///
+/// The system refuses to list them.
+pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<InterfaceAddress>> {
+    let is_own = |own: &InterfaceAddress| match (own.address, address) {
+        _ if address.ip().is_loopback() => own.is_loopback,
+        // Several interfaces can have the same link-local address, each with a scope.
+        (SocketAddr::V6(own), SocketAddr::V6(address)) => {
+            (own.ip(), own.scope_id()) == (address.ip(), address.scope_id())
+        }
+        (own, address) => own.ip() == address.ip(),
+    };
+    Ok(addresses()?.into_iter().filter(is_own).min_by_key(|own| own.interface != name))
+}
+
 /// Finds the address of a device: of the interface of this name, or the address itself.
 pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
     let all = addresses()?;
