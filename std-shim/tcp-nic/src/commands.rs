@@ -62,7 +62,7 @@ impl IoThread {
 
     /// Serves a completion queue again that was polled.
     pub(crate) fn watch_cq(&self, cq: &CqShared) {
-        if !cq.io_watches.swap(true, Ordering::AcqRel) {
+        if !cq.io_watches.swap(true, Ordering::SeqCst) {
             self.0.set_watched(cq, true);
         }
     }

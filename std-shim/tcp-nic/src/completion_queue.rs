@@ -97,6 +97,8 @@ impl CqShared {
             is_empty: Apart::new(AtomicBool::new(true)),
             channel,
             epoll,
+            holding: Mutex::new(Vec::with_capacity(AT_ONCE)),
+            has_holding: AtomicBool::new(false),
             polled_at: Apart::new(AtomicU64::new(0)),
             io_token: token(),
             io_watches: AtomicBool::new(true),
@@ -159,8 +161,9 @@ impl CqShared {
         inner.owners.get(index as usize)?.as_ref()?.qp.upgrade()
     }
 
-    /// Moves data of the queue pairs whose connections are ready, without waiting.
-    pub(crate) fn drive(&self) {
+    /// Moves data of the queue pairs whose connections are ready, without waiting. `is_polled`: the
+    /// caller takes what completes.
+    pub(crate) fn drive(&self, is_polled: bool) {
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
         // It fails only if a signal comes.
@@ -171,7 +174,49 @@ impl CqShared {
             if flags.contains(EventFlags::OUT) {
                 qp.is_writable.store(true, Ordering::Release);
             }
-            qp.service();
+            incoming::run(&qp);
+            if is_polled {
+                self.hold_acknowledgement(&qp, data.u64() as u32);
+            }
+            qp.send();
+        }
+    }
+
+    /// Lets the acknowledgement of one request wait until the next poll, if something completed
+    /// that the owner may answer: the answer brings it. Otherwise each message of two ends that
+    /// take turns needs one more frame, with a system call at both ends. The sender of several
+    /// requests may wait for room to send others.
+    fn hold_acknowledgement(&self, qp: &QpShared, owner: u32) {
+        // While the I/O thread is notified of data, it does not look whether the owner still polls.
+        if self.is_empty.load(Ordering::Acquire)
+            || self.io_watches.load(Ordering::SeqCst)
+            || lock(&qp.queues).responder.unacknowledged() != 1
+        {
+            return;
+        }
+        if !qp.holds_acknowledgement.swap(true, Ordering::SeqCst) {
+            lock(&self.holding).push(owner);
+        }
+        self.has_holding.store(true, Ordering::SeqCst);
+        // The I/O thread may have taken over without seeing it.
+        if self.io_watches.load(Ordering::SeqCst) {
+            self.acknowledge();
+        }
+    }
+
+    /// Sends the acknowledgements that queue pairs hold, unless other frames have brought them.
+    /// Must be called without locks.
+    pub(crate) fn acknowledge(&self) {
+        if !self.has_holding.load(Ordering::SeqCst)
+            || !self.has_holding.swap(false, Ordering::SeqCst)
+        {
+            return;
+        }
+        loop {
+            let Some(owner) = lock(&self.holding).pop() else { return };
+            if let Some(qp) = self.owner(owner) {
+                qp.acknowledge();
+            }
         }
     }
 
@@ -259,6 +304,7 @@ impl CompletionQueue {
         // From now on, the I/O thread moves the data.
         cq.polled_at.store(0, Ordering::Release);
         cq.device.io.watch_cq(cq);
+        cq.acknowledge();
     }
 
     /// Returns the channel that it notifies.
@@ -316,8 +362,9 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
             return Err(self.error(errno::EPERM));
         }
         if cq.is_empty.load(Ordering::Acquire) {
+            cq.acknowledge();
             cq.polled_at.store(now(), Ordering::Release);
-            cq.drive();
+            cq.drive(true);
             if cq.is_empty.load(Ordering::Acquire) {
                 return Ok(&[]);
             }

@@ -203,7 +203,8 @@ impl Work {
             self.polled.push(Polled { cq, at: now + POLLED, interval: POLLED });
             return;
         }
-        cq.drive();
+        cq.acknowledge();
+        cq.drive(false);
     }
 
     fn open_door(&mut self, token: u64) {
@@ -310,8 +311,9 @@ impl Work {
             if polled.at <= now {
                 let polled_at = cq.polled_at.load(Ordering::Acquire);
                 if polled_at == 0 || now.saturating_sub(polled_at) >= POLLED {
-                    cq.io_watches.store(true, Ordering::Release);
+                    cq.io_watches.store(true, Ordering::SeqCst);
                     inbox.set_watched(&cq, true);
+                    cq.acknowledge();
                     return false;
                 }
                 polled.interval = (2 * polled.interval).min(POLLED_MOST);

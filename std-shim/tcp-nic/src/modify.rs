@@ -89,6 +89,7 @@ impl QueuePair {
         let qp = &self.shared;
         qp.device.process.check()?;
         state::check(qp.state.get(), QpState::Err, &QpAttributes::default())?;
+        qp.acknowledge();
         ending::cut(qp);
         Ok(())
     }

@@ -28,7 +28,7 @@ use polyrail_nic_parts::send_ring::SendRing;
 use polyrail_nic_parts::staging::{Staging, StagingMemory};
 use polyrail_nic_parts::state::{QpState, StateCell};
 use polyrail_nic_parts::sync::{Apart, lock};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The options of a new queue pair (`struct ibv_qp_init_attr`).
@@ -193,6 +193,7 @@ impl QpShared {
             write: Apart::new(Mutex::new(Outgoing::new())),
             queues: Apart::new(Mutex::new(queues)),
             unsent: Apart::new(AtomicBool::new(false)),
+            holds_acknowledgement: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             is_writable: AtomicBool::new(false),
             ends_sending: AtomicBool::new(false),
@@ -231,8 +232,23 @@ impl QpShared {
     /// Reads and sends what there is, and lets failures take effect. Must be called without locks.
     pub(crate) fn service(&self) {
         incoming::run(self);
+        self.send();
+    }
+
+    /// Sends what there is, and lets failures take effect. Must be called without locks.
+    pub(crate) fn send(&self) {
         transmit::run(self);
         ending::run(self);
+    }
+
+    /// Sends the acknowledgement that the queue pair holds, unless another frame has brought it.
+    /// Must be called without locks.
+    pub(crate) fn acknowledge(&self) {
+        if self.holds_acknowledgement.swap(false, Ordering::SeqCst)
+            && lock(&self.queues).responder.owes_acknowledgement()
+        {
+            self.send();
+        }
     }
 }
 
@@ -243,6 +259,7 @@ impl Drop for QueuePair {
             return;
         }
         lock(&qp.device.qps).remove(&qp.number);
+        qp.acknowledge();
         ending::destroy(qp);
         qp.send_cq.detach(qp.send_owner);
         qp.recv_cq.detach(qp.recv_owner);

@@ -10,8 +10,8 @@ pub(crate) struct Responder {
     pub(crate) posts: RecvRing,
     /// Number of the peer's requests that are executed.
     executed: u64,
-    /// No frame brings the acknowledgement of all of them.
-    owes_acknowledgement: bool,
+    /// How many of them no frame has acknowledged.
+    unacknowledged: u64,
     /// The request that met no receive. Everything is discarded until it comes again.
     awaited: Option<u64>,
     not_ready_due: bool,
@@ -48,7 +48,7 @@ impl Responder {
         Self {
             posts,
             executed: 0,
-            owes_acknowledgement: false,
+            unacknowledged: 0,
             awaited: None,
             not_ready_due: false,
             ready_due: false,
@@ -73,23 +73,28 @@ impl Responder {
     /// Records that the request was executed.
     pub(crate) fn execute(&mut self) {
         self.executed += 1;
-        self.owes_acknowledgement = true;
+        self.unacknowledged += 1;
     }
 
     /// The acknowledgement for a frame that is made now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
-        self.owes_acknowledgement = false;
+        self.unacknowledged = 0;
         self.executed as u32
     }
 
     /// Records that a frame was dropped, which may have brought an acknowledgement.
     pub(crate) fn drop_acknowledgement(&mut self) {
-        self.owes_acknowledgement = self.executed > 0;
+        self.unacknowledged = self.executed.min(1);
     }
 
     /// Whether a frame has to be made because no other one brings the acknowledgement.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.owes_acknowledgement
+        self.unacknowledged > 0
+    }
+
+    /// Returns the number of executed requests that no frame has acknowledged, or 1 if it is unknown.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.unacknowledged
     }
 
     /// Records that the next request met no receive.
@@ -189,7 +194,7 @@ impl Responder {
         self.responses.clear();
         self.awaited = None;
         self.refusal = None;
-        self.owes_acknowledgement = false;
+        self.unacknowledged = 0;
     }
 }
 

@@ -86,6 +86,10 @@ pub(crate) struct CqShared {
     pub(crate) channel: Option<CompletionChannel>,
     /// Reports which connections of its queue pairs are readable.
     pub(crate) epoll: OwnedFd,
+    /// Queue pairs that [hold](QpShared::holds_acknowledgement) an acknowledgement, by their owner
+    /// index.
+    pub(crate) holding: Mutex<Vec<u32>>,
+    pub(crate) has_holding: AtomicBool,
     /// When its owner moved data last, in nanoseconds of the process's clock; 0: the owner waits.
     pub(crate) polled_at: Apart<AtomicU64>,
     /// Its name in the I/O thread.
@@ -135,6 +139,8 @@ pub(crate) struct QpShared {
     pub(crate) queues: Apart<Mutex<Queues>>,
     /// Something may have to be sent. The holder of the write half looks again.
     pub(crate) unsent: Apart<AtomicBool>,
+    /// The next poll sends an acknowledgement, unless a request that is posted until then brings it.
+    pub(crate) holds_acknowledgement: AtomicBool,
     /// The socket is full: the next attempt is made when it is writable. Changed under the lock of
     /// the write half.
     pub(crate) is_full: AtomicBool,

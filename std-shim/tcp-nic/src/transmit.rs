@@ -134,7 +134,8 @@ fn make_frames(
         bytes += HEADER + frame.length as usize;
         half.push(frame);
     }
-    if half.is_empty() && queues.responder.owes_acknowledgement() {
+    let holds_acknowledgement = qp.holds_acknowledgement.load(Ordering::SeqCst);
+    if half.is_empty() && queues.responder.owes_acknowledgement() && !holds_acknowledgement {
         half.push(Frame::bare(&acknowledging(queues, Header::new(Kind::Ack, 0))));
     }
     !half.is_empty()
