@@ -1,7 +1,7 @@
 //! What arriving frames do.
 
 use crate::clock::now;
-use crate::incoming::{Partial, ReadHalf, Stop};
+use crate::read_half::{Partial, ReadHalf, Stop, Target};
 use crate::responder::Response;
 use crate::shared::{QpShared, Queues};
 use crate::wire::{FIRST, Header, Kind, LAST, Malformed, SOLICITED, WORD};
@@ -13,27 +13,6 @@ use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::local::Local;
 use polyrail_nic_parts::memory::{KeyFault, MemoryTable, Range};
 use polyrail_nic_parts::state::rnr_delay;
-
-/// Where the payload of a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// Nowhere.
-    Discard,
-    /// The memory that the frame names.
-    Remote,
-    /// The buffers of the receive that the request has taken.
-    Receive,
-    /// The buffers of the request at this position, which fetches.
-    Fetch(u64),
-    /// Operands of an atomic, or its old value.
-    Operands,
-}
-
-impl Target {
-    pub(crate) const fn is_memory(self) -> bool {
-        matches!(self, Self::Remote | Self::Receive | Self::Fetch(_))
-    }
-}
 
 /// Passes the places of the part `skip..skip + length` of a frame's payload.
 pub(crate) fn pieces(

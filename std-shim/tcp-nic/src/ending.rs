@@ -2,8 +2,8 @@
 //! moves bytes of the requests that are reported.
 
 use crate::arrival;
-use crate::incoming::ReadHalf;
 use crate::outgoing::Outgoing;
+use crate::read_half::ReadHalf;
 use crate::shared::{QpShared, Queues};
 use crate::transmit;
 use polyrail_core::verbs::{Completion, WcStatus};

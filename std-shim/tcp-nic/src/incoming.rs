@@ -4,23 +4,19 @@
 //! Small frames go through a buffer. When a frame's payload is not in the buffer whole, one system
 //! call reads its rest into its place in registered memory, and what follows into the buffer.
 
-use crate::arrival::{self, Target};
+use crate::arrival;
 use crate::outgoing::Buffers;
+use crate::read_half::{BUFFER, Current, Mode, ReadHalf, Stop, Target};
 use crate::requester::Acked;
 use crate::shared::QpShared;
 use crate::socket::Moved;
 use crate::transmit;
 use crate::wire::{HEADER, Header, Kind, Malformed};
-use polyrail_core::verbs::{RecvRequest, Sge};
 use polyrail_nic_parts::dma::Span;
 use polyrail_nic_parts::error::vendor;
-use polyrail_nic_parts::lists::Listed;
-use polyrail_nic_parts::memory::{DomainId, MemoryTable};
+use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::sync::{lock, read};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Bytes of the buffer: small frames of one system call.
-const BUFFER: usize = 64 << 10;
 
 /// Payload of a frame in bytes from which on the frames after it are expected to be long, too.
 const LONG: u32 = 16 << 10;
@@ -42,143 +38,11 @@ pub(crate) fn observe_placed() {
     PLACED.load(Ordering::Acquire);
 }
 
-/// A receive that a request has taken and not completed.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) request: Listed<RecvRequest>,
-    /// Its buffers.
-    pub(crate) list: Vec<Sge>,
-    /// The domain in which they are registered.
-    pub(crate) domain: DomainId,
-    /// Slots of the receive queue that are free when its completion is polled.
-    pub(crate) releases: u64,
-}
-
-/// A frame whose payload is being placed.
-#[derive(Clone, Copy, Debug)]
-struct Current {
-    header: Header,
-    target: Target,
-    placed: u32,
-}
-
-impl Current {
-    const fn rest(&self) -> u32 {
-        self.header.length - self.placed
-    }
-}
-
-/// A request of which some frames have come.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Partial {
-    pub(crate) kind: Kind,
-    pub(crate) number: u32,
-    pub(crate) total: u32,
-    pub(crate) placed: u32,
-    pub(crate) addr: u64,
-    pub(crate) rkey: u32,
-}
-
-/// Who holds it reads the socket.
-#[derive(Debug)]
-pub(crate) struct ReadHalf {
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-    current: Option<Current>,
-    pub(crate) partial: Option<Partial>,
-    /// Memory for the receive that [`partial`](Self::partial) has taken.
-    pub(crate) taken: Taken,
-    pub(crate) has_taken: bool,
-    /// The operands or the old value of an atomic, as they come.
-    pub(crate) operands: [u8; 16],
-    mode: Mode,
-    /// The newest frame with data was long.
-    expects_long: bool,
-    /// The newest read filled all its buffers.
-    may_be_more: bool,
-    discarded: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Working,
-    /// A request was refused. Input is discarded until the peer ends the connection, because a
-    /// socket that is closed with unread bytes resets the connection, and the peer would lose the
-    /// refusal.
-    Discarding,
-    Ended,
-}
-
 /// Bytes that are discarded after a refusal, before the connection is ended anyway: more than a peer
 /// has in its socket buffer (`net.ipv4.tcp_wmem`: 4 MiB).
 const MOST_DISCARDED: usize = 16 << 20;
 
-/// Why frames cannot be taken any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The peer broke the protocol.
-    Malformed(Malformed),
-    /// The peer's request was refused; the queues know.
-    Refused,
-    /// Memory into which the rest of a frame goes is not registered any more.
-    Vanished(u32),
-    /// An acknowledgement has come before its request counts as transmitted.
-    Ahead,
-}
-
-impl From<Malformed> for Stop {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
-}
-
 impl ReadHalf {
-    pub(crate) fn new(max_recv_sge: u32) -> Self {
-        let empty = RecvRequest { wr_id: 0, sge: Sge::EMPTY };
-        Self {
-            buffer: vec![0; BUFFER].into_boxed_slice(),
-            start: 0,
-            end: 0,
-            current: None,
-            partial: None,
-            taken: Taken {
-                request: Listed::recv(empty),
-                list: Vec::with_capacity(max_recv_sge as usize),
-                domain: DomainId(0),
-                releases: 0,
-            },
-            has_taken: false,
-            operands: [0; 16],
-            mode: Mode::Working,
-            expects_long: false,
-            may_be_more: false,
-            discarded: 0,
-        }
-    }
-
-    /// Nothing more is placed.
-    pub(crate) fn end(&mut self) {
-        self.mode = Mode::Ended;
-        self.current = None;
-        self.partial = None;
-        (self.start, self.end) = (0, 0);
-    }
-
-    /// Everything that still comes is discarded.
-    pub(crate) fn discard(&mut self) {
-        self.end();
-        self.mode = Mode::Discarding;
-    }
-
-    pub(crate) fn is_discarding(&self) -> bool {
-        self.mode == Mode::Discarding
-    }
-
-    fn buffered(&self) -> usize {
-        self.end - self.start
-    }
-
     /// Takes frames from the buffer until it holds none whole, apart from payload.
     fn take_frames(&mut self, qp: &QpShared, memory: &MemoryTable) -> Result<(), Stop> {
         loop {

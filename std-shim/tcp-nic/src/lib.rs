@@ -53,7 +53,7 @@
 //!    peer, without I/O;
 //! 2. `shared`: the shared state, with the order of locks;
 //! 3. the path of a request: `queue_pair` (posting), `outgoing` (frames on their way) and `transmit`
-//!    (making and sending them), `socket`; at the peer `incoming` (reading and placing), `arrival` (what
+//!    (making and sending them), `socket`; at the peer `incoming` (reading and placing, with the state in `read_half`), `arrival` (what
 //!    a frame does); back to the acknowledgement, which completes the request; `completion_queue`;
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
 //! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
@@ -137,6 +137,7 @@ mod outgoing;
 mod pool;
 mod queue_pair;
 mod random;
+mod read_half;
 mod receive_queue;
 mod requester;
 mod responder;

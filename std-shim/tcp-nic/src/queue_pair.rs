@@ -3,10 +3,11 @@
 use crate::completion_queue::CompletionQueue;
 use crate::domain::ProtectionDomain;
 use crate::ending;
-use crate::incoming::{self, ReadHalf};
+use crate::incoming;
 use crate::meeting::Meeting;
 use crate::outgoing::Outgoing;
 use crate::random::random;
+use crate::read_half::ReadHalf;
 use crate::receive_queue::SharedReceiveQueue;
 use crate::requester::Requester;
 use crate::responder::Responder;

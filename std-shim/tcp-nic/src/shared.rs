@@ -17,9 +17,9 @@
 //! Halves are held during system calls that never wait. A thread that has something to send and
 //! finds the write half taken leaves it to the holder ([`QpShared::unsent`]).
 
-use crate::incoming::ReadHalf;
 use crate::meeting::Meeting;
 use crate::outgoing::Outgoing;
+use crate::read_half::ReadHalf;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::socket::Socket;
