@@ -13,7 +13,7 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 # sides of a row take about the same time: `loom` and `enumerate` take as long as what is beside them.
 # Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
-STEPS="lint,docs,no_std,examples+loom test c nixl fuzz optimize,nccl,simulate,states,sweep+enumerate package planted copy
+STEPS="lint,docs,no_std,examples+loom test c nixl fuzz races optimize,nccl,simulate,states,sweep+enumerate package planted copy
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
@@ -142,6 +142,8 @@ loom() {
   with_loom --lib spsc::wrap
   say "handles, the progress thread, and waiting for completions, in every interleaving with few preemptions"
   with_loom --test handles -- --nocapture
+  say "what a thread of the TCP NIC leaves to another one, in every interleaving"
+  with_loom -p polyrail-tcp-nic --lib handover
 }
 
 # with_loom ARGUMENT...: always of both packages, or the engine would be compiled once more, with other features.
@@ -213,6 +215,15 @@ fuzz_one() {
     cat "$log"
     return 1
   fi
+}
+
+# The standard library is compiled, too, because the sanitizer must see its locks.
+races() {
+  say "the threads of the TCP NIC, under ThreadSanitizer"
+  cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
+  rustup component add rust-src --toolchain nightly
+  RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/races MODEL_SEEDS=5 \
+    cargo +nightly test -Zbuild-std --target "$(uname -m)-unknown-linux-gnu" --locked -p polyrail-tcp-nic --tests
 }
 
 copy() {

@@ -41,7 +41,7 @@ pub(crate) fn run(qp: &QpShared) {
 /// thread has taken the flag and not the locks. Must be called without locks.
 pub(crate) fn take_effect(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
-    let mut outgoing = lock(&qp.write);
+    let mut outgoing = qp.write.lock();
     let memory = read(&qp.device.memory);
     let mut queues = lock(&qp.queues);
     fail(qp, &mut incoming, &mut outgoing, &mut queues, &memory);
@@ -135,7 +135,7 @@ pub(crate) fn destroy(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
     // A receive that its owner has polled may not be acknowledged yet, if another thread placed it.
     transmit::run(qp);
-    let mut outgoing = lock(&qp.write);
+    let mut outgoing = qp.write.lock();
     let mut queues = lock(&qp.queues);
     qp.state.set(QpState::Reset);
     incoming.end();

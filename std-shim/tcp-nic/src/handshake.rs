@@ -163,7 +163,7 @@ impl QpShared {
     fn attach(&self, stream: socket2::Socket) {
         // A poster must not find the socket full before the queue that reports it as writable
         // watches it.
-        let half = lock(&self.write);
+        let half = self.write.lock();
         if self.socket.set(Socket::new(stream)).is_err() {
             return;
         }

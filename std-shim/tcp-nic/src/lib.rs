@@ -52,9 +52,10 @@
 //! 1. `wire`: the frames; `requester` and `responder`: what one end has posted and what it owes its
 //!    peer, without I/O;
 //! 2. `shared`: the shared state, with the order of locks;
-//! 3. the path of a request: `queue_pair` (posting), `outgoing` (frames on their way) and `transmit`
-//!    (making and sending them), `socket`; at the peer `incoming` (reading and placing, with the state in `read_half`), `arrival` (what
-//!    a frame does); back to the acknowledgement, which completes the request; `completion_queue`;
+//! 3. the path of a request: `queue_pair` (posting), `outgoing` (frames on their way), `transmit`
+//!    (making and sending them), `handover` (by which thread), `socket`; at the peer `incoming`
+//!    (reading and placing, with the state in `read_half`), `arrival` (what a frame does); back to
+//!    the acknowledgement, which completes the request; `completion_queue`;
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
 //! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
 //!    `call` (attempts);
@@ -126,6 +127,7 @@ mod completion_queue;
 mod device;
 mod domain;
 mod ending;
+mod handover;
 mod handshake;
 mod incoming;
 mod interface;

@@ -3,6 +3,7 @@
 use crate::completion_queue::CompletionQueue;
 use crate::domain::ProtectionDomain;
 use crate::ending;
+use crate::handover::Handover;
 use crate::incoming;
 use crate::meeting::Meeting;
 use crate::outgoing::Outgoing;
@@ -191,9 +192,8 @@ impl QpShared {
             meeting: Mutex::new(Meeting::default()),
             socket: OnceLock::new(),
             read: Apart::new(Mutex::new(ReadHalf::new(max_recv_sge))),
-            write: Apart::new(Mutex::new(Outgoing::new())),
+            write: Handover::new(Outgoing::new()),
             queues: Apart::new(Mutex::new(queues)),
-            unsent: Apart::new(AtomicBool::new(false)),
             holds_acknowledgement: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             is_writable: AtomicBool::new(false),

@@ -15,8 +15,9 @@
 //! 8. leaves: events, the registry of queue pairs, commands to an I/O thread.
 //!
 //! Halves are held during system calls that never wait. A thread that has something to send and
-//! finds the write half taken leaves it to the holder ([`QpShared::unsent`]).
+//! finds the write half taken leaves it to the holder ([`Handover`]).
 
+use crate::handover::Handover;
 use crate::meeting::Meeting;
 use crate::outgoing::Outgoing;
 use crate::read_half::ReadHalf;
@@ -135,10 +136,8 @@ pub(crate) struct QpShared {
     pub(crate) meeting: Mutex<Meeting>,
     pub(crate) socket: OnceLock<Socket>,
     pub(crate) read: Apart<Mutex<ReadHalf>>,
-    pub(crate) write: Apart<Mutex<Outgoing>>,
+    pub(crate) write: Handover<Outgoing>,
     pub(crate) queues: Apart<Mutex<Queues>>,
-    /// Something may have to be sent. The holder of the write half looks again.
-    pub(crate) unsent: Apart<AtomicBool>,
     /// The next poll sends an acknowledgement, unless a request that is posted until then brings it.
     pub(crate) holds_acknowledgement: AtomicBool,
     /// The socket is full: the next attempt is made when it is writable. Changed under the lock of

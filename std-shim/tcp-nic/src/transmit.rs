@@ -10,7 +10,7 @@ use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::state::QpState;
 use polyrail_nic_parts::sync::{lock, read};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Bytes that one call sends before it leaves the rest to the I/O thread, so that a post takes a
 /// bounded time.
@@ -23,27 +23,13 @@ const BATCH: usize = 1 << 20;
 /// Sends what has to be sent, unless another thread does so, which then looks again. Must be called
 /// without locks but that of the read half.
 pub(crate) fn run(qp: &QpShared) {
-    loop {
-        // Before the attempt: a holder that has not unlocked yet will see it. Locking and unlocking
-        // do not order the flag against the lock, so fences do.
-        qp.unsent.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let Ok(mut half) = qp.write.try_lock() else { return };
-        while qp.unsent.swap(false, Ordering::Acquire) {
-            send(qp, &mut half);
-        }
-        drop(half);
-        fence(Ordering::SeqCst);
-        if !qp.unsent.load(Ordering::Relaxed) {
-            return;
-        }
-    }
+    qp.write.run(|half| send(qp, half));
 }
 
 /// Waits until a thread that sends has counted what it sent. Must be called without locks but that
 /// of the read half.
 pub(crate) fn wait_for_sender(qp: &QpShared) {
-    drop(lock(&qp.write));
+    drop(qp.write.lock());
 }
 
 /// Sends until there is nothing to send or the socket is full.
