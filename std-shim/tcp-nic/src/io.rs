@@ -200,6 +200,8 @@ impl Work {
         if polled_at != 0 && now.saturating_sub(polled_at) < POLLED {
             self.inbox.stop_watching(&cq);
             let cq = Arc::downgrade(&cq);
+            // An owner that waits and polls in turn comes here before its entry is looked at.
+            self.polled.retain(|polled| !polled.cq.ptr_eq(&cq));
             self.polled.push(Polled { cq, at: now + POLLED, interval: POLLED });
             return;
         }
