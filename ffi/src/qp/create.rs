@@ -1,11 +1,12 @@
 //! Creates queue pairs.
 
 use super::QueuePair;
+use super::abandon::Abandon;
 use super::last_state::LastState;
 use super::last_wqe::LastWqe;
 use super::send::{Lists, Sender};
 use super::service::Service;
-use super::transition::Abandon;
+use super::transition::move_to_err;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;
@@ -203,7 +204,7 @@ impl ProtectionDomain {
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         let (raw, state) = (Arc::new(raw), Arc::new(LastState::new()));
         Ok(QueuePair {
-            _abandon: Abandon::new(&raw, &state),
+            _abandon: Abandon::new(&raw, &state, move_to_err),
             raw: Some(raw),
             last_wqe: LastWqe::new(named),
             sender,

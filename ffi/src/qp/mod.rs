@@ -2,6 +2,7 @@
 //! states, `last_state` records the state, `query` queries attributes, `send` posts requests, and
 //! `rail` implements the engine's trait, with `last_wqe` for the end of shared receives.
 
+mod abandon;
 mod create;
 mod last_state;
 mod last_wqe;
@@ -30,6 +31,7 @@ use crate::pd::ProtectionDomain;
 use crate::qp_state::QpState;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
+use abandon::Abandon;
 use last_state::LastState;
 use last_wqe::LastWqe;
 use polyrail_core::hardware::{self, CommitError, QpLimits, Refusal};
@@ -38,7 +40,6 @@ use send::Sender;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
-use transition::Abandon;
 
 /// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it; outstanding requests
 /// have no completions then. In a fork of the process, every call refuses it (EPERM), and dropping

@@ -14,7 +14,7 @@ use crate::qp_state::QpState;
 use crate::srq;
 use crate::value::ModifyError;
 use rdma_sys::ibv_qp;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Moves a queue pair from INIT to RTS, on any thread.
 ///
@@ -33,31 +33,14 @@ pub struct Connector {
     _pd: ProtectionDomain,
 }
 
-/// Keeps connectors from moving a queue pair to RTS that its owner has dropped.
-#[derive(Debug)]
-pub(in crate::qp) struct Abandon {
-    raw: Weak<Owned<ibv_qp>>,
-    state: Arc<LastState>,
-}
-
-impl Abandon {
-    pub(in crate::qp) fn new(raw: &Arc<Owned<ibv_qp>>, state: &Arc<LastState>) -> Self {
-        Self { raw: Arc::downgrade(raw), state: Arc::clone(state) }
-    }
-}
-
-impl Drop for Abandon {
-    fn drop(&mut self) {
-        let Some(raw) = self.raw.upgrade().filter(|raw| raw.is_ours()) else { return };
-        let mut last = self.state.lock();
-        // A connector that has not begun does not begin.
-        last.set(QpState::Err);
-        if last.is_connecting() {
-            // If the driver refuses, the connector tries again.
-            // SAFETY: the queue pair is alive.
-            _ = Attributes::of(&ToErr).map(|mut to_err| unsafe { to_err.apply(raw.as_ptr()) });
-        }
-    }
+/// Moves a queue pair to ERR. If the driver refuses, nothing changes.
+///
+/// # Safety
+///
+/// The queue pair is alive.
+pub(in crate::qp) unsafe fn move_to_err(raw: *mut ibv_qp) {
+    // SAFETY: guaranteed by the caller.
+    _ = Attributes::of(&ToErr).map(|mut to_err| unsafe { to_err.apply(raw) });
 }
 
 impl QueuePair<Rc> {

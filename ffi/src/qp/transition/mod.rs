@@ -22,8 +22,8 @@ pub use change::{
     ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     UnreliableChangeRts, UnreliableChangeSqd,
 };
-pub(super) use connector::Abandon;
 pub use connector::Connector;
+pub(super) use connector::move_to_err;
 pub use forward::{
     DatagramToInit, DatagramToRtr, ToInit, ToRtr, ToRts, UnreliableToRtr, UnreliableToRts,
 };

@@ -290,7 +290,7 @@ pub fn first_frames(bytes: &[u8]) {
     }
     assert!(!side.qp.is_connected(), "without the key");
     drop(stream);
-    let mut raw = Raw::to(side.device.address(), number, &key).ok().expect("with the key");
+    let Ok(mut raw) = Raw::to(side.device.address(), number, &key) else { panic!("with the key") };
     raw.send(&Frame::new(raw::WRITE, 0).at(side.buffer.addr(0), side.buffer.rkey).with(b"mine"));
     assert_eq!(raw.receive_kind(raw::ACK).acked, 1);
     assert_eq!(side.buffer.read(0, 4), b"mine");
