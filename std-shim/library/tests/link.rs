@@ -357,7 +357,7 @@ fn only_a_peer_with_the_token_is_sent_the_offer() {
     stranger.offer(&Message::Ask {}).unwrap();
     let (arrived, refused) = step_until_news(&mut arrivals, &listener);
     assert!(arrived == 0 && matches!(refused[0], LinkError::TokenWanted), "{refused:?}");
-    assert!(matches!(stranger.expect(LONG), Err(LinkError::GaveUp { .. })));
+    assert!(matches!(stranger.expect(LONG), Err(LinkError::TokenRefused { .. })));
     let peer = thread::spawn(move || {
         let token = token(&[7; 16]);
         let timeouts = Timeouts::default();

@@ -174,7 +174,7 @@ impl<P: Purpose> Link<P> {
     /// As [`expect`](Self::expect); the other side has no offer.
     pub fn ask(&mut self) -> Result<Offer, LinkError> {
         self.send(&Message::Ask {})?;
-        match self.expect_what(OFFER, self.message_timeout())? {
+        match self.expect_what(OFFER, Instant::now(), self.message_timeout())? {
             Message::Offer(offer) => Ok(offer),
             other => Err(other.out_of_turn(OFFER).into()),
         }

@@ -41,7 +41,8 @@ pub(crate) fn ask(server: &ServerAddress, timeouts: &PeerTimeouts) -> Result<Ask
 pub(crate) fn local_ip(control: &Link) -> Result<IpAddr, LinkError> {
     let failed =
         |source: io::Error| LinkError::Io { doing: "asking for the local address", source };
-    let address = getsockname(control).map_err(|errno| failed(errno.into()))?;
+    let fd = control.fd().ok_or_else(|| failed(io::ErrorKind::NotConnected.into()))?;
+    let address = getsockname(fd).map_err(|errno| failed(errno.into()))?;
     let address = SocketAddr::try_from(address).map_err(|errno| failed(errno.into()))?;
     Ok(address.ip().to_canonical())
 }
