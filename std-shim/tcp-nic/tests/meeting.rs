@@ -224,7 +224,7 @@ fn a_waiting_connection_that_its_peer_has_closed_is_not_taken() {
     drop(stream);
     std::thread::sleep(Duration::from_millis(200));
     side.qp.to_rtr(&raw::address(), &ConnectOptions::default()).unwrap();
-    let mut raw = try_to_connect(&side, &key(&side)).ok().expect("the next attempt succeeds");
+    let Ok(mut raw) = try_to_connect(&side, &key(&side)) else { panic!("the next attempt fails") };
     raw.send(&Frame::new(raw::WRITE, 0).at(side.buffer.addr(0), side.buffer.rkey).with(b"next"));
     assert_eq!(raw.receive_kind(raw::ACK).acked, 1);
 }

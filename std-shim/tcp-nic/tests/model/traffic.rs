@@ -424,7 +424,7 @@ impl World {
     pub(crate) fn is_flushed(&self) -> bool {
         (0..2).all(|end| {
             let own = &self.ends[end];
-            let last = own.completed.iter().filter(|one| is_send(one)).next_back();
+            let last = own.completed.iter().rfind(|one| is_send(one));
             let sends = match last {
                 Some(last) => last.wr_id + 1 == own.sent.len() as u64,
                 None => own.sent.iter().all(|sent| !sent.is_signaled),
