@@ -115,5 +115,5 @@ pub(crate) fn flood<T>(link: c_int, message: &[u8], meanwhile: impl FnOnce() -> 
 /// A message of a link as it travels.
 pub(crate) fn framed(json: &str) -> Vec<u8> {
     let length = json.len() as u32;
-    [b"PLYR\0\0\0\x06", &length.to_be_bytes()[..], json.as_bytes()].concat()
+    [b"PLYR\0\0\0\x08", &length.to_be_bytes()[..], json.as_bytes()].concat()
 }
