@@ -16,7 +16,8 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 STEPS="lint,docs,no_std,examples+loom test c nixl fuzz races optimize,nccl,simulate,states,sweep+enumerate package planted copy
   rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
-MORE="links"
+# Two hosts of network namespaces need root.
+MORE="links netns"
 
 # A panic names its place in the code without debug information, which takes time to compile; tests that are debugged
 # need line numbers. Build scripts have the same, so that crates which they share with programs are compiled once.
@@ -272,6 +273,12 @@ links() {
   tests/rxe/packages.sh g++ make
   tests/rxe/nccl-heal.sh
   tests/rxe/nixl-heal.sh
+}
+
+netns() {
+  say "two hosts on this machine: links that fail and return, and the goodput of four, over TCP"
+  tests/netns/faults.sh
+  tests/netns/goodput.sh 1
 }
 
 examples() {
