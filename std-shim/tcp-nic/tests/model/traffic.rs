@@ -3,9 +3,7 @@
 use super::image::{FETCH_BYTES, Image, SOURCE_BYTES, TARGET_BYTES, WORDS};
 use super::support::{Buffer, poll, request};
 use polyrail_core::hardware::{QueuePair as _, ReceiveQueue as _, RecvBatch as _, SendBatch as _};
-use polyrail_core::verbs::{
-    Completion, Imm, Opcode, SendFlags, SendRequest, Sge, WcFlags, WcOpcode, WcStatus,
-};
+use polyrail_core::verbs::{Completion, Imm, Opcode, SendFlags, SendRequest, Sge};
 use polyrail_nic_parts::options::{ConnectOptions, QpCap};
 use polyrail_nic_parts::sync::SplitMix64;
 use polyrail_tcp_nic::{
@@ -61,16 +59,16 @@ pub(crate) enum Effect {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) effect: Effect,
-    opcode: Opcode,
-    is_signaled: bool,
-    length: usize,
-    imm: Imm,
+    pub(crate) opcode: Opcode,
+    pub(crate) is_signaled: bool,
+    pub(crate) length: usize,
+    pub(crate) imm: Imm,
 }
 
 #[derive(Debug)]
-struct Receive {
-    at: usize,
-    length: usize,
+pub(crate) struct Receive {
+    pub(crate) at: usize,
+    pub(crate) length: usize,
 }
 
 pub(crate) struct End {
@@ -78,17 +76,17 @@ pub(crate) struct End {
     cq: CompletionQueue,
     pub(crate) source: Vec<u8>,
     sources: Buffer,
-    target: Buffer,
-    words: Buffer,
-    fetched: Buffer,
-    received: Buffer,
+    pub(crate) target: Buffer,
+    pub(crate) words: Buffer,
+    pub(crate) fetched: Buffer,
+    pub(crate) received: Buffer,
     /// By `wr_id`.
     pub(crate) sent: Vec<Sent>,
     /// Requests of the peer that take a receive, in order, by their `wr_id`.
-    takers: Vec<usize>,
-    receives: Vec<Receive>,
+    pub(crate) takers: Vec<usize>,
+    pub(crate) receives: Vec<Receive>,
     next_fetch: usize,
-    completed: Vec<Completion>,
+    pub(crate) completed: Vec<Completion>,
     _pd: ProtectionDomain,
 }
 
@@ -147,12 +145,12 @@ impl End {
     }
 }
 
-fn is_send(completion: &Completion) -> bool {
+pub(crate) fn is_send(completion: &Completion) -> bool {
     completion.wr_id < RECEIVES
 }
 
 /// `wr_id`s of receives begin here.
-const RECEIVES: u64 = 1 << 32;
+pub(crate) const RECEIVES: u64 = 1 << 32;
 
 /// Draws a length of 0 B to 1 MiB.
 fn length(rng: &mut SplitMix64) -> usize {
@@ -435,101 +433,6 @@ impl World {
         })
     }
 
-    /// The completions of sends and of receives.
-    pub(crate) fn completions(&self, end: usize) -> (Vec<Completion>, Vec<Completion>) {
-        self.ends[end].completed.iter().copied().partition(is_send)
-    }
-
-    /// Checks the completions of the requests, of which `failed` is the first that failed.
-    pub(crate) fn check_sends(&self, end: usize, sends: &[Completion], failed: Option<u64>) {
-        let sent = &self.ends[end].sent;
-        let completes = |wr_id: &u64| {
-            failed.is_some_and(|failed| *wr_id >= failed) || sent[*wr_id as usize].is_signaled
-        };
-        let expected: Vec<_> = (0..sent.len() as u64).filter(completes).collect();
-        let found: Vec<_> = sends.iter().map(|completion| completion.wr_id).collect();
-        assert_eq!(found, expected, "end {end}, failed {failed:?}");
-        for completion in sends {
-            let request = &sent[completion.wr_id as usize];
-            match failed {
-                Some(failed) if completion.wr_id > failed => {
-                    assert_eq!(completion.status, WcStatus::WR_FLUSH_ERR);
-                }
-                Some(failed) if completion.wr_id == failed => {}
-                _ => {
-                    assert_eq!(completion.status, WcStatus::SUCCESS, "{completion:?}");
-                    let bytes = if request.opcode.is_fetching() { request.length } else { 0 };
-                    assert_eq!(completion.byte_len as usize, bytes, "{request:?}");
-                }
-            }
-        }
-    }
-
-    /// Checks the completions of the receives, of which the first `good` succeeded.
-    pub(crate) fn check_receives(&self, end: usize, receives: &[Completion], good: usize) {
-        let (own, peer) = (&self.ends[end], &self.ends[1 - end]);
-        let bytes = own.received.all();
-        for (index, completion) in receives.iter().enumerate() {
-            assert_eq!(completion.wr_id, RECEIVES + index as u64, "receives complete in order");
-            if index >= good {
-                assert!(!completion.status.is_success(), "after a failure");
-                continue;
-            }
-            assert_eq!(completion.status, WcStatus::SUCCESS);
-            let request = &peer.sent[own.takers[index]];
-            let receive = &own.receives[index];
-            assert_eq!(completion.byte_len as usize, request.length);
-            match request.opcode {
-                Opcode::RdmaWriteWithImm => {
-                    assert_eq!(completion.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
-                }
-                _ => assert_eq!(completion.opcode, WcOpcode::RECV),
-            }
-            if request.opcode != Opcode::Send {
-                assert!(completion.wc_flags.contains(WcFlags::WITH_IMM));
-                assert_eq!(completion.imm, request.imm);
-            }
-            if let Effect::Send { pieces } = &request.effect {
-                let mut at = receive.at;
-                for &(from, length) in pieces {
-                    assert!(bytes[at..at + length] == peer.source[from..from + length]);
-                    at += length;
-                }
-            }
-        }
-    }
-
-    pub(crate) fn check_image(&self, end: usize, image: &Image) {
-        assert!(self.ends[1 - end].target.all() == image.target, "the target of end {end}");
-        assert_eq!(self.ends[1 - end].words.all(), words(image), "the words of end {end}");
-        assert!(self.ends[end].fetched.all() == image.fetched, "what end {end} fetched");
-    }
-
-    /// Checks that the first `executed` requests of an end were executed, and that all other bytes
-    /// are of later ones.
-    pub(crate) fn check_image_from(&self, end: usize, executed: usize) {
-        let image = Image::after(self, end, executed);
-        let target = self.ends[1 - end].target.all();
-        let source = &self.ends[end].source;
-        let differs = |at: &usize| target[*at] != image.target[*at];
-        let mut unexplained: Vec<_> = (0..TARGET_BYTES).filter(differs).collect();
-        for sent in &self.ends[end].sent[executed..] {
-            if let Effect::Write { at: start, pieces } = &sent.effect {
-                unexplained.retain(|&at| byte(source, pieces, *start, at) != Some(target[at]));
-            }
-        }
-        assert!(unexplained.is_empty(), "byte {} of the target of end {end}", unexplained[0]);
-        let fetched = self.ends[end].fetched.all();
-        for sent in &self.ends[end].sent[..executed] {
-            let place = match &sent.effect {
-                Effect::Read { pieces, .. } => pieces[0].0..pieces[0].0 + sent.length,
-                &(Effect::Add { to, .. } | Effect::Swap { to, .. }) => to..to + 8,
-                _ => continue,
-            };
-            assert!(fetched[place.clone()] == image.fetched[place], "{sent:?}");
-        }
-    }
-
     /// All memory of an end that its peer's requests or answers change.
     pub(crate) fn bytes(&self, end: usize) -> Vec<u8> {
         let own = &self.ends[end];
@@ -537,20 +440,8 @@ impl World {
     }
 }
 
-fn words(image: &Image) -> Vec<u8> {
+pub(crate) fn words(image: &Image) -> Vec<u8> {
     image.words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-/// The byte that a WRITE to `start` puts at `at`.
-fn byte(source: &[u8], pieces: &[(usize, usize)], start: usize, at: usize) -> Option<u8> {
-    let mut offset = at.checked_sub(start)?;
-    for &(from, length) in pieces {
-        if offset < length {
-            return Some(source[from + offset]);
-        }
-        offset -= length;
-    }
-    None
 }
 
 impl End {
