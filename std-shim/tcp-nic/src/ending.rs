@@ -133,7 +133,9 @@ pub(crate) fn cut(qp: &QpShared) {
 /// Ends the connection, and drops all requests without completions.
 pub(crate) fn destroy(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
-    // A receive that its owner has polled may not be acknowledged yet, if another thread placed it.
+    // A receive that its owner has polled may not be acknowledged yet, if another thread placed it, or
+    // if the acknowledgement waits for an answer.
+    qp.holds_acknowledgement.store(false, Ordering::SeqCst);
     transmit::run(qp);
     let mut outgoing = qp.write.lock();
     let mut queues = lock(&qp.queues);
