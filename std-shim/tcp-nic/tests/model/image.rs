@@ -15,20 +15,20 @@ pub(crate) struct Image {
 }
 
 impl Image {
+    pub(crate) fn new() -> Self {
+        Self { target: vec![0; TARGET_BYTES], words: vec![0; WORDS], fetched: vec![0; FETCH_BYTES] }
+    }
+
     /// After the first `executed` requests of an end.
     pub(crate) fn after(world: &World, end: usize, executed: usize) -> Self {
-        let mut image = Self {
-            target: vec![0; TARGET_BYTES],
-            words: vec![0; WORDS],
-            fetched: vec![0; FETCH_BYTES],
-        };
+        let mut image = Self::new();
         for request in &world.ends[end].sent[..executed] {
             image.execute(&request.effect, &world.ends[end].source);
         }
         image
     }
 
-    fn execute(&mut self, effect: &Effect, source: &[u8]) {
+    pub(crate) fn execute(&mut self, effect: &Effect, source: &[u8]) {
         match effect {
             Effect::Write { at, pieces } => {
                 let mut at = *at;

@@ -63,6 +63,8 @@ pub(crate) struct Sent {
     pub(crate) is_signaled: bool,
     pub(crate) length: usize,
     pub(crate) imm: Imm,
+    /// Where it fetches to, and what.
+    fetched: Option<(usize, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,8 @@ pub(crate) struct End {
     pub(crate) takers: Vec<usize>,
     pub(crate) receives: Vec<Receive>,
     next_fetch: usize,
+    /// The model, after all requests.
+    image: Image,
     pub(crate) completed: Vec<Completion>,
     _pd: ProtectionDomain,
 }
@@ -114,6 +118,7 @@ impl End {
             takers: Vec::new(),
             receives: Vec::new(),
             next_fetch: 0,
+            image: Image::new(),
             completed: Vec::new(),
             _pd: pd,
         }
@@ -220,7 +225,14 @@ impl World {
 
     pub(crate) fn poll(&mut self, end: usize) {
         let end = &mut self.ends[end];
-        end.completed.extend(poll(&mut end.cq).unwrap());
+        let polled = poll(&mut end.cq).unwrap();
+        for done in polled.iter().filter(|one| is_send(one) && one.status.is_success()) {
+            if let Some((start, bytes)) = &end.sent[done.wr_id as usize].fetched {
+                let found = end.fetched.read(*start, bytes.len());
+                assert!(found == *bytes, "{} completed before its data came", done.wr_id);
+            }
+        }
+        end.completed.extend(polled);
     }
 
     fn source_pieces(&mut self, length: usize) -> Vec<(usize, usize)> {
@@ -329,7 +341,15 @@ impl World {
         }
         // A full queue takes no request.
         if batch.commit().is_ok() {
-            own.sent.push(Sent { effect, opcode, is_signaled, length, imm });
+            own.image.execute(&effect, &own.source);
+            let start = match &effect {
+                Effect::Read { pieces, .. } => Some(pieces[0].0),
+                &(Effect::Add { to, .. } | Effect::Swap { to, .. }) => Some(to),
+                _ => None,
+            };
+            let fetched =
+                start.map(|start| (start, own.image.fetched[start..start + length].to_vec()));
+            own.sent.push(Sent { effect, opcode, is_signaled, length, imm, fetched });
             if takes {
                 self.ends[peer].takers.push(wr_id as usize);
             }
