@@ -97,6 +97,8 @@ impl CqShared {
             is_empty: Apart::new(AtomicBool::new(true)),
             channel,
             epoll,
+            connections: Mutex::default(),
+            only: AtomicU32::new(NOBODY),
             holding: Mutex::new(Vec::with_capacity(AT_ONCE)),
             has_holding: AtomicBool::new(false),
             polled_at: Apart::new(AtomicU64::new(0)),
@@ -164,6 +166,9 @@ impl CqShared {
     /// Moves data of the queue pairs whose connections are ready, without waiting. `is_polled`: the
     /// caller takes what completes.
     pub(crate) fn drive(&self, is_polled: bool) {
+        if is_polled && self.drive_only() {
+            return;
+        }
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
         // It fails only if a signal comes.
@@ -180,6 +185,21 @@ impl CqShared {
             }
             qp.send();
         }
+    }
+
+    /// Reads from the only connection, without a system call before that finds out whether it is
+    /// ready. Returns false if there are several, or if it waits until it is writable.
+    fn drive_only(&self) -> bool {
+        let owner = self.only.load(Ordering::Acquire);
+        let Some(qp) = self.owner(owner) else { return false };
+        if qp.is_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        if incoming::run(&qp) {
+            self.hold_acknowledgement(&qp, owner);
+            qp.send();
+        }
+        true
     }
 
     /// Lets the acknowledgement of one request wait until the next poll, if something completed
@@ -230,7 +250,25 @@ impl CqShared {
 
     /// Begins to watch the connection of a queue pair.
     fn register(&self, fd: impl AsFd, owner: u32) -> Result<(), rustix::io::Errno> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(owner.into()), readable())
+        epoll::add(&self.epoll, fd, EventData::new_u64(owner.into()), readable())?;
+        let mut connections = lock(&self.connections);
+        connections.push(owner);
+        self.note_only(&connections);
+        Ok(())
+    }
+
+    /// Ends to watch the connection of a queue pair.
+    fn unregister(&self, fd: impl AsFd, owner: u32) {
+        // It fails if it was not watched.
+        _ = epoll::delete(&self.epoll, fd);
+        let mut connections = lock(&self.connections);
+        connections.retain(|other| *other != owner);
+        self.note_only(&connections);
+    }
+
+    fn note_only(&self, connections: &[u32]) {
+        let only = if let [only] = connections { *only } else { NOBODY };
+        self.only.store(only, Ordering::Release);
     }
 }
 
@@ -271,9 +309,8 @@ impl QpShared {
     /// Ends the connection, and no longer watches it.
     pub(crate) fn close(&self) {
         let Some(socket) = self.socket.get() else { return };
-        // These fail if it was not watched.
-        _ = epoll::delete(&self.send_cq.epoll, socket);
-        _ = epoll::delete(&self.recv_cq.epoll, socket);
+        self.send_cq.unregister(socket, self.send_owner);
+        self.recv_cq.unregister(socket, self.recv_owner);
         socket.shut_down();
     }
 }

@@ -202,27 +202,29 @@ impl ReadHalf {
     }
 }
 
-/// Takes what has come, if no other thread does so. Must be called without locks.
-pub(crate) fn run(qp: &QpShared) {
+/// Takes what has come, if no other thread does so. Returns whether anything has. Must be called
+/// without locks.
+pub(crate) fn run(qp: &QpShared) -> bool {
     if !qp.device.carries() {
-        return;
+        return false;
     }
-    let Ok(mut half) = qp.read.try_lock() else { return };
+    let Ok(mut half) = qp.read.try_lock() else { return false };
     match half.mode {
-        Mode::Ended => return,
+        Mode::Ended => return false,
         Mode::Discarding => {
             if !half.discard_some(qp) {
                 half.end();
                 qp.close();
             }
-            return;
+            return true;
         }
         Mode::Working => {}
     }
     if !qp.state.get().receives() {
-        return;
+        return false;
     }
     let mut total = 0;
+    let mut has_ended = false;
     let mut may_read = true;
     let stopped = loop {
         match half.step(qp, may_read) {
@@ -234,6 +236,7 @@ pub(crate) fn run(qp: &QpShared) {
             Ok(Moved::Ended | Moved::Fault) => {
                 half.end();
                 qp.lose(vendor::PEER_GONE);
+                has_ended = true;
                 break None;
             }
             Err(Stop::Ahead) if half.is_ahead(qp) => {
@@ -246,6 +249,7 @@ pub(crate) fn run(qp: &QpShared) {
     if total > 0 {
         PLACED.fetch_add(1, Ordering::Release);
     }
+    let has_come = total > 0 || has_ended || stopped.is_some();
     match stopped {
         None => {}
         Some(Stop::Refused) => half.discard(),
@@ -258,6 +262,7 @@ pub(crate) fn run(qp: &QpShared) {
             qp.lose(vendor);
         }
     }
+    has_come
 }
 
 impl ReadHalf {

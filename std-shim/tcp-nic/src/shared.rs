@@ -12,7 +12,8 @@
 //! 5. the queue pair's queues;
 //! 6. a shared receive queue;
 //! 7. a completion queue;
-//! 8. leaves: events, the registry of queue pairs, commands to an I/O thread.
+//! 8. leaves: events, the registry of queue pairs, lists of queue pairs in a completion queue,
+//!    commands to an I/O thread.
 //!
 //! Halves are held during system calls that never wait. A thread that has something to send and
 //! finds the write half taken leaves it to the holder ([`Handover`]).
@@ -91,6 +92,11 @@ pub(crate) struct CqShared {
     /// index.
     pub(crate) holding: Mutex<Vec<u32>>,
     pub(crate) has_holding: AtomicBool,
+    /// The owner indices of the connections that [`epoll`](Self::epoll) watches.
+    pub(crate) connections: Mutex<Vec<u32>>,
+    /// The only one of them; [`NOBODY`](polyrail_nic_parts::completions::NOBODY) if there are none
+    /// or several.
+    pub(crate) only: AtomicU32,
     /// When its owner moved data last, in nanoseconds of the process's clock; 0: the owner waits.
     pub(crate) polled_at: Apart<AtomicU64>,
     /// Its name in the I/O thread.
