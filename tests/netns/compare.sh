@@ -7,7 +7,9 @@
 # cannot be installed are left out. Fails only if something does not run: figures depend on the machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-ROUNDS=${1:-3} RATE=${RATE:-1gbit} SECONDS_EACH=${SECONDS_EACH:-1}
+ROUNDS=${1:-3} RATE=${RATE:-1gbit}
+# Whole seconds, for iperf3.
+SECONDS_EACH=${SECONDS_EACH:-1}
 PLACES=${PLACES:-latency unlimited limited}
 SIZES=${SIZES:-8 4096 65536 1048576 16777216 67108864}
 DIR=$(mktemp -d)

@@ -29,7 +29,7 @@ audible() {
   ip -n "$B" neigh del "10.77.$1.1" dev "b$1"
 }
 
-# copies SCHEME OPTIONS...: begins a copy, and returns when data moves.
+# begin OPTIONS...: begins a copy, and returns when data moves.
 begin() {
   rm -rf "$DIR/in" && mkdir "$DIR/in"
   serve --once $(devices b) --stall-timeout $STALL "$DIR/in"

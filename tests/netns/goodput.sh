@@ -6,7 +6,9 @@
 # A ratio of 0.95 is the goal on a machine that does nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-ROUNDS=${1:-3} RATE=${RATE:-1gbit} SECONDS_EACH=${SECONDS_EACH:-2}
+ROUNDS=${1:-3} RATE=${RATE:-1gbit}
+# Whole seconds, for iperf3.
+SECONDS_EACH=${SECONDS_EACH:-2}
 LEAST=0.5
 DIR=$(mktemp -d)
 . tests/netns/hosts.sh

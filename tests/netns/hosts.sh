@@ -98,6 +98,7 @@ build() {
 
 # serve OPTIONS...: in the background on the second host; returns once it listens.
 serve() {
+  : >"$DIR/serve.log"
   ip netns exec "$B" "$POLYRAIL" serve --listen 0.0.0.0:7471 "$@" >"$DIR/serve.out" 2>"$DIR/serve.log" &
   SERVER=$!
   wait_until "serve does not listen" grep -q listening "$DIR/serve.log"
