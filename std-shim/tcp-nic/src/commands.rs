@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 /// Names of what a thread waits for; never used twice, so an event that comes late names nothing.
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(FIRST_TOKEN);
@@ -35,56 +36,67 @@ impl Inbox {
 
 impl Drop for IoThread {
     fn drop(&mut self) {
-        self.0.ends.store(true, Ordering::Release);
-        self.0.wake();
+        // A fork has no such thread.
+        if !self.process.is_current() {
+            return;
+        }
+        self.inbox.ends.store(true, Ordering::Release);
+        self.inbox.wake();
+        // The thread itself drops the last device if it holds it while its owners leave.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            // A thread that panicked has ended, too.
+            _ = thread.join();
+        }
     }
 }
 
 impl IoThread {
     /// Serves the listener of a device.
     pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) -> io::Result<()> {
-        self.0.send(Command::Device(Arc::downgrade(device)));
+        self.inbox.send(Command::Device(Arc::downgrade(device)));
         Ok(())
     }
 
     /// Serves a completion queue while it is not polled.
     pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) -> Result<(), Errno> {
-        self.0.send(Command::Cq(Arc::downgrade(cq)));
+        self.inbox.send(Command::Cq(Arc::downgrade(cq)));
         let data = EventData::new_u64(cq.io_token);
-        epoll::add(&self.0.epoll, &cq.epoll, data, EventFlags::IN)
+        epoll::add(&self.inbox.epoll, &cq.epoll, data, EventFlags::IN)
     }
 
     /// Stops to serve a completion queue or a listener that is about to be closed. Closing is not
     /// enough: a fork has the descriptor, too, and what it refers to would be reported for ever.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        _ = epoll::delete(&self.0.epoll, fd);
+        _ = epoll::delete(&self.inbox.epoll, fd);
     }
 
     /// Serves a completion queue again that was polled.
     pub(crate) fn watch_cq(&self, cq: &CqShared) {
         if !cq.io_watches.swap(true, Ordering::SeqCst) {
-            self.0.set_watched(cq, true);
+            self.inbox.set_watched(cq, true);
         }
     }
 
     /// Connects a queue pair to its peer.
     pub(crate) fn dial(&self, qp: &QpShared) {
-        self.0.send(Command::Dial(qp.me.clone()));
+        self.inbox.send(Command::Dial(qp.me.clone()));
     }
 
     /// Looks at the time of a queue pair's requests now, which may be earlier than planned.
     pub(crate) fn look_at(&self, qp: &QpShared) {
-        self.0.send(Command::Watch(qp.me.clone()));
+        self.inbox.send(Command::Watch(qp.me.clone()));
     }
 
     /// Lets a failure of a queue pair take effect.
     pub(crate) fn finish(&self, qp: &QpShared) {
-        self.0.send(Command::Finish(qp.me.clone()));
+        self.inbox.send(Command::Finish(qp.me.clone()));
     }
 
     /// Moves data again after a link was opened.
     pub(crate) fn resume(&self, _device: &DeviceShared) {
-        self.0.send(Command::Resume);
+        self.inbox.send(Command::Resume);
     }
 }
 

@@ -58,7 +58,7 @@ impl IoThread {
         }
         let mut work = Work::new(Arc::clone(&inbox), netlink);
         let builder = thread::Builder::new().name("polyrail-tcp".to_owned());
-        builder.spawn(move || work.run())?;
-        Ok(Self(inbox))
+        let thread = Some(builder.spawn(move || work.run())?);
+        Ok(Self { inbox, process: Process::current(), thread })
     }
 }

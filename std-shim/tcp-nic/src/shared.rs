@@ -43,6 +43,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::thread::JoinHandle;
 
 /// A device, shared with its queues.
 #[derive(Debug)]
@@ -183,9 +184,14 @@ pub(crate) enum Command {
     Resume,
 }
 
-/// A handle of a thread. The thread ends when the handle is dropped, with the last of its devices.
+/// A handle of a thread. When it is dropped, with the last of its devices, the thread ends.
 #[derive(Debug)]
-pub(crate) struct IoThread(pub(crate) Arc<Inbox>);
+pub(crate) struct IoThread {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) process: Process,
+    /// Taken when the thread is waited for.
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
 
 /// What a thread shares with others.
 #[derive(Debug)]
