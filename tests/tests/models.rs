@@ -98,10 +98,15 @@ fn run_seeds() {
             simulation::run_bytes(bytes);
         }),
     ];
+    // Run by `any_bytes` of the TCP NIC, whose sockets are not models.
+    let elsewhere = ["frames", "first_frames"];
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds");
     let mut run = 0;
     for target in directory.read_dir().unwrap() {
         let name = target.unwrap().file_name().into_string().unwrap();
+        if elsewhere.contains(&name.as_str()) {
+            continue;
+        }
         let found = targets.iter().find(|(target, _)| *target == name);
         let (_, target) = found.unwrap_or_else(|| panic!("{name} is not a target"));
         for seed in directory.join(&name).read_dir().unwrap() {
