@@ -7,9 +7,9 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 /// Names of what a thread waits for; never used twice, so an event that comes late names nothing.
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(FIRST_TOKEN);
@@ -43,11 +43,14 @@ impl Drop for IoThread {
         self.inbox.ends.store(true, Ordering::Release);
         self.inbox.wake();
         // The thread itself drops the last device if it holds it while its owners leave.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != thread::current().id()
-        {
-            // A thread that panicked has ended, too.
-            _ = thread.join();
+        if let Some(thread) = self.thread.take() {
+            // SAFETY: it only returns the number of the calling thread. (`thread::current` would
+            // allocate in a thread of a C program, and free it never if it is the main thread.)
+            let current = unsafe { libc::pthread_self() };
+            if thread.as_pthread_t() != current {
+                // A thread that panicked has ended, too.
+                _ = thread.join();
+            }
         }
     }
 }
