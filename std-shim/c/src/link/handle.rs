@@ -98,6 +98,8 @@ impl Connecting {
             Self::Looking(found, mut others) => match found.try_recv() {
                 Ok(Ok(addresses)) => {
                     others.addresses = addresses;
+                    // The time that a name server took, which may be longer, does not count.
+                    others.until = Instant::now().checked_add(others.chosen.timeouts.connect);
                     Self::dial(others)
                 }
                 Ok(Err(error)) => Self::not_begun(link_failure(&error), others),

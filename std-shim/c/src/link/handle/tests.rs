@@ -22,3 +22,24 @@ fn each_timeout_takes_effect() {
     assert_eq!(timeouts(|o| o.message_ms = 12), Timeouts { message: ms(12), ..default });
     assert_eq!(timeouts(|o| o.reconnect_ms = 13), Timeouts { resume: ms(13), ..default });
 }
+
+/// As with a first name server that does not answer, after which the resolver asks the next one.
+#[test]
+fn a_lookup_that_takes_longer_than_connecting_may_leaves_all_of_its_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
+    let others = Others {
+        names: vec!["a-name:7471".into()],
+        addresses: Vec::new(),
+        chosen: Chosen { timeouts, token: None },
+        // It is late.
+        until: Some(Instant::now()),
+        refused: None,
+    };
+    let (sender, found) = mpsc::channel();
+    sender.send(Ok(vec![address])).unwrap();
+    let connecting = Connecting::Looking(found, Box::new(others)).step();
+    let Connecting::Begun(_, others) = connecting else { panic!("it does not connect") };
+    assert!(!others.is_late());
+}
