@@ -1,49 +1,18 @@
 //! The behaviours of every backend, on the software NIC.
 
 use polyrail::nic::{
-    CompletionQueue, ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, QpCap,
-    QpInit, QpState, QueuePair, RegisteredBuffer, SharedReceiveQueue, When, connect_pair,
+    CompletionQueue, ConnectOptions, Device, DeviceConfig, Fabric, Fault, MemoryRegion,
+    ProtectionDomain, QpCap, QpInit, QpState, QueuePair, SharedReceiveQueue, When, connect_pair,
 };
 use polyrail_core::hardware::CompletionQueue as _;
-use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
+use polyrail_core::verbs::{AccessFlags, WcStatus};
 use polyrail_tests::allocations::CountingAllocator;
-use polyrail_tests::behaviours::{self, End, Fixture, Memory, Retries, Statuses, Wrapped};
+use polyrail_tests::behaviours::{self, Buffer, End, Fixture, Retries, Statuses, Wrapped};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-#[derive(Debug)]
-struct Buffer(RegisteredBuffer);
-
-impl Memory for Buffer {
-    fn addr(&self) -> u64 {
-        self.0.addr()
-    }
-
-    fn lkey(&self, rail: usize) -> u32 {
-        self.0.keys()[rail].lkey
-    }
-
-    fn rkey(&self, rail: usize) -> u32 {
-        self.0.keys()[rail].rkey
-    }
-
-    fn local(&self, offset: usize, length: u32) -> LocalBuffer {
-        self.0.local(offset, length).unwrap()
-    }
-
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.write_at(offset, bytes).unwrap();
-    }
-
-    fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.0.read_at(offset, &mut bytes).unwrap();
-        bytes
-    }
-}
 
 /// Two rails of software NICs.
 #[derive(Debug)]
@@ -77,7 +46,7 @@ impl Fixture for Software {
     type Qp = QueuePair;
     type Cq = CompletionQueue;
     type Srq = SharedReceiveQueue;
-    type Memory = Buffer;
+    type Memory = Buffer<MemoryRegion>;
     type Domain = ProtectionDomain;
 
     fn rails(&self) -> usize {
@@ -138,9 +107,8 @@ impl Fixture for Software {
         qp.state() == QpState::Err
     }
 
-    fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer {
-        let domains: Vec<_> = self.domains[end as usize].iter().collect();
-        Buffer(RegisteredBuffer::new(bytes, access, &domains).unwrap())
+    fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer<MemoryRegion> {
+        Buffer::new(bytes, access, &self.domains[end as usize])
     }
 
     fn open(&self, end: End) -> Vec<ProtectionDomain> {

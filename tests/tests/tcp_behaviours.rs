@@ -1,50 +1,18 @@
 //! The behaviours of every backend, over TCP: both ends in this process, on the loopback interface.
 
 use polyrail::backend::ConnectOptions;
-use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{QpCap, QpState};
 use polyrail::tcp::{
     CompletionQueue, Device, DeviceOptions, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
     SharedReceiveQueue, connect_pair,
 };
 use polyrail_core::hardware::CompletionQueue as _;
-use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
+use polyrail_core::verbs::{AccessFlags, WcStatus};
 use polyrail_tests::allocations::CountingAllocator;
-use polyrail_tests::behaviours::{self, End, Fixture, Memory, Retries, Statuses};
+use polyrail_tests::behaviours::{self, Buffer, End, Fixture, Retries, Statuses};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-#[derive(Debug)]
-struct Buffer(RegisteredBuffer<MemoryRegion>);
-
-impl Memory for Buffer {
-    fn addr(&self) -> u64 {
-        self.0.addr()
-    }
-
-    fn lkey(&self, rail: usize) -> u32 {
-        self.0.keys()[rail].lkey
-    }
-
-    fn rkey(&self, rail: usize) -> u32 {
-        self.0.keys()[rail].rkey
-    }
-
-    fn local(&self, offset: usize, length: u32) -> LocalBuffer {
-        self.0.local(offset, length).unwrap()
-    }
-
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.write_at(offset, bytes).unwrap();
-    }
-
-    fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.0.read_at(offset, &mut bytes).unwrap();
-        bytes
-    }
-}
 
 /// Two rails between addresses of the loopback interface.
 #[derive(Debug)]
@@ -74,7 +42,7 @@ impl Fixture for Loopback {
     type Qp = QueuePair;
     type Cq = CompletionQueue;
     type Srq = SharedReceiveQueue;
-    type Memory = Buffer;
+    type Memory = Buffer<MemoryRegion>;
     type Domain = ProtectionDomain;
 
     fn rails(&self) -> usize {
@@ -135,9 +103,8 @@ impl Fixture for Loopback {
         qp.state() == QpState::Err
     }
 
-    fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer {
-        let domains: Vec<_> = self.domains[end as usize].iter().collect();
-        Buffer(RegisteredBuffer::new(bytes, access, &domains).unwrap())
+    fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer<MemoryRegion> {
+        Buffer::new(bytes, access, &self.domains[end as usize])
     }
 
     fn open(&self, end: End) -> Vec<ProtectionDomain> {

@@ -6,6 +6,7 @@
 //! [`Statuses`] states where backends may differ.
 
 mod allocations;
+mod buffer;
 mod drivers;
 mod engine;
 mod failures;
@@ -22,6 +23,7 @@ mod reroute;
 mod waiting;
 mod wrapped;
 
+pub use buffer::Buffer;
 pub use pair::{Pair, Side};
 pub use wrapped::Wrapped;
 
