@@ -19,12 +19,11 @@
 
 pub use crate::ip_net::{IpNet, IpNetError};
 
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::SockaddrStorage;
+use polyrail_nic_parts::interface::{self, InterfaceAddress, interface_of, is_link_local};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::path::Path;
 
 /// Where the kernel describes interfaces.
@@ -120,47 +119,33 @@ impl LocalAddress {
     }
 }
 
-/// An address of an interface of this host.
+/// An address of this host that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct InterfaceAddress {
-    interface: String,
-    ip: IpAddr,
-    /// The netmask, if the system reports one.
-    mask: Option<IpAddr>,
-    /// Index of the interface, for link-local IPv6; otherwise 0.
-    scope_id: u32,
-    is_up: bool,
-    has_carrier: bool,
-    is_loopback: bool,
-    /// Whether it is a bridge without a NIC.
+struct Candidate {
+    own: InterfaceAddress,
+    /// Whether its interface is a bridge without a NIC.
     is_inner_bridge: bool,
 }
 
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+impl Deref for Candidate {
+    type Target = InterfaceAddress;
+
+    fn deref(&self) -> &InterfaceAddress {
+        &self.own
     }
 }
 
-impl InterfaceAddress {
+impl Candidate {
     /// The place in the order; lower is better.
     fn rank(&self) -> (u8, bool) {
-        let place = match self {
-            _ if !self.is_up || !self.has_carrier => 5,
-            _ if is_link_local(self.ip) => 4,
-            Self { is_inner_bridge: true, .. } => 3,
-            Self { is_loopback: true, .. } => 2,
-            _ => 1,
+        let place = match () {
+            () if !self.is_up || !self.has_carrier => 5,
+            () if is_link_local(self.ip) => 4,
+            () if self.is_inner_bridge => 3,
+            () if self.is_loopback => 2,
+            () => 1,
         };
         (place, self.ip.is_ipv6())
-    }
-
-    fn at(&self, port: u16) -> SocketAddr {
-        match self.ip {
-            IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
-        }
     }
 
     fn in_network(&self) -> LocalAddress {
@@ -192,14 +177,14 @@ pub fn reachable_at(
 ///
 /// As [`reachable_at`].
 pub fn reachable(filter: &InterfaceFilter) -> Result<Vec<LocalAddress>, InterfaceError> {
-    chosen(filter, InterfaceAddress::in_network)
+    chosen(filter, Candidate::in_network)
 }
 
 fn chosen<T>(
     filter: &InterfaceFilter,
-    as_known: impl Fn(&InterfaceAddress) -> T,
+    as_known: impl Fn(&Candidate) -> T,
 ) -> Result<Vec<T>, InterfaceError> {
-    let all = addresses().map_err(InterfaceError::List)?;
+    let all = candidates().map_err(InterfaceError::List)?;
     let chosen = choose(&all, filter);
     if !chosen.is_empty() {
         return Ok(chosen.into_iter().map(as_known).collect());
@@ -207,7 +192,7 @@ fn chosen<T>(
     if *filter == InterfaceFilter::all() {
         return Err(InterfaceError::Unreachable);
     }
-    let mut known: Vec<_> = all.into_iter().map(|address| address.interface).collect();
+    let mut known: Vec<_> = all.into_iter().map(|address| address.own.interface).collect();
     known.sort();
     known.dedup();
     Err(InterfaceError::NotSelected { known })
@@ -217,15 +202,13 @@ fn chosen<T>(
 #[cfg(feature = "verbs")]
 pub(crate) fn has_address(interface: &str, ip: IpAddr) -> bool {
     // Without the list, the address is unknown.
-    addresses().is_ok_and(|all| all.iter().any(|a| a.interface == interface && a.ip == ip))
+    interface::addresses()
+        .is_ok_and(|all| all.iter().any(|a| a.interface == interface && a.ip == ip))
 }
 
 /// Returns the addresses that other hosts may use, the best first.
-fn choose<'a>(
-    addresses: &'a [InterfaceAddress],
-    filter: &InterfaceFilter,
-) -> Vec<&'a InterfaceAddress> {
-    let is_usable = |address: &&InterfaceAddress| {
+fn choose<'a>(addresses: &'a [Candidate], filter: &InterfaceFilter) -> Vec<&'a Candidate> {
+    let is_usable = |address: &&Candidate| {
         let is_named = filter.names_some();
         filter.selects(&address.interface)
             && (is_named || address.is_up && !address.ip.is_loopback())
@@ -239,8 +222,8 @@ fn choose<'a>(
 /// Returns all addresses of this host with their networks, in the kernel's order.
 #[cfg(feature = "tcp")]
 pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
-    let all = addresses().map_err(InterfaceError::List)?;
-    Ok(all.iter().map(InterfaceAddress::in_network).collect())
+    let all = candidates().map_err(InterfaceError::List)?;
+    Ok(all.iter().map(Candidate::in_network).collect())
 }
 
 /// An address at which other hosts reach this one, for a device over TCP.
@@ -263,40 +246,12 @@ pub(crate) fn reachable_devices() -> Result<Vec<ReachableDevice>, InterfaceError
 }
 
 /// Returns all IP addresses of this host, in the kernel's order.
-fn addresses() -> io::Result<Vec<InterfaceAddress>> {
-    Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())
-}
-
-/// Returns the interface of a name that the system lists, which is the label of an IPv4 address if
-/// it has one: `eth0:1` (getifaddrs(3) takes it from IFA_LABEL). Names of interfaces have no colon.
-fn interface_of(name: &str) -> &str {
-    name.split(':').next().unwrap_or_default()
-}
-
-/// Returns the IP address of an entry of the system's list, if it has one.
-fn ip_address(entry: &nix::ifaddrs::InterfaceAddress) -> Option<InterfaceAddress> {
-    let (ip, scope_id) = ip_of(&entry.address?)?;
-    let has = |flag| entry.flags.contains(flag);
-    let interface = interface_of(&entry.interface_name);
-    Some(InterfaceAddress {
-        interface: interface.into(),
-        ip,
-        mask: entry.netmask.as_ref().and_then(ip_of).map(|(mask, _)| mask),
-        scope_id,
-        is_up: has(InterfaceFlags::IFF_UP),
-        has_carrier: has(InterfaceFlags::IFF_RUNNING),
-        is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
-        is_inner_bridge: is_inner_bridge(Path::new(SYSFS), interface),
-    })
-}
-
-/// Returns an address of either version of IP, with the index of its interface if it is link-local.
-fn ip_of(storage: &SockaddrStorage) -> Option<(IpAddr, u32)> {
-    match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-        (Some(v4), _) => Some((v4.ip().into(), 0)),
-        (None, Some(v6)) => Some((v6.ip().into(), v6.scope_id())),
-        (None, None) => None,
-    }
+fn candidates() -> io::Result<Vec<Candidate>> {
+    let candidate = |own: InterfaceAddress| {
+        let is_inner_bridge = is_inner_bridge(Path::new(SYSFS), &own.interface);
+        Candidate { own, is_inner_bridge }
+    };
+    Ok(interface::addresses()?.into_iter().map(candidate).collect())
 }
 
 /// Returns whether an interface is a bridge none of whose ports is a NIC, or leads to one.
@@ -326,10 +281,10 @@ mod tests {
     use super::*;
 
     /// An address of an interface that is up and has carrier.
-    fn address(interface: &str, ip: &str) -> InterfaceAddress {
+    fn address(interface: &str, ip: &str) -> Candidate {
         let ip: IpAddr = ip.parse().unwrap();
         let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        InterfaceAddress {
+        let own = InterfaceAddress {
             interface: interface.into(),
             ip,
             mask: None,
@@ -337,16 +292,16 @@ mod tests {
             is_up: true,
             has_carrier: true,
             is_loopback: interface == "lo",
-            is_inner_bridge: interface == "docker0",
-        }
+        };
+        Candidate { own, is_inner_bridge: interface == "docker0" }
     }
 
-    fn shown(addresses: &[InterfaceAddress], filter: &InterfaceFilter) -> Vec<String> {
+    fn shown(addresses: &[Candidate], filter: &InterfaceFilter) -> Vec<String> {
         let chosen = choose(addresses, filter);
         chosen.into_iter().map(|address| address.at(1).to_string()).collect()
     }
 
-    fn lo() -> [InterfaceAddress; 2] {
+    fn lo() -> [Candidate; 2] {
         [address("lo", "127.0.0.1"), address("lo", "::1")]
     }
 
@@ -369,12 +324,20 @@ mod tests {
 
     #[test]
     fn an_address_of_a_bmc_or_of_containers_is_last() {
-        let no_cable = |name, ip| InterfaceAddress { has_carrier: false, ..address(name, ip) };
+        let no_cable = |name, ip| {
+            let Candidate { own, .. } = address(name, ip);
+            let own = InterfaceAddress { has_carrier: false, ..own };
+            Candidate { own, is_inner_bridge: false }
+        };
+        let down = Candidate {
+            own: InterfaceAddress { is_up: false, ..address("eth1", "10.0.1.1").own },
+            is_inner_bridge: false,
+        };
         let host = [
             address("usb0", "169.254.3.1"),
             address("docker0", "172.17.0.1"),
             no_cable("eth0", "10.0.0.1"),
-            InterfaceAddress { is_up: false, ..address("eth1", "10.0.1.1") },
+            down,
             address("bond0", "10.0.2.1"),
             address("br0", "10.0.3.1"),
         ];
@@ -415,28 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_a_label_belongs_to_its_interface() {
-        let entry = |name: &str| nix::ifaddrs::InterfaceAddress {
-            interface_name: name.into(),
-            flags: InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING,
-            address: Some(SocketAddrV4::new([10, 0, 0, 1].into(), 0).into()),
-            netmask: None,
-            broadcast: None,
-            destination: None,
-        };
-        for label in ["eth0", "eth0:1", "eth0:vip", "eth0:", "eth0.5:1"] {
-            let interface = if label.starts_with("eth0.5") { "eth0.5" } else { "eth0" };
-            let read = ip_address(&entry(label)).unwrap();
-            assert_eq!(read, address(interface, "10.0.0.1"), "{label}");
-            for name in [interface, label] {
-                let filter = InterfaceFilter::named(name);
-                assert_eq!(shown(std::slice::from_ref(&read), &filter), ["10.0.0.1:1"]);
-            }
+    fn the_label_of_an_address_selects_its_interface() {
+        let own = [address("eth0", "10.0.0.1")];
+        for name in ["eth0", "eth0:1", "eth0:vip"] {
+            assert_eq!(shown(&own, &InterfaceFilter::named(name)), ["10.0.0.1:1"], "{name}");
         }
-        assert_eq!(
-            ip_address(&nix::ifaddrs::InterfaceAddress { address: None, ..entry("a") }),
-            None
-        );
     }
 
     #[test]

@@ -100,7 +100,6 @@ pub mod place;
 pub mod printable;
 pub mod progress;
 mod queue_pair;
-mod random;
 #[doc = include_str!("../docs/rails.md")]
 pub mod rails {}
 #[cfg(feature = "verbs")]

@@ -11,8 +11,8 @@ use crate::backend::{
     Port, RemoteQp,
 };
 use crate::hex::Hex;
-use crate::random::random;
 use polyrail_core::virtual_qp::MAX_RAILS;
+use polyrail_nic_parts::random::random;
 use rustix::io::Errno;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};

@@ -31,11 +31,11 @@ use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 use polyrail_nic_parts::memory::{DomainId, MemoryTable};
 use polyrail_nic_parts::options::DeviceLimits;
+use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::state::StateCell;
 use polyrail_nic_parts::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_process::Process;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -64,14 +64,9 @@ pub(crate) struct FabricShared {
 }
 
 fn random_number() -> u32 {
-    let mut bytes = [0; 4];
-    let number = match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(4) => u32::from_ne_bytes(bytes),
-        // Kernels before 3.17 and some sandboxes refuse getrandom(2). The process's number differs
-        // from that of every other process of the machine.
-        _ => std::process::id(),
-    };
-    number & 0x00ff_ffff
+    // Kernels before 3.17 and some sandboxes refuse getrandom(2). The process's number differs from
+    // that of every other process of the machine.
+    random().map_or_else(|_| std::process::id(), u32::from_ne_bytes) & 0x00ff_ffff
 }
 
 /// All existing objects. Weak references, because handles own the objects.

@@ -5,7 +5,6 @@ use polyrail_nic_parts::sync::lock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
@@ -57,9 +56,8 @@ impl Drop for IoThread {
 
 impl IoThread {
     /// Serves the listener of a device.
-    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) -> io::Result<()> {
+    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) {
         self.inbox.send(Command::Device(Arc::downgrade(device)));
-        Ok(())
     }
 
     /// Serves a completion queue while it is not polled.
@@ -98,7 +96,7 @@ impl IoThread {
     }
 
     /// Moves data again after a link was opened.
-    pub(crate) fn resume(&self, _device: &DeviceShared) {
+    pub(crate) fn resume(&self) {
         self.inbox.send(Command::Resume);
     }
 }

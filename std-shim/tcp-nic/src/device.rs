@@ -1,7 +1,6 @@
 //! Devices: a network interface with an address.
 
 use crate::interface;
-use crate::random::random;
 use crate::shared::{DeviceShared, IoThread};
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
@@ -9,8 +8,10 @@ use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::error::errno;
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+use polyrail_nic_parts::interface::{addresses, exists};
 use polyrail_nic_parts::memory::MemoryTable;
 use polyrail_nic_parts::options::DeviceLimits;
+use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::sync::{Apart, lock};
 use polyrail_process::{Forked, Process};
 use std::collections::BTreeMap;
@@ -133,7 +134,7 @@ impl DeviceShared {
     pub(crate) fn look_at_interface(&self) {
         // A list that the system refuses changes nothing.
         let Ok(found) = interface::having(self.address, &self.interface) else { return };
-        let has_carrier = found.is_some_and(|own| own.is_running);
+        let has_carrier = found.is_some_and(|own| own.is_up && own.has_carrier);
         let was_up = self.is_up();
         self.has_carrier.store(has_carrier, Ordering::Release);
         self.report_change(was_up);
@@ -172,17 +173,16 @@ impl Device {
     /// See [`OpenError`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Self, OpenError> {
         let Some(found) = interface::find(name).map_err(OpenError::List)? else {
-            if interface::exists(name).map_err(OpenError::List)? {
+            if exists(name).map_err(OpenError::List)? {
                 return Err(OpenError::NoAddress { interface: name.into() });
             }
-            let all = interface::addresses().map_err(OpenError::List)?;
+            let all = addresses().map_err(OpenError::List)?;
             let mut known: Vec<_> = all.into_iter().map(|own| own.interface).collect();
             known.sort();
             known.dedup();
             return Err(OpenError::NotFound { name: name.into(), known });
         };
-        let mut address = found.address;
-        address.set_port(options.port);
+        let address = found.at(options.port);
         let listener = listen(address).map_err(|source| OpenError::Listen { address, source })?;
         let address =
             listener.local_addr().map_err(|source| OpenError::Listen { address, source })?;
@@ -206,12 +206,12 @@ impl Device {
             qps: Mutex::new(BTreeMap::new()),
             events: EventLog::new(EVENTS),
             events_read: Mutex::default(),
-            has_carrier: AtomicBool::new(found.is_running),
+            has_carrier: AtomicBool::new(found.is_up && found.has_carrier),
             is_open: AtomicBool::new(true),
             io,
-            carried: AtomicU64::new(0),
+            received: AtomicU64::new(0),
         });
-        device.io.add_device(&device).map_err(OpenError::Thread)?;
+        device.io.add_device(&device);
         Ok(Self(device))
     }
 
@@ -257,7 +257,7 @@ impl Device {
 
     /// Returns the payload bytes that it received so far.
     pub fn received_bytes(&self) -> u64 {
-        self.0.carried.load(Ordering::Relaxed)
+        self.0.received.load(Ordering::Relaxed)
     }
 
     /// Returns whether its interface is up and has carrier and its address.
@@ -276,7 +276,7 @@ impl Device {
         device.is_open.store(up, Ordering::Release);
         device.report_change(was_up);
         if up {
-            device.io.resume(device);
+            device.io.resume();
         }
     }
 

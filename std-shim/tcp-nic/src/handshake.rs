@@ -6,12 +6,12 @@ use crate::meeting::{
     CHALLENGE, Ended, HELLO, MAGIC, Meeting, Message, Nonce, PROOF, Parked, Session, Side, VERSION,
     WORDS, challenge, code, identity, nonce, number, say_goodbye, send,
 };
-use crate::random::random;
 use crate::shared::{DeviceShared, QpShared};
 use crate::socket::Socket;
 use crate::transmit;
 use polyrail_nic_parts::address::RemoteQp;
 use polyrail_nic_parts::error::vendor;
+use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::state::QpState;
 use polyrail_nic_parts::sync::lock;
 use socket2::{Domain, Protocol, Type};

@@ -72,8 +72,8 @@ pub(crate) struct DeviceShared {
     /// Whether the owner lets packets through: see [`crate::Device::set_link`].
     pub(crate) is_open: AtomicBool,
     pub(crate) io: Arc<IoThread>,
-    /// Payload bytes that were sent and received.
-    pub(crate) carried: AtomicU64,
+    /// Payload bytes that were received.
+    pub(crate) received: AtomicU64,
 }
 
 /// A completion queue, shared with its queue pairs.

@@ -132,7 +132,7 @@ impl fmt::Debug for Token {
 pub(super) fn random() -> Result<Hex<16>, LinkError> {
     let failed =
         |errno: Errno| LinkError::Io { doing: "asking for random bytes", source: errno.into() };
-    crate::random::random().map(Hex).map_err(failed)
+    polyrail_nic_parts::random::random().map(Hex).map_err(failed)
 }
 
 #[cfg(test)]
