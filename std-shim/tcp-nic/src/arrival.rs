@@ -13,6 +13,7 @@ use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::local::Local;
 use polyrail_nic_parts::memory::{KeyFault, MemoryTable, Range};
 use polyrail_nic_parts::state::rnr_delay;
+use polyrail_nic_parts::sync::lock;
 
 /// Passes the places of the part `skip..skip + length` of a frame's payload.
 pub(crate) fn pieces(
@@ -41,7 +42,7 @@ pub(crate) fn pieces(
             local.part(at, length as usize).for_each(pass);
         }
         Target::Fetch(position) => {
-            let queues = polyrail_nic_parts::sync::lock(&qp.queues);
+            let queues = lock(&qp.queues);
             let access = AccessFlags::LOCAL_WRITE;
             let local = queues.requester.ring.open(position, qp.domain, memory, access);
             local.map_err(vendor)?.part(at, length as usize).for_each(pass);
@@ -404,6 +405,27 @@ fn push_receive(qp: &QpShared, half: &mut ReadHalf, completion: Completion, soli
         is_recv: true,
         solicited,
     });
+}
+
+/// Ends the request whose memory is not registered any more in the middle of a frame: a request of
+/// the peer is refused, and an own request fails. Returns whether a refusal is to be sent.
+pub(crate) fn refuse_vanished(qp: &QpShared, half: &mut ReadHalf, vendor: u32) -> bool {
+    let target = half.target();
+    let mut queues = lock(&qp.queues);
+    let (status, vendor) = match target {
+        Some(Target::Remote) => (WcStatus::REM_ACCESS_ERR, vendor),
+        Some(Target::Receive) => {
+            fail_receive(qp, half, WcStatus::LOC_PROT_ERR, vendor);
+            (WcStatus::REM_OP_ERR, vendor::RECEIVE_MEMORY)
+        }
+        Some(Target::Fetch(position)) => {
+            queues.requester.fail_at(position, WcStatus::LOC_PROT_ERR, vendor);
+            return false;
+        }
+        Some(Target::Discard | Target::Operands) | None => return false,
+    };
+    refuse(qp, &mut queues, status, vendor);
+    true
 }
 
 /// Refuses a request for good.

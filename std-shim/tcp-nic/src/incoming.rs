@@ -253,6 +253,9 @@ pub(crate) fn run(qp: &QpShared) -> bool {
     match stopped {
         None => {}
         Some(Stop::Refused) => half.discard(),
+        Some(Stop::Vanished(vendor)) if arrival::refuse_vanished(qp, &mut half, vendor) => {
+            half.discard();
+        }
         Some(stop) => {
             half.end();
             let vendor = match stop {

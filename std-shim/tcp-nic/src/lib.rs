@@ -41,7 +41,7 @@
 //! | no receive is posted | the peer is notified when one is; `rnr_retry` times the timer is the limit | verbs: repetitions |
 //! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as in the specification | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
-//! | memory deregistered while a request moves it | LOC_PROT_ERR, or the connection ends | as verbs |
+//! | memory deregistered while a request moves it | LOC_PROT_ERR here, REM_ACCESS_ERR at the peer; a READ that the peer has begun to answer from it: RETRY_EXC_ERR | verbs: REM_ACCESS_ERR |
 //! | MTU, packet sequence numbers, service level and all fields of packets | ignored | verbs: must agree |
 //! | SQD, and RESET of a queue pair | not supported | verbs: supported |
 //! | memory windows, LOCAL_INV, SEND_WITH_INV | not supported | verbs: depends on the device |

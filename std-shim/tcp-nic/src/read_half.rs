@@ -158,6 +158,11 @@ impl ReadHalf {
         self.mode == Mode::Discarding
     }
 
+    /// Returns where the payload of the current frame goes.
+    pub(crate) fn target(&self) -> Option<Target> {
+        self.current.map(|current| current.target)
+    }
+
     pub(crate) fn buffered(&self) -> usize {
         self.end - self.start
     }

@@ -334,11 +334,18 @@ impl Requester {
         if position < self.settled || position >= self.next + u64::from(self.offset > 0) {
             return Err(Malformed("a request that was not sent is refused"));
         }
-        if header.status().is_success() {
-            return Err(Malformed("a request is refused for no reason"));
-        }
+        let status = match header.status() {
+            status if status.is_success() => {
+                return Err(Malformed("a request is refused for no reason"));
+            }
+            status @ (WcStatus::REM_INV_REQ_ERR
+            | WcStatus::REM_ACCESS_ERR
+            | WcStatus::REM_OP_ERR) => status,
+            // No responder refuses with another one, which could mean something else to the owner.
+            _ => WcStatus::BAD_RESP_ERR,
+        };
         self.stop = None;
-        self.fail_at(position, header.status(), header.rkey);
+        self.fail_at(position, status, header.rkey);
         self.lose(vendor::PEER_STATE);
         Ok(())
     }
@@ -572,6 +579,17 @@ mod tests {
         let expected = Failure { position: 1, status: WcStatus::REM_ACCESS_ERR, vendor: 0x10 };
         assert_eq!(failure, expected);
         assert_eq!(queue.send(), None);
+    }
+
+    #[test]
+    fn a_peer_refuses_with_statuses_of_responders_only() {
+        for status in [WcStatus::WR_FLUSH_ERR, WcStatus::LOC_PROT_ERR, WcStatus(77)] {
+            let mut queue = Queue::writes(1);
+            queue.send();
+            queue.requester.on_refusal(&Header::refusal(0, status, 1)).unwrap();
+            let failure = queue.requester.due_failure().unwrap();
+            assert_eq!(failure.status, WcStatus::BAD_RESP_ERR, "{status:?}");
+        }
     }
 
     #[test]

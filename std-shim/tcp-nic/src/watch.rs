@@ -81,16 +81,17 @@ impl Watch {
             });
         }
         ending::run(&qp);
+        // While there is no request, too: the time of the next one counts from the next look.
+        let interval = limit.map_or(IDLE, |limit| (limit / LOOKS).clamp(SHORTEST, IDLE));
         if !has_outstanding {
             let since = *self.idle_since.get_or_insert(now);
             if now - since >= IDLE {
                 return self.leave(&qp, now);
             }
-            self.next = now + IDLE;
+            self.next = now + interval;
             return Some(self.next);
         }
         self.idle_since = None;
-        let interval = limit.map_or(IDLE, |limit| (limit / LOOKS).clamp(SHORTEST, IDLE));
         let look = now + interval;
         self.next = until.map_or(look, |until| until.clamp(now + 1, look));
         Some(self.next)

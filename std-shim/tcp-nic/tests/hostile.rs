@@ -464,3 +464,39 @@ fn resident() -> usize {
     let pages: usize = pages.split_whitespace().nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
+
+#[test]
+fn a_write_whose_memory_is_deregistered_meanwhile_is_refused() {
+    let device = device("127.0.0.1");
+    let (mut side, mut raw) = attacked(&device, &ConnectOptions::default());
+    let long = SEGMENT as u32 + 8;
+    let begun = Frame {
+        flags: FIRST,
+        total: long,
+        length: SEGMENT as u32,
+        payload: vec![1; SEGMENT],
+        ..Frame::new(raw::WRITE, 0).at(side.buffer.addr(0), side.buffer.rkey)
+    };
+    raw.send(&begun);
+    wait("the first frame", || side.buffer.read(SEGMENT - 1, 1) == [1]);
+    side.buffer.deregister();
+    let rest =
+        Frame { flags: LAST, offset: SEGMENT as u32, length: 8, payload: vec![1; 8], ..begun };
+    raw.send(&rest);
+    assert_eq!(raw.receive_kind(raw::REFUSAL).status(), WcStatus::REM_ACCESS_ERR.0);
+    let flushed = side.completion();
+    assert_eq!((flushed.wr_id, flushed.status), (900, WcStatus::WR_FLUSH_ERR));
+    assert_eq!(side.qp.state(), QpState::Err);
+    assert_eq!(side.buffer.read(SEGMENT, 8), [UNTOUCHED; 8]);
+}
+
+#[test]
+fn a_read_whose_memory_is_deregistered_meanwhile_fails_with_a_status_of_its_own() {
+    let device = device("127.0.0.1");
+    let (mut side, mut raw) = attacked(&device, &ConnectOptions::default());
+    post_unanswered(&mut side, &mut raw, Opcode::RdmaRead);
+    side.buffer.deregister();
+    raw.send(&Frame::new(raw::READ_RESPONSE, 0).acked(1).with(&[1; 4096]));
+    assert_eq!(failure(&mut side).status, WcStatus::LOC_PROT_ERR);
+    assert!(side.buffer.is_all(UNTOUCHED));
+}
