@@ -82,7 +82,7 @@ pub enum NicError {
         /// The object that does not belong here.
         what: &'static str,
     },
-    /// This process is a fork of the process that made the fabric.
+    /// This process is a fork of the process that made the fabric or opened the device.
     #[error(transparent)]
     Forked(#[from] Forked),
 }

@@ -58,7 +58,7 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
 ///
 /// The system refuses to list them.
 pub fn exists(name: &str) -> io::Result<bool> {
-    Ok(getifaddrs()?.any(|entry| entry.interface_name == name))
+    Ok(getifaddrs()?.any(|entry| interface_of(&entry.interface_name) == interface_of(name)))
 }
 
 /// Returns the interface of a name that the system lists, which is the label of an IPv4 address if

@@ -12,6 +12,7 @@ use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A protection domain's number, unique in its [`MemoryTable`]: it implies the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,37 @@ impl RegionKeys {
     /// `remote_rkey`.
     pub const fn toward(self, remote_rkey: u32) -> DeviceKeys {
         DeviceKeys { device: self.device, lkey: self.lkey, rkey: remote_rkey }
+    }
+}
+
+/// Number of memory regions of a device.
+#[derive(Debug, Default)]
+pub struct RegionCount(AtomicU32);
+
+impl RegionCount {
+    /// Counts another region.
+    ///
+    /// # Errors
+    ///
+    /// The device has `limit` regions.
+    pub fn add(&self, limit: u32) -> Result<(), NicError> {
+        let more = |regions| (regions < limit).then_some(regions + 1);
+        let counted = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.map(|_| ()).map_err(|regions| NicError::Limit {
+            what: "the number of memory regions",
+            asked: u64::from(regions) + 1,
+            limit: limit.into(),
+        })
+    }
+
+    /// Counts a region less.
+    pub fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -35,6 +35,24 @@ impl Default for QpCap {
     }
 }
 
+impl QpCap {
+    /// Refuses capacities of 0 or over the limits of a device. Those of receives do not count if
+    /// they come from a shared queue.
+    ///
+    /// # Errors
+    ///
+    /// The first such capacity.
+    pub fn check(&self, limits: &DeviceLimits, has_shared_receives: bool) -> Result<(), NicError> {
+        in_limits("max_send_wr", self.max_send_wr, limits.max_qp_wr)?;
+        if !has_shared_receives {
+            in_limits("max_recv_wr", self.max_recv_wr, limits.max_qp_wr)?;
+            in_limits("max_recv_sge", self.max_recv_sge, limits.max_sge)?;
+        }
+        in_limits("max_send_sge", self.max_send_sge, limits.max_sge)?;
+        in_limits("max_inline_data", self.max_inline_data.max(1), limits.max_inline_data)
+    }
+}
+
 /// Attributes of a connection, which usually are equal at both ends. The software NIC has no
 /// network, and ignores [`service_level`](Self::service_level) and all options after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

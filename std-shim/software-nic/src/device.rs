@@ -9,6 +9,7 @@ use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::error::{NicError, errno};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
+use polyrail_nic_parts::memory::RegionCount;
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::sync::{lock, nanos};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -53,7 +54,7 @@ impl DeviceShared {
             faults: Faults::new(),
             line: config.bytes_per_second.map(Line::new),
             next_qp_num: AtomicU32::new(FIRST_QP_NUM),
-            regions: AtomicU32::new(0),
+            regions: RegionCount::default(),
             events: EventLog::new(EVENTS),
             events_read: Mutex::default(),
         }
@@ -105,22 +106,6 @@ impl DeviceShared {
     pub(crate) fn check_alive(&self) -> Result<(), NicError> {
         self.fabric.process.check()?;
         if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
-    }
-
-    /// Counts another memory region, unless the device has reached its limit.
-    pub(crate) fn count_region(&self) -> Result<(), NicError> {
-        let limit = self.limits.max_mr;
-        let more = |regions| (regions < limit).then_some(regions + 1);
-        let counted = self.regions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.map(|_| ()).map_err(|regions| NicError::Limit {
-            what: "the number of memory regions",
-            asked: u64::from(regions) + 1,
-            limit: limit.into(),
-        })
-    }
-
-    pub(crate) fn uncount_region(&self) {
-        self.regions.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn push_event(&self, event: AsyncEvent) {
@@ -226,7 +211,7 @@ impl Device {
 
     /// Returns the number of its memory regions.
     pub fn memory_regions(&self) -> u32 {
-        self.0.regions.load(Ordering::Relaxed)
+        self.0.regions.get()
     }
 
     /// Returns the number of ports.

@@ -122,10 +122,10 @@ impl ProtectionDomain {
         device.check_alive()?;
         let region = Region { domain: self.id, start, length: length as u64, access, owner };
         region.validate(&device.limits)?;
-        device.count_region()?;
+        device.regions.add(device.limits.max_mr)?;
         // SAFETY: the caller guarantees it.
         let inserted = unsafe { write(&device.fabric.memory).insert(region) };
-        let (lkey, rkey) = inserted.inspect_err(|_| device.uncount_region())?;
+        let (lkey, rkey) = inserted.inspect_err(|_| device.regions.remove())?;
         let keys = RegionKeys { device: device.id, lkey, rkey };
         Ok(MemoryRegion { keys, addr: start, length, device: Arc::clone(device) })
     }
@@ -177,6 +177,6 @@ impl Drop for MemoryRegion {
         // The region is dropped, and possibly its pages freed, after the table is unlocked.
         let region = write(&self.device.fabric.memory).remove(self.keys.lkey);
         drop(region);
-        self.device.uncount_region();
+        self.device.regions.remove();
     }
 }

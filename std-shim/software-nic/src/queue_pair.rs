@@ -14,7 +14,7 @@ use polyrail_nic_parts::address::Gid;
 use polyrail_nic_parts::completions::ReleasedSlots;
 use polyrail_nic_parts::error::NicError;
 use polyrail_nic_parts::memory::DomainId;
-use polyrail_nic_parts::options::{QpCap, in_limits};
+use polyrail_nic_parts::options::QpCap;
 use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::staging::StagingMemory;
 use polyrail_nic_parts::state::{QpState, StateCell};
@@ -133,14 +133,7 @@ impl ProtectionDomain {
         if srq_device.is_some_and(|id| id != device.id) {
             return Err(NicError::OtherDevice { what: "shared receive queue" });
         }
-        let limits = &device.limits;
-        in_limits("max_send_wr", init.cap.max_send_wr, limits.max_qp_wr)?;
-        if init.srq.is_none() {
-            in_limits("max_recv_wr", init.cap.max_recv_wr, limits.max_qp_wr)?;
-            in_limits("max_recv_sge", init.cap.max_recv_sge, limits.max_sge)?;
-        }
-        in_limits("max_send_sge", init.cap.max_send_sge, limits.max_sge)?;
-        in_limits("max_inline_data", init.cap.max_inline_data.max(1), limits.max_inline_data)?;
+        init.cap.check(&device.limits, init.srq.is_some())?;
         QueuePair::create(device, self.id, init)
     }
 

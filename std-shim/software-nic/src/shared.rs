@@ -29,7 +29,7 @@ use polyrail_nic_parts::channel::CompletionChannel;
 use polyrail_nic_parts::completions::{Completions, ReleasedSlots};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
-use polyrail_nic_parts::memory::{DomainId, MemoryTable};
+use polyrail_nic_parts::memory::{DomainId, MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::recv_ring::RecvRing;
@@ -180,7 +180,7 @@ pub(crate) struct DeviceShared {
     pub(crate) line: Option<Line>,
     pub(crate) next_qp_num: AtomicU32,
     /// Number of memory regions.
-    pub(crate) regions: AtomicU32,
+    pub(crate) regions: RegionCount,
     pub(crate) events: EventLog<AsyncEvent>,
     /// The cursor of readers without a separate one. Locked before the events.
     pub(crate) events_read: Mutex<EventCursor>,

@@ -55,9 +55,11 @@ impl Drop for IoThread {
 }
 
 impl IoThread {
-    /// Serves the listener of a device.
-    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>) {
-        self.inbox.send(Command::Device(Arc::downgrade(device)));
+    /// Serves the listener of a device, under a new name.
+    pub(crate) fn add_device(&self, device: &Arc<DeviceShared>, token: u64) -> Result<(), Errno> {
+        self.inbox.send(Command::Device(Arc::downgrade(device), token));
+        let data = EventData::new_u64(token);
+        epoll::add(&self.inbox.epoll, &device.listener, data, EventFlags::IN)
     }
 
     /// Serves a completion queue while it is not polled.

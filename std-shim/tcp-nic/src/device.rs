@@ -1,6 +1,8 @@
 //! Devices: a network interface with an address.
 
+use crate::commands::token;
 use crate::interface;
+use crate::outgoing::MOST_BUFFERS;
 use crate::shared::{DeviceShared, IoThread};
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
@@ -9,7 +11,7 @@ use polyrail_nic_parts::error::errno;
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 use polyrail_nic_parts::interface::{addresses, exists};
-use polyrail_nic_parts::memory::MemoryTable;
+use polyrail_nic_parts::memory::{MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::sync::{Apart, lock};
@@ -41,7 +43,7 @@ pub struct DeviceOptions {
     /// TCP port of its listener; 0, the default: the system chooses one. Firewalls must permit
     /// connections to it.
     pub port: u16,
-    /// Its limits.
+    /// Its limits. `max_sge` is at most 255, so that one system call takes a request with its header.
     pub limits: DeviceLimits,
 }
 
@@ -81,8 +83,8 @@ pub enum OpenError {
         /// The system's error: EADDRINUSE for a port that is taken, EMFILE without descriptors.
         source: io::Error,
     },
-    /// The thread that moves data cannot be started.
-    #[error("cannot start an I/O thread")]
+    /// The thread that moves data cannot be started, or cannot serve another listener.
+    #[error("cannot serve the device by an I/O thread")]
     Thread(#[source] io::Error),
     /// The system has no random bytes.
     #[error("cannot draw random bytes")]
@@ -90,7 +92,7 @@ pub enum OpenError {
 }
 
 impl DeviceShared {
-    /// Whether packets pass: the interface has carrier, and the owner has not closed the link.
+    /// Whether the owner lets packets pass: see [`Device::set_link`].
     pub(crate) fn carries(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
@@ -190,6 +192,8 @@ impl Device {
         let seed = u64::from_ne_bytes(random().map_err(no_random)?);
         let first_number = u32::from_ne_bytes(random().map_err(no_random)?) & MAX_QP_NUM;
         let io = IoThread::for_device().map_err(OpenError::Thread)?;
+        let max_sge = options.limits.max_sge.min(MOST_BUFFERS as u32 - 1);
+        let token = token();
         let device = Arc::new(DeviceShared {
             id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             name: format!("tcp:{name}"),
@@ -198,9 +202,9 @@ impl Device {
             address,
             gid: gid(address.ip()),
             listener,
-            limits: options.limits,
+            limits: DeviceLimits { max_sge, ..options.limits },
             memory: Apart::new(RwLock::new(MemoryTable::new(seed))),
-            regions: AtomicU32::new(0),
+            regions: RegionCount::default(),
             next_domain: AtomicU32::new(0),
             next_qp_num: AtomicU32::new(first_number),
             qps: Mutex::new(BTreeMap::new()),
@@ -211,7 +215,7 @@ impl Device {
             io,
             received: AtomicU64::new(0),
         });
-        device.io.add_device(&device);
+        device.io.add_device(&device, token).map_err(|errno| OpenError::Thread(errno.into()))?;
         Ok(Self(device))
     }
 
@@ -252,7 +256,7 @@ impl Device {
 
     /// Returns the number of its memory regions.
     pub fn memory_regions(&self) -> u32 {
-        self.0.regions.load(Ordering::Relaxed)
+        self.0.regions.get()
     }
 
     /// Returns the payload bytes that it received so far.

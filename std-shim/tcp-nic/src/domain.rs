@@ -114,9 +114,10 @@ impl ProtectionDomain {
         device.process.check()?;
         let region = Region { domain: self.id, start, length: length as u64, access, owner };
         region.validate(&device.limits)?;
+        device.regions.add(device.limits.max_mr)?;
         // SAFETY: guaranteed by the caller.
-        let (lkey, rkey) = unsafe { write(&device.memory).insert(region) }?;
-        device.regions.fetch_add(1, Ordering::Relaxed);
+        let inserted = unsafe { write(&device.memory).insert(region) };
+        let (lkey, rkey) = inserted.inspect_err(|_| device.regions.remove())?;
         let keys = RegionKeys { device: device.id, lkey, rkey };
         Ok(MemoryRegion { keys, device: Arc::clone(device) })
     }
@@ -156,6 +157,6 @@ impl Drop for MemoryRegion {
         // pages freed, after the table is unlocked.
         let region = write(&self.device.memory).remove(self.keys.lkey);
         drop(region);
-        self.device.regions.fetch_sub(1, Ordering::Relaxed);
+        self.device.regions.remove();
     }
 }

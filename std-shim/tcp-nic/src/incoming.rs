@@ -260,7 +260,11 @@ pub(crate) fn run(qp: &QpShared) -> bool {
             half.end();
             let vendor = match stop {
                 Stop::Vanished(vendor) => vendor,
-                _ => vendor::PEER_PROTOCOL,
+                Stop::Malformed(Malformed(why)) => {
+                    qp.protocol_error.get_or_init(|| why);
+                    vendor::PEER_PROTOCOL
+                }
+                Stop::Refused | Stop::Ahead => vendor::PEER_PROTOCOL,
             };
             qp.lose(vendor);
         }

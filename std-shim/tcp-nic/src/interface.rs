@@ -1,6 +1,6 @@
 //! The network interface of a device.
 
-use polyrail_nic_parts::interface::{InterfaceAddress, addresses, is_link_local};
+use polyrail_nic_parts::interface::{InterfaceAddress, addresses, interface_of, is_link_local};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,9 +27,11 @@ pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<Inter
     Ok(addresses()?.into_iter().filter(is_own).min_by_key(|own| own.interface != name))
 }
 
-/// Finds the address of a device: of the interface of this name, or the address itself.
+/// Finds the address of a device: of the interface of this name, or the address itself. The label of
+/// an address (`eth0:1`) names its interface.
 pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
     let all = addresses()?;
+    let interface = interface_of(name);
     if let Ok(ip) = name.parse::<IpAddr>() {
         let exact = all.iter().find(|own| own.ip == ip).cloned();
         // All of 127.0.0.0/8 is of the loopback interface, which lists only one.
@@ -41,5 +43,5 @@ pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
         return Ok(found);
     }
     let rank = |own: &&InterfaceAddress| (is_link_local(own.ip), own.ip.is_ipv6());
-    Ok(all.iter().filter(|own| own.interface == name).min_by_key(rank).cloned())
+    Ok(all.iter().filter(|own| own.interface == interface).min_by_key(rank).cloned())
 }

@@ -112,7 +112,10 @@ impl Work {
         let commands = std::mem::take(&mut *lock(&self.inbox.commands));
         for command in commands {
             match command {
-                Command::Device(device) => self.add_device(&device),
+                Command::Device(device, token) => {
+                    self.doors.insert(token, Door { device, rests_until: None });
+                    self.doors.retain(|_, door| door.device.strong_count() > 0);
+                }
                 Command::Cq(cq) => {
                     if let Some(shared) = cq.upgrade() {
                         self.cqs.insert(shared.io_token, cq);
@@ -139,27 +142,15 @@ impl Work {
                         if let Some(cq) = cq.upgrade() {
                             self.inbox.set_watched(&cq, true);
                             cq.io_watches.store(true, Ordering::Release);
-                            // What could not be sent meanwhile has no event.
-                            cq.service_all();
                         }
                     }
+                    // What could not be sent meanwhile has no event.
                     for cq in self.cqs.values().filter_map(Weak::upgrade) {
                         cq.service_all();
                     }
                 }
             }
         }
-    }
-
-    fn add_device(&mut self, device: &Weak<DeviceShared>) {
-        let Some(shared) = device.upgrade() else { return };
-        let token = token();
-        let data = EventData::new_u64(token);
-        // Without memory for it in the kernel, the door stays shut.
-        if epoll::add(&self.inbox.epoll, &shared.listener, data, EventFlags::IN).is_ok() {
-            self.doors.insert(token, Door { device: device.clone(), rests_until: None });
-        }
-        self.doors.retain(|_, door| door.device.strong_count() > 0);
     }
 
     fn take_event(&mut self, token: u64) {

@@ -11,8 +11,8 @@
 //!   the socket takes them.
 //! - A poll that finds no completion receives what has come, and sends what could not be sent before.
 //! - An I/O thread does both while nothing polls: peers can read and write memory of a program that
-//!   does something else. A process has at most half as many I/O threads as processors, for all its
-//!   devices.
+//!   does something else. A process has at most half as many I/O threads as processors, rounded
+//!   up, for all its devices.
 //!
 //! Payload is placed by the system call that receives it, without a buffer in between, if it is not
 //! received whole together with its header.

@@ -23,5 +23,8 @@ pub(crate) fn open() -> Result<OwnedFd, Errno> {
 pub(crate) fn drain(socket: &OwnedFd) {
     let mut message = [0; 4096];
     // A message that is lost because there are too many (ENOBUFS) is a notification, too.
-    while !matches!(recv(socket, &mut message, RecvFlags::empty()), Err(Errno::AGAIN)) {}
+    while matches!(
+        recv(socket, &mut message, RecvFlags::empty()),
+        Ok(_) | Err(Errno::INTR | Errno::NOBUFS)
+    ) {}
 }

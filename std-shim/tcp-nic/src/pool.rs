@@ -42,7 +42,12 @@ impl IoThread {
         pool.next = turn + 1;
         match pool.threads[turn].upgrade() {
             Some(thread) => Ok(thread),
-            None => Ok(Arc::new(Self::start()?)),
+            // Its last device was just closed.
+            None => {
+                let thread = Arc::new(Self::start()?);
+                pool.threads[turn] = Arc::downgrade(&thread);
+                Ok(thread)
+            }
         }
     }
 
@@ -52,6 +57,7 @@ impl IoThread {
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let (commands, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         let inbox = Arc::new(Inbox { epoll, wake, commands, ends });
+        // Where a filter of system calls refuses it, ports are as they were when devices were opened.
         let netlink = netlink::open().ok();
         if let Some(netlink) = &netlink {
             epoll::add(&inbox.epoll, netlink, EventData::new_u64(NETLINK), EventFlags::IN)?;

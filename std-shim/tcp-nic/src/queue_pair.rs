@@ -23,7 +23,7 @@ use polyrail_nic_parts::error::errno::EINVAL;
 use polyrail_nic_parts::error::{NicError, errno};
 use polyrail_nic_parts::lists::Listed;
 use polyrail_nic_parts::memory::DomainId;
-use polyrail_nic_parts::options::{QpCap, in_limits};
+use polyrail_nic_parts::options::QpCap;
 use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::send_ring::SendRing;
@@ -83,14 +83,7 @@ impl ProtectionDomain {
         if init.srq.is_some_and(|srq| srq.shared.device.id != device.id) {
             return Err(NicError::OtherDevice { what: "shared receive queue" });
         }
-        let limits = &device.limits;
-        in_limits("max_send_wr", init.cap.max_send_wr, limits.max_qp_wr)?;
-        if init.srq.is_none() {
-            in_limits("max_recv_wr", init.cap.max_recv_wr, limits.max_qp_wr)?;
-            in_limits("max_recv_sge", init.cap.max_recv_sge, limits.max_sge)?;
-        }
-        in_limits("max_send_sge", init.cap.max_send_sge, limits.max_sge)?;
-        in_limits("max_inline_data", init.cap.max_inline_data.max(1), limits.max_inline_data)?;
+        init.cap.check(&device.limits, init.srq.is_some())?;
         QueuePair::create(device, self.id, init)
     }
 }
@@ -136,6 +129,12 @@ impl QueuePair {
     /// Returns the completion queue of its receives.
     pub fn recv_cq(&self) -> CqId {
         self.shared.recv_cq.id
+    }
+
+    /// Returns how the peer broke the protocol, if that is why the connection has ended: with
+    /// `vendor_err` [`PEER_PROTOCOL`](polyrail_nic_parts::error::vendor::PEER_PROTOCOL).
+    pub fn protocol_error(&self) -> Option<&'static str> {
+        self.shared.protocol_error.get().copied()
     }
 
     /// Returns whether its connection is established and not ended.
@@ -191,13 +190,14 @@ impl QpShared {
             released,
             meeting: Mutex::new(Meeting::default()),
             socket: OnceLock::new(),
-            read: Apart::new(Mutex::new(ReadHalf::new(max_recv_sge))),
+            read: Apart::new(Mutex::new(ReadHalf::new(limits.max_recv_sge.max(1)))),
             write: Handover::new(Outgoing::new()),
             queues: Apart::new(Mutex::new(queues)),
             holds_acknowledgement: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             is_writable: AtomicBool::new(false),
             ends_sending: AtomicBool::new(false),
+            protocol_error: OnceLock::new(),
             is_cut: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),

@@ -32,7 +32,7 @@ use polyrail_nic_parts::channel::CompletionChannel;
 use polyrail_nic_parts::completions::{Completions, ReleasedSlots};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
-use polyrail_nic_parts::memory::{DomainId, MemoryTable};
+use polyrail_nic_parts::memory::{DomainId, MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::state::StateCell;
@@ -60,7 +60,7 @@ pub(crate) struct DeviceShared {
     pub(crate) limits: DeviceLimits,
     pub(crate) memory: Apart<RwLock<MemoryTable>>,
     /// Number of memory regions.
-    pub(crate) regions: AtomicU32,
+    pub(crate) regions: RegionCount,
     pub(crate) next_domain: AtomicU32,
     pub(crate) next_qp_num: AtomicU32,
     pub(crate) qps: Mutex<BTreeMap<u32, Weak<QpShared>>>,
@@ -154,6 +154,8 @@ pub(crate) struct QpShared {
     pub(crate) is_writable: AtomicBool,
     /// The last frame was made: sending ends after it.
     pub(crate) ends_sending: AtomicBool,
+    /// What the peer sent that no peer of this version sends.
+    pub(crate) protocol_error: OnceLock<&'static str>,
     /// The owner wants the connection ended, whatever is still to be sent.
     pub(crate) is_cut: AtomicBool,
     /// A failure was found that needs both halves to take effect.
@@ -176,7 +178,7 @@ pub(crate) struct Queues {
 /// A request to a thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Device(Weak<DeviceShared>),
+    Device(Weak<DeviceShared>, u64),
     Cq(Weak<CqShared>),
     Dial(Weak<QpShared>),
     Watch(Weak<QpShared>),

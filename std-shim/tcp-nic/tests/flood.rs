@@ -6,7 +6,7 @@ use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_tcp_nic::connect_pair;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Side, exchange, raw};
 
 /// Waits until the other end closes the connection, without a word.
@@ -30,14 +30,25 @@ fn strangers_keep_nobody_from_connecting_and_are_closed() {
     connect_pair(&near.qp, &far.qp, &ConnectOptions::default()).unwrap();
     exchange(&mut near, &mut far, 1);
     let before = descriptors();
-    let strangers: Vec<_> = (0..STRANGERS).map(|_| raw::connect(near.device.address())).collect();
+    // The lesser address connects, so honest queue pairs meet at the listener that is flooded.
+    let flooded = far.device.address();
+    let mut strangers: Vec<_> = (0..STRANGERS).map(|_| raw::connect(flooded)).collect();
+    let began = Instant::now();
     exchange(&mut near, &mut far, 2);
-    let mut slow = raw::connect(near.device.address());
-    let hello = raw::hello(1, near.qp.as_remote(0).qp_num, 1, [0; 16]);
+    let mut slow = raw::connect(flooded);
+    let hello = raw::hello(1, far.qp.as_remote(0).qp_num, 1, [0; 16]);
     let mut honest = Side::on(&near.device);
     let mut other = Side::on(&far.device);
     connect_pair(&honest.qp, &other.qp, &ConnectOptions::default()).unwrap();
     exchange(&mut honest, &mut other, 3);
+    // The oldest go, and the newest stay until their time is over.
+    closed(&mut strangers[0]);
+    let newest = &mut strangers[STRANGERS - 1];
+    newest.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let is_open =
+        newest.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    assert!(is_open || began.elapsed() > Duration::from_secs(4), "the newest is closed");
+    newest.set_read_timeout(Some(support::LONG)).unwrap();
     // The strangers' ends are in this process, too; 32 are enough for the two queue pairs.
     let open = descriptors() - before - STRANGERS;
     assert!(open <= 64 + 32, "{open} descriptors");

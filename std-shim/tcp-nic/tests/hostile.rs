@@ -134,6 +134,7 @@ fn frames_that_no_peer_sends_end_the_connection_and_write_nothing() {
         let failed = failure(&mut side);
         let expected = (WcStatus::RETRY_EXC_ERR, vendor::PEER_PROTOCOL);
         assert_eq!((failed.status, failed.vendor_err), expected, "{what}");
+        assert!(side.qp.protocol_error().is_some(), "{what}");
         assert_eq!(side.qp.state(), QpState::Err, "{what}");
         raw.ended();
         assert!(side.buffer.is_all(UNTOUCHED), "{what}");
