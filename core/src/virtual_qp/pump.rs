@@ -211,7 +211,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_recovery { self.report_rest() } else { None }
     }
 
-    /// Returns a report that is due only while `needs_care` is set: a request that is done and need
+    /// Returns a report that is due only while `needs_recovery` is set: a request that is done and need
     /// not wait for its turn; with re-routing, a pass-through request, or a receive with a buffer.
     #[cold]
     #[inline(never)]
