@@ -164,7 +164,7 @@ impl<R: Copy + PartialEq, A: Clone + PartialEq> Joined<R, A> {
         before > 0 && before == self.under_way.len()
     }
 
-    /// Waits until one of the queue pairs that are being connected is connected or refused.
+    /// Waits until the one that began first is connected or refused; others may have ended before.
     pub(crate) fn wait(&mut self) {
         if let Some((_, connecting)) = self.under_way.first_mut() {
             connecting.wait();
