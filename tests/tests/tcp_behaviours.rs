@@ -119,12 +119,6 @@ impl Fixture for Loopback {
 }
 
 #[test]
-fn physical_queue_pairs_behave_as_on_every_device() {
-    let failed = behaviours::run("tcp", &behaviours::physical(), &Loopback::new());
-    assert!(failed.is_empty(), "{failed:?}");
-}
-
-#[test]
 fn tcp_has_every_behaviour() {
     let failed = behaviours::run("tcp", &behaviours::list(), &Loopback::new());
     assert!(failed.is_empty(), "{failed:?}");
