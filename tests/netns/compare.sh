@@ -17,7 +17,6 @@ DIR=$(mktemp -d)
 
 build
 make_hosts
-trap 'remove_hosts; rm -rf "$DIR"' EXIT
 tools=polyrail
 ! install iperf3 iperf3 || tools="$tools iperf"
 ! install mptcpize mptcpize || ! command -v iperf3 >/dev/null || tools="$tools mptcp"

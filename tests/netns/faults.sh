@@ -162,7 +162,6 @@ hush() { silent 1 && sleep 3 && audible 1; }
 
 build
 make_hosts
-trap 'remove_hosts; rm -rf "$DIR"' EXIT
 limit "$RATE"
 head -c "$BYTES" /dev/urandom >"$DIR/source"
 for case in ${*:-$CASES}; do

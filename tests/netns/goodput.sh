@@ -15,7 +15,6 @@ DIR=$(mktemp -d)
 
 build
 make_hosts
-trap 'remove_hosts; rm -rf "$DIR"' EXIT
 limit "$RATE"
 install iperf3 iperf3 || exit 0
 for n in $(seq 0 $((LINKS - 1))); do

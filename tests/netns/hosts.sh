@@ -1,7 +1,7 @@
 # Two hosts on this machine, for the other scripts: two network namespaces, joined by pairs of virtual Ethernet
 # devices. Link N has `a$N` with 10.77.N.1 in the first namespace and `b$N` with 10.77.N.2 in the second. Link
 # `c`, with 10.77.100.1 and .2, has no limit and carries what programs need beside the data.
-# The caller sets DIR, a directory for logs.
+# The caller sets DIR, a directory for logs, which is removed when the script ends.
 A=polyrail-$$-a B=polyrail-$$-b
 LINKS=4
 FAR=10.77.100.2
@@ -54,8 +54,8 @@ link() { # NAME NET: a link with both addresses
 # make_hosts: both namespaces with all links. They are removed when the script ends, and so are the processes in
 # them.
 make_hosts() {
+  trap 'remove_hosts; rm -rf "$DIR"' EXIT
   skip_without_namespaces
-  trap remove_hosts EXIT
   trap "exit 1" INT TERM
   ip netns add "$B"
   ip -n "$A" link set lo up
