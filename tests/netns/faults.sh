@@ -51,6 +51,12 @@ finish() {
 # says TEXT: at one of the two ends.
 says() { grep -q "$1" "$DIR/copy.log" "$DIR/serve.log" || fail "neither end says: $1"; }
 
+# returns: link 1 carries data again, before the copy ends.
+returns() {
+  BEFORE=$(carried a1)
+  wait_until "no data moves over the interface again" moves a1
+}
+
 # with_each_scheme FUNCTION OPTIONS...: a copy during which the function is called.
 with_each_scheme() {
   local fault=$1 scheme
@@ -87,6 +93,7 @@ silence() {
   silent 1
   wait_until "neither end says that rail 1 failed" grep -q "rail 1.* failed" "$DIR/copy.log" "$DIR/serve.log"
   audible 1
+  returns
 }
 
 # Messages about the repair of rails go over a link that fails, too.
@@ -118,6 +125,7 @@ delete() {
   says_soon "rail 1.* failed"
   link 1 1
   limit "$RATE" 1
+  returns
 }
 says_soon() { wait_until "neither end says: $1" grep -q "$1" "$DIR/copy.log" "$DIR/serve.log"; }
 
@@ -131,6 +139,7 @@ change_address() {
   ip -n "$A" addr del 10.77.1.77/24 dev a1
   # Deleting a first address deletes those of its subnet that were added later.
   ip -n "$A" addr replace 10.77.1.1/24 dev a1
+  returns
 }
 
 # timed WHAT MOST FUNCTION: how long no request completes, in milliseconds.
