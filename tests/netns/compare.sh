@@ -39,7 +39,7 @@ fi
 
 # iperf STREAMS SIZE, over one link.
 iperf() {
-  on_a iperf3 -c 10.77.0.2 -p 5300 -t "$SECONDS_EACH" -P "$1" -l "$(buffer "$2")" -f m 2>"$DIR/iperf.log" |
+  { on_a iperf3 -c 10.77.0.2 -p 5300 -t "$SECONDS_EACH" -P "$1" -l "$(buffer "$2")" -f m 2>"$DIR/iperf.log" || true; } |
     awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.3f\n", v / 1000 }'
 }
 # iperf3 takes at most 1 MiB at a time.
@@ -53,11 +53,12 @@ iperf_links() {
       >"$DIR/iperf.$n.log" 2>&1 & pids+=($!)
   done
   wait "${pids[@]}" || true
-  awk '/receiver/ { sum += $(NF - 2) } END { printf "%.3f\n", sum / 1000 }' "$DIR"/iperf.[0-3].log
+  awk '/receiver/ { sum += $(NF - 2); n++ } END { if (n < 4) print "-"; else printf "%.3f\n", sum / 1000 }' \
+    "$DIR"/iperf.[0-3].log
 }
 
 mptcp() {
-  on_a mptcpize run iperf3 -c 10.77.0.2 -p 5309 -t "$SECONDS_EACH" -l "$(buffer "$1")" -f m 2>"$DIR/iperf.log" |
+  { on_a mptcpize run iperf3 -c 10.77.0.2 -p 5309 -t "$SECONDS_EACH" -l "$(buffer "$1")" -f m 2>"$DIR/iperf.log" || true; } |
     awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.3f\n", v / 1000 }'
 }
 
@@ -99,10 +100,10 @@ measured() {
   shift
   "$@" >>"$DIR/figure.$name"
 }
-figure() { grep -v '^-$' "$DIR/figure.$1" 2>/dev/null | median; }
+figure() { { grep -v '^-$' "$DIR/figure.$1" 2>/dev/null || true; } | median; }
 
 # best NAME...: the greatest of these medians.
-best() { for name; do figure "$name"; done | grep -v '^-$' | sort -n | tail -n 1; }
+best() { for name; do figure "$name"; done | { grep -v '^-$' || true; } | sort -n | tail -n 1; }
 
 # row SIZE PATTERN...: the table's row, with ratios of the best of polyrail.
 row() {
@@ -193,7 +194,8 @@ latency() {
   for name in $names; do printf '%-20s %8s\n' "$name" "$(figure "$name")"; done
   if has ucx; then
     awk -v o="$(figure polyrail.send)" -v p="$(figure polyrail.write)" -v t="$(figure ucx.tag)" \
-      -v u="$(figure ucx.put)" 'BEGIN { printf "send to UCX tag: %.2f, write to UCX put: %.2f\n", o / t, p / u }'
+      -v u="$(figure ucx.put)" 'function ratio(a, b) { return b > 0 ? sprintf("%.2f", a / b) : "-" }
+        BEGIN { printf "send to UCX tag: %s, write to UCX put: %s\n", ratio(o, t), ratio(p, u) }'
   fi
 }
 
