@@ -69,13 +69,24 @@ impl RailAddress {
         }
     }
 
-    /// Whether the two ports can be connected: both are of TCP NICs or neither is, and they have the
-    /// same kind of address: a LID if either port has one, otherwise the kinds of their GIDs.
+    /// Whether the queue pair is of a TCP NIC. It can be connected only to another of a TCP NIC.
+    pub(crate) const fn is_tcp(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    /// Whether the two ports have the same kind of address: a LID if either port has one, otherwise
+    /// the kinds of their GIDs.
     pub(crate) fn meets(&self, peer: &Self) -> bool {
-        if self.meeting.is_some() != peer.meeting.is_some() {
-            return false;
-        }
         self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
+    }
+}
+
+/// How the two ends connect, if only one of them is over TCP.
+pub(crate) const fn backends(here_is_tcp: bool) -> &'static str {
+    if here_is_tcp {
+        "connects over TCP here, over RDMA at the peer"
+    } else {
+        "connects over RDMA here, over TCP at the peer"
     }
 }
 

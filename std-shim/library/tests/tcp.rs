@@ -3,11 +3,14 @@
 mod fixture;
 mod messages;
 
-use fixture::LONG;
+use fixture::{Host, LONG};
 use messages::{Pair, Side};
-use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+use polyrail::endpoint::{
+    ConnectError, Endpoint, EndpointBuilder, RailMismatch, connect_endpoints,
+};
 use polyrail::memory::RegisteredBuffer;
-use polyrail::p2p::P2pBuilder;
+use polyrail::nic::Fabric;
+use polyrail::p2p::{End, P2pBuilder, P2pConnectError};
 use polyrail::tcp::{
     CompletionQueue, Device, DeviceOptions, MemoryRegion, ProtectionDomain, QueuePair,
 };
@@ -168,4 +171,55 @@ fn requests_survive_links_that_fail_and_return() {
             requests.write(100 + round, |_| ());
         }
     }
+}
+
+/// The GIDs of the two ends may well be of one kind, and say nothing then.
+#[test]
+fn an_end_over_rdma_is_named_at_an_end_over_tcp() {
+    let (_, domains, _) = host(5, 1, 64);
+    let here: Vec<_> = domains.iter().collect();
+    let mut endpoint = EndpointBuilder::new().build(&here).unwrap();
+    let mut address = endpoint.address();
+    for rail in address.rails.iter_mut().chain(&mut address.notify) {
+        rail.meeting = None;
+    }
+    let refused = endpoint.connect(&address).unwrap_err();
+    let device = "tcp:127.1.5.1".to_owned();
+    let mismatch = RailMismatch::Backends { rail: RailId::Data(0), device, here_is_tcp: true };
+    assert_eq!(refused, ConnectError::Ends(mismatch.clone()));
+    let text = "rail 0 (device tcp:127.1.5.1): connects over TCP here, over RDMA at the peer";
+    assert_eq!(mismatch.to_string(), text);
+
+    let mut endpoint = P2pBuilder::new().build(&here).unwrap();
+    let mut address = endpoint.address();
+    for queue_pair in address.sending.iter_mut().chain(&mut address.receiving) {
+        queue_pair.address.meeting = None;
+    }
+    let refused = endpoint.connect(&address).unwrap_err();
+    assert!(
+        matches!(&refused, P2pConnectError::Backends { end: End::Sender, here_is_tcp: true, .. }),
+        "{refused}"
+    );
+    let text = "connects over TCP here, over RDMA at the peer";
+    assert!(refused.to_string().contains(text), "{refused}");
+}
+
+/// That the GIDs are of two kinds follows from it, and is not what is named.
+#[test]
+fn an_end_over_tcp_is_named_at_an_end_over_rdma() {
+    let (_, over_tcp, _) = host(6, 1, 64);
+    let there: Vec<_> = over_tcp.iter().collect();
+    let fabric = Fabric::threaded();
+    let over_rdma = Host::new(&fabric, "rdma", 1, 64);
+    let text = "connects over RDMA here, over TCP at the peer";
+
+    let address = EndpointBuilder::new().build(&there).unwrap().address();
+    let mut endpoint = EndpointBuilder::new().build(&over_rdma.all()).unwrap();
+    let refused = endpoint.connect(&address).unwrap_err().to_string();
+    assert!(refused.ends_with(&format!("rail 0 (device rdma0): {text}")), "{refused}");
+
+    let address = P2pBuilder::new().build(&there).unwrap().address();
+    let mut endpoint = P2pBuilder::new().build(&over_rdma.all()).unwrap();
+    let refused = endpoint.connect(&address).unwrap_err().to_string();
+    assert!(refused.ends_with(&format!("queue pair 0 (device rdma0): {text}")), "{refused}");
 }

@@ -5,7 +5,7 @@ use super::qp::EndpointQp;
 use crate::backend::{Connect, Connecting, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::{Detected, HealingLink};
-use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
+use crate::queue_pair::{Joined, Place, RailAddress, backends, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -403,6 +403,16 @@ pub enum RailMismatch {
         /// Index of its device at the peer.
         peer: u8,
     },
+    /// One end is over TCP, and the other is not.
+    #[error("{rail} (device {device}): {}", backends(*here_is_tcp))]
+    Backends {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// Whether the end here is the one over TCP.
+        here_is_tcp: bool,
+    },
     /// The two ports have addresses of different IP versions, so they cannot reach each other.
     #[error(
         "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
@@ -434,6 +444,11 @@ where
     ) -> Result<(), RailMismatch> {
         if self.far_device(rail, own.device) != peer.device {
             return Err(RailMismatch::Devices { rail, here: own.device, peer: peer.device });
+        }
+        let here_is_tcp = own.is_tcp();
+        if here_is_tcp != peer.is_tcp() {
+            let device = self.device_at(own.device.into());
+            return Err(RailMismatch::Backends { rail, device, here_is_tcp });
         }
         if !own.meets(peer) {
             let device = self.device_at(own.device.into());

@@ -208,6 +208,11 @@ impl<D: Domain> P2pMember<D> {
         }
         for ((queue_pair, theirs), qp) in theirs.iter().enumerate().zip(self.queue_pairs(end)) {
             let own = self.rail_address(qp, queue_pair);
+            let here_is_tcp = own.is_tcp();
+            if here_is_tcp != theirs.address.is_tcp() {
+                let device = self.device_at(queue_pair);
+                return Err(P2pConnectError::Backends { end, queue_pair, device, here_is_tcp });
+            }
             if !own.meets(&theirs.address) {
                 let (here, peer) = (own.gid, theirs.address.gid);
                 let device = self.device_at(queue_pair);

@@ -4,6 +4,7 @@ use super::message::End;
 use super::sizes::QUEUE_PAIRS;
 use crate::backend::{ConnectOptionError, DeviceError, Gid};
 use crate::endpoint::{self, NamedRailError};
+use crate::queue_pair::backends;
 use polyrail_core::p2p::{self, CardError, Failure, PoolError, TooManyKeys};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 use std::error::Error;
@@ -112,6 +113,18 @@ pub enum P2pConnectError {
         here: usize,
         /// Queue pairs at the peer.
         peer: usize,
+    },
+    /// One end of a queue pair is over TCP, and the other is not.
+    #[error("{end}: queue pair {queue_pair} (device {device}): {}", backends(*here_is_tcp))]
+    Backends {
+        /// The end of this endpoint.
+        end: End,
+        /// Index of the queue pair.
+        queue_pair: usize,
+        /// Its device's name.
+        device: String,
+        /// Whether the end here is the one over TCP.
+        here_is_tcp: bool,
     },
     /// Two ports have addresses of different IP versions, so they cannot reach each other.
     #[error(
