@@ -229,6 +229,9 @@ where
     /// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) at a time in a process. Those between different
     /// ports are connected at the same time.
     ///
+    /// Post the receives for the peer's first requests before the first call: the peer may reach
+    /// queue pairs before this returns `true`.
+    ///
     /// # Errors
     ///
     /// As [`connect`](Self::connect). If the error [may pass](ConnectError::may_pass), the next call
