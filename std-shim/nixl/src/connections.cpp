@@ -267,7 +267,7 @@ void Connections::take_event(const polyrail_event &event, const std::string &byt
         break;
     case POLYRAIL_EVENT_KIND_NOT_CONNECTED:
         if (there != nullptr) {
-            there->not_connected(Failure(status_of(event.code), bytes));
+            there->fail(Failure(status_of(event.code), bytes));
             break;
         }
         [[fallthrough]];

@@ -47,10 +47,6 @@ void Outgoing::connected(const std::string &text) {
     }
 }
 
-void Outgoing::not_connected(const Failure &failure) {
-    fail(failure);
-}
-
 void Outgoing::remove_peer() {
     if (has_peer) {
         has_peer = false;

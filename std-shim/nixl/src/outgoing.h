@@ -21,7 +21,6 @@ public:
     void begin();
     // Handlers of the peer's events.
     void connected(const std::string &hello);
-    void not_connected(const Failure &failure);
     // The peer's program has taken notifications of this cost in total. Throws a Failure.
     void taken(uint64_t total) { outbox.take(total); }
     // The peer reports that its side of the connection failed: it has not left.
