@@ -36,7 +36,7 @@ static TOLD: RwLock<Option<Told>> = RwLock::new(None);
 /// subscriber or the logger changes.
 static SUBSCRIBED: Mutex<bool> = Mutex::new(false);
 
-/// The process that set the logger; 0 before that.
+/// The process that first called [`polyrail_log`]; 0 before that.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -49,7 +49,7 @@ thread_local! {
 /// lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 /// initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 /// POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-/// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has set one.
+/// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut c_void) -> Code {
     call(|| {
