@@ -82,8 +82,7 @@ fn refuse_paths(domain: *mut Domain, transitions: u32) {
 
 /// Transitions of queue pairs to RTR take this long.
 fn search_paths(domain: *mut Domain, search: Duration) {
-    let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
-    devices[0].device().inject(When::Now, Fault::SearchPaths(search));
+    inject(domain, Fault::SearchPaths(search));
 }
 
 fn add(peers: *mut Peers) -> u64 {

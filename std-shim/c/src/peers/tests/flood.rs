@@ -1,12 +1,7 @@
 //! Peers that send more messages than the program takes events for.
 
 use super::*;
-use crate::link::{
-    polyrail_listener_accept, polyrail_listener_address, polyrail_listener_close,
-    polyrail_listener_open,
-};
-use crate::types::{Event, EventKind, Listener};
-use std::time::{Duration, Instant};
+use crate::types::Listener;
 
 /// How long anything may take, on a machine that does other things too.
 const LONG: Duration = Duration::from_secs(60);
