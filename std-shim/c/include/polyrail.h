@@ -862,7 +862,7 @@ polyrail_code polyrail_is_service_variable(const char *name, const char *value, 
 // lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 // initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 // POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has set one.
+// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called this.
 polyrail_code polyrail_log(uint32_t level, polyrail_logger logger, void *context);
 
 // Opens devices. `options` may be NULL.
@@ -935,7 +935,7 @@ polyrail_code polyrail_remote_close(polyrail_remote *remote);
 // first, which take at most POLYRAIL_ADDRESSES_BYTES. Link-local addresses, and those of bridges
 // without a NIC and of interfaces without carrier, are last. Loopback addresses are left out, and
 // without any other address the call fails, unless `interface` names the network interface. NULL
-// or "": all interfaces.
+// or "": all interfaces. POLYRAIL_CODE_ARGUMENT: no network interface of this name has an address.
 polyrail_code polyrail_addresses(const char *interface,
                                  uint32_t port,
                                  char *addresses,

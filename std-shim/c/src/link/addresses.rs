@@ -5,7 +5,7 @@ use crate::call::call;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use crate::types::POLYRAIL_MAX_ADDRESSES;
-use polyrail::interfaces::{InterfaceFilter, reachable_at};
+use polyrail::interfaces::{InterfaceError, InterfaceFilter, reachable_at};
 use std::ffi::{c_char, c_void};
 use std::net::SocketAddr;
 
@@ -21,8 +21,14 @@ fn addresses(interface: Option<&str>, port: u32) -> Result<String, Refusal> {
     };
     let filter = interface.filter(|name| !name.is_empty());
     let filter = filter.map_or_else(InterfaceFilter::all, InterfaceFilter::named);
-    let found = reachable_at(port, &filter);
-    Ok(listed(&found.map_err(|error| Failure::of(Code::System, &error))?))
+    let found = reachable_at(port, &filter).map_err(|error| {
+        let code = match error {
+            InterfaceError::NotSelected { .. } => Code::Argument,
+            _ => Code::System,
+        };
+        Failure::of(code, &error)
+    });
+    Ok(listed(&found?))
 }
 
 /// Stores the addresses at which other hosts reach a listener of this host at `port`, such as
@@ -31,7 +37,7 @@ fn addresses(interface: Option<&str>, port: u32) -> Result<String, Refusal> {
 /// first, which take at most POLYRAIL_ADDRESSES_BYTES. Link-local addresses, and those of bridges
 /// without a NIC and of interfaces without carrier, are last. Loopback addresses are left out, and
 /// without any other address the call fails, unless `interface` names the network interface. NULL
-/// or "": all interfaces.
+/// or "": all interfaces. POLYRAIL_CODE_ARGUMENT: no network interface of this name has an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_addresses(
     interface: *const c_char,
@@ -69,6 +75,7 @@ mod tests {
         assert!(failure.words.contains("65536"), "{}", failure.words);
         let Err(Refusal::Failure(failure)) = addresses(Some("no such"), 1) else { panic!() };
         assert!(failure.words.contains("lo"), "{}", failure.words);
+        assert_eq!(failure.code, Code::Argument);
         let Ok(list) = addresses(Some("lo"), 7471) else { panic!() };
         assert!(list.split(',').any(|address| address == "127.0.0.1:7471"), "{list}");
     }

@@ -282,7 +282,7 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_TOO_SHORT, polyrail_addresses("lo", 1, address, 5, &length));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("lo", 65536, address, sizeof address, &length));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("\xff", 1, address, sizeof address, &length));
-  IS(POLYRAIL_CODE_SYSTEM, polyrail_addresses("no such", 1, address, sizeof address, &length));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("no such", 1, address, sizeof address, &length));
   uint32_t is_service;
   IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable(NULL, "", &is_service));
   IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable("", NULL, &is_service));
