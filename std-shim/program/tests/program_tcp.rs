@@ -458,7 +458,11 @@ fn two_hosts_use_every_interface_that_shares_a_network() {
         assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
         fs::remove_file(place.path("dst")).unwrap();
     }
-    // Without the first link, the next ones are left.
-    let one = ["copy", "--to", "10.200.1.2", "--device", "tcp:to-b1", "--rails", "2", "src"];
-    assert_ok(&hosts.on(0, &place).args(one).output().unwrap());
+    let one =
+        ["copy", "--to", "10.200.1.2", "--device", "tcp:to-b1", "--rails", "2", "--json", "src"];
+    let output = hosts.on(0, &place).args(one).output().unwrap();
+    assert_ok(&output);
+    let report = json(&output);
+    assert_eq!(report["devices"], 1, "{report}");
+    assert_eq!(report["sender"]["rails"][1]["device"], "tcp:to-b1", "{report}");
 }
