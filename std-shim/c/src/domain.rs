@@ -201,14 +201,12 @@ fn open_tcp(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     }
     plan.check_not_of_software()?;
     let options = DeviceOptions { port: plan.tcp_port, ..DeviceOptions::default() };
-    let names: Vec<_> =
-        plan.names.iter().map(|name| name.strip_prefix("tcp:").unwrap_or(name)).collect();
     let mut not_used = String::new();
-    let opened = match names.is_empty() {
+    let opened = match plan.names.is_empty() {
         true => open_usable_devices(&options, |device, reason| {
             add_line(&mut not_used, device, &Chain(reason));
         }),
-        false => open_devices(&names, &options),
+        false => open_devices(&plan.names, &options),
     };
     let domains = opened.map_err(|error| {
         let code = match &error {

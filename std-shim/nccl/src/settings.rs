@@ -50,8 +50,8 @@ pub(crate) struct Settings {
     pub(crate) backend: Backend,
     /// Empty: all active ports.
     pub(crate) devices: Vec<DeviceName>,
-    /// Interfaces or addresses, without `tcp:`, instead of `devices`. Empty: all at which other
-    /// hosts reach this one.
+    /// Interfaces or addresses, instead of `devices`. Empty: all at which other hosts reach this
+    /// one.
     pub(crate) interfaces_for_rails: Vec<String>,
     /// Rails of a connection; by default the number of NICs of the end that has more.
     pub(crate) rails: Option<u8>,
@@ -268,14 +268,10 @@ impl Value<'_> {
 
     fn interfaces(&self) -> Result<Vec<String>, SettingError> {
         let text = self.value.to_str().unwrap_or_default();
-        let without_prefix = |name: &str| name.strip_prefix("tcp:").unwrap_or(name).to_owned();
-        let names: Vec<String> = text.split(',').map(without_prefix).collect();
+        let names: Vec<String> = text.split(',').map(ToOwned::to_owned).collect();
         if names.iter().any(String::is_empty) {
             let words = "a list of network interfaces or their addresses, such as eth0,10.0.1.1";
             return Err(self.malformed(words));
-        }
-        if (1..names.len()).any(|at| names[..at].contains(&names[at])) {
-            return Err(self.malformed("each device once"));
         }
         Ok(names)
     }
@@ -363,10 +359,13 @@ mod tests {
         let devices = ("POLYRAIL_DEVICES", "eth0,tcp:eth1,tcp:fe80::1,10.0.0.1");
         for variables in [[backend, devices], [devices, backend]] {
             let settings = read(&variables).unwrap();
-            assert_eq!(settings.interfaces_for_rails, ["eth0", "eth1", "fe80::1", "10.0.0.1"]);
+            assert_eq!(
+                settings.interfaces_for_rails,
+                ["eth0", "tcp:eth1", "tcp:fe80::1", "10.0.0.1"]
+            );
             assert!(settings.devices.is_empty());
         }
-        for value in ["", "eth0,", "tcp:", "eth0,tcp:eth0"] {
+        for value in ["", "eth0,"] {
             let words = read(&[("POLYRAIL_DEVICES", value), backend]).unwrap_err().to_string();
             assert!(words.contains("POLYRAIL_DEVICES"), "{words}");
         }

@@ -11,7 +11,7 @@ mod open;
 mod usable;
 
 pub use devices::{DeviceReport, devices};
-pub use open::{OpenDevicesError, open_device, open_devices};
+pub use open::{OpenDevicesError, open_another_device, open_device, open_devices};
 pub use usable::{NotUsed, open_usable_devices};
 
 pub use polyrail_tcp_nic::*;

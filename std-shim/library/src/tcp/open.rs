@@ -45,8 +45,8 @@ pub enum OpenDevicesError {
     Interfaces(#[from] InterfaceError),
 }
 
-/// Opens the devices of these network interfaces (`eth0`) or addresses (`10.0.0.1`), in this order,
-/// and allocates a protection domain of each. Endpoints use them in turn.
+/// Opens the devices of these network interfaces (`eth0`, `tcp:eth0`) or addresses (`10.0.0.1`), in
+/// this order, and allocates a protection domain of each. Endpoints use them in turn.
 ///
 /// ```
 /// use polyrail::endpoint::EndpointBuilder;
@@ -72,29 +72,46 @@ pub fn open_devices<N: AsRef<str>>(
     }
     let mut domains: Vec<ProtectionDomain> = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        let is_taken = |address: IpAddr| {
-            domains.iter().any(|domain| domain.device().address().ip() == address)
-        };
-        let twice = |address| OpenDevicesError::Twice { name: name.into(), address };
-        let domain = open_device(name, options).map_err(|error| match error {
-            // The listener of the first one has the port.
-            OpenDevicesError::Open { source: OpenError::Listen { address, .. }, .. }
-                if is_taken(address.ip()) =>
-            {
-                twice(address.ip())
-            }
-            error => error,
-        })?;
-        let address = domain.device().address().ip();
-        if is_taken(address) {
-            return Err(twice(address));
-        }
+        let domain = open_another_device(&domains, name, options)?;
         domains.push(domain);
     }
     Ok(domains)
 }
 
-/// Opens the device of a network interface or an address as [`open_devices`] does.
+/// Opens a device as [`open_devices`] does, whose address must be none of `opened`, for a program
+/// with more devices than an endpoint has.
+///
+/// # Errors
+///
+/// See [`OpenDevicesError`].
+pub fn open_another_device(
+    opened: &[ProtectionDomain],
+    name: &str,
+    options: &DeviceOptions,
+) -> Result<ProtectionDomain, OpenDevicesError> {
+    let is_taken =
+        |address: IpAddr| opened.iter().any(|domain| domain.device().address().ip() == address);
+    let twice = |address| OpenDevicesError::Twice { name: without_prefix(name).into(), address };
+    let domain = open_device(name, options).map_err(|error| match error {
+        // The listener of the first one has the port.
+        OpenDevicesError::Open { source: OpenError::Listen { address, .. }, .. }
+            if is_taken(address.ip()) =>
+        {
+            twice(address.ip())
+        }
+        error => error,
+    })?;
+    let address = domain.device().address().ip();
+    if is_taken(address) { Err(twice(address)) } else { Ok(domain) }
+}
+
+/// Returns the name of a network interface or an address without the prefix that names of devices
+/// over TCP may have.
+fn without_prefix(name: &str) -> &str {
+    name.strip_prefix("tcp:").unwrap_or(name)
+}
+
+/// Opens the device of a network interface or an address, with or without `tcp:` in front.
 ///
 /// # Errors
 ///
@@ -103,6 +120,7 @@ pub fn open_device(
     name: &str,
     options: &DeviceOptions,
 ) -> Result<ProtectionDomain, OpenDevicesError> {
+    let name = without_prefix(name);
     let failed = |source| OpenDevicesError::Open { name: name.into(), source };
     let device = Device::open(name, options).map_err(failed)?;
     device.alloc_pd().map_err(|source| OpenDevicesError::Domain { name: name.into(), source })
@@ -120,7 +138,7 @@ mod tests {
 
     #[test]
     fn devices_open_by_interface_and_by_address() {
-        let opened = open(&["lo", "127.0.0.2"], 0).unwrap();
+        let opened = open(&["lo", "tcp:127.0.0.2"], 0).unwrap();
         let names: Vec<_> = opened.iter().map(|domain| domain.device().name()).collect();
         assert_eq!(names, ["tcp:lo", "tcp:127.0.0.2"]);
         assert_ne!(opened[0].device().address().port(), 0);
@@ -145,9 +163,15 @@ mod tests {
     fn every_error_names_the_device() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         for port in [0, free] {
-            let error = open(&["lo", "127.0.0.1"], port).unwrap_err();
-            let twice = "device tcp:127.0.0.1 is named twice: its address is 127.0.0.1";
-            assert_eq!(error.to_string(), twice);
+            for second in ["127.0.0.1", "tcp:127.0.0.1"] {
+                let error = open(&["lo", second], port).unwrap_err();
+                let twice = "device tcp:127.0.0.1 is named twice: its address is 127.0.0.1";
+                assert_eq!(error.to_string(), twice);
+            }
+        }
+        for name in ["tcp:", "tcp:tcp:lo"] {
+            let error = open(&[name], 0).unwrap_err();
+            assert_eq!(error.to_string(), format!("cannot open device {name}"));
         }
         let error = open(&["no such"], 0).unwrap_err();
         assert_eq!(error.to_string(), "cannot open device tcp:no such");

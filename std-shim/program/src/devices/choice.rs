@@ -114,14 +114,9 @@ impl DeviceChoice {
     }
 
     /// Returns the names of network interfaces and addresses.
-    pub(super) fn tcp_names(&self) -> Vec<&str> {
-        let mut names = Vec::new();
-        for device in &self.devices {
-            if let ChosenDevice::Tcp(name) = device {
-                names.push(name.as_str());
-            }
-        }
-        names
+    pub(super) fn tcp_names(&self) -> Vec<String> {
+        let tcp = self.devices.iter().filter(|device| device.backend() == Backend::Tcp);
+        tcp.map(ToString::to_string).collect()
     }
 
     /// Returns the names of RDMA devices.
