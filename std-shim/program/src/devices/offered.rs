@@ -4,7 +4,7 @@ use super::choice::DeviceChoice;
 use super::error::DevicesError;
 use super::interfaces::{self, route};
 use super::opened::{NotUsed, OpenedDevices, open_verbs};
-use super::pairing::partners;
+use super::pairing::{Unpaired, partners};
 use crate::job::Hello;
 use crate::serve::{Devices, Offers, ServeError, ServeOptions, Served, Visitor};
 use crate::session::{Backend, SessionError};
@@ -90,9 +90,15 @@ impl Offered {
         let present = tcp.present();
         let own: Vec<_> = present.iter().map(|interface| interface.own.clone()).collect();
         let met = visitor.local_ip()?;
-        let partners = partners(&own, &addresses(visitor.hello()), met, route);
-        let partners =
-            partners.map_err(|address| SessionError::NoPartner { address, own: tcp.names() })?;
+        let theirs = addresses(visitor.hello());
+        let partners = partners(&own, &theirs, data_rails(visitor.hello()), met, route);
+        let partners = partners.map_err(|unpaired| match unpaired {
+            Unpaired::Unreachable(address) => SessionError::NoPartner { address, own: tcp.names() },
+            Unpaired::NotInTurn(places) => {
+                let own = places.into_iter().map(|at| own[at].net.ip()).collect();
+                SessionError::NotInTurn { theirs, own }
+            }
+        })?;
         Ok(partners.into_iter().map(|at| present[at].domain.clone()).collect())
     }
 
@@ -241,6 +247,15 @@ fn rails(hello: &Hello) -> Vec<RailAddress> {
             let queue_pairs = endpoint.sending.iter().chain(&endpoint.receiving);
             queue_pairs.map(|QueuePairAddress { address, .. }| *address).collect()
         }
+    }
+}
+
+/// Returns the number of rails that carry data, or of queue pairs that send messages, which are at
+/// least as many.
+fn data_rails(hello: &Hello) -> usize {
+    match &hello.reach {
+        Reach::Requests(endpoint) => endpoint.rails.len(),
+        Reach::Messages(endpoint) => endpoint.sending.len(),
     }
 }
 

@@ -86,9 +86,19 @@ pub(super) fn reaching(
     pairs.into_iter().map(|(at, _)| own[at].clone()).collect()
 }
 
+/// Why the devices of a peer get no partners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unpaired {
+    /// No address of this side can reach this one of the peer's.
+    Unreachable(IpAddr),
+    /// The place that belongs to each address of the peer: rails, which use the devices of each side
+    /// in turn, would join others.
+    NotInTurn(Vec<usize>),
+}
+
 /// Returns, for each address of a peer's devices, the place of the address of this side to use with
-/// it; the places that occur earlier are left out, so that there may be fewer of them. `Err`: the
-/// peer's address that none can reach.
+/// it; the places that occur earlier are left out, so that there may be fewer of them. The peer has
+/// this number of rails, which use the devices of each side in turn.
 ///
 /// The first choice is an address in the same network, on an interface that is not used yet, then the
 /// one from which the system sends to the peer's, then the address of the control connection, then
@@ -96,9 +106,10 @@ pub(super) fn reaching(
 pub(super) fn partners(
     own: &[LocalAddress],
     theirs: &[IpAddr],
+    rails: usize,
     met: IpAddr,
     route: impl Fn(IpAddr) -> Option<IpAddr>,
-) -> Result<Vec<usize>, IpAddr> {
+) -> Result<Vec<usize>, Unpaired> {
     let mut all: Vec<usize> = Vec::new();
     for (place, their) in theirs.iter().enumerate() {
         let is_used = |at: usize| all.iter().any(|used| own[*used].interface == own[at].interface);
@@ -120,15 +131,21 @@ pub(super) fn partners(
             .or_else(|| route(*their).and_then(at_address))
             .or_else(|| met.filter(|at| own[*at].net.ip().is_ipv4() == their.is_ipv4()))
             .or_else(by_place);
-        all.push(found.ok_or(*their)?);
+        all.push(found.ok_or(Unpaired::Unreachable(*their))?);
     }
     let mut partners = Vec::new();
-    for at in all {
-        if !partners.contains(&at) {
-            partners.push(at);
+    for at in &all {
+        if !partners.contains(at) {
+            partners.push(*at);
         }
     }
-    Ok(partners)
+    let pairs = |rail: usize| all[rail % all.len()] == partners[rail % partners.len()];
+    // A hello may have rails without devices.
+    if all.is_empty() || (0..rails.max(all.len())).all(pairs) {
+        Ok(partners)
+    } else {
+        Err(Unpaired::NotInTurn(all))
+    }
 }
 
 #[cfg(test)]
@@ -220,7 +237,8 @@ mod tests {
 
     fn paired(own: &[&str], theirs: &[&str], met: &str, route: &str) -> Vec<usize> {
         let theirs: Vec<_> = theirs.iter().map(|their| ip(their)).collect();
-        partners(&host(own), &theirs, ip(met), |_| route.parse().ok()).unwrap()
+        let rails = theirs.len();
+        partners(&host(own), &theirs, rails, ip(met), |_| route.parse().ok()).unwrap()
     }
 
     #[test]
@@ -232,6 +250,25 @@ mod tests {
         assert_eq!(paired(&own, &["10.0.1.2"], "10.0.1.2", ""), [1], "a peer on this host");
         // All to one.
         assert_eq!(paired(&own, &["10.0.0.1", "10.0.0.7"], "10.0.0.2", ""), [0]);
+    }
+
+    #[test]
+    fn rails_never_join_interfaces_that_are_no_pair() {
+        let own = host(&["eth0 10.0.0.2/24", "eth1 10.0.1.2/24"]);
+        let paired = |theirs: &[&str], rails| {
+            let theirs: Vec<_> = theirs.iter().map(|their| ip(their)).collect();
+            partners(&own, &theirs, rails, ip("10.0.0.2"), |_| None)
+        };
+        // Rail 1 would join eth1 to 10.0.0.7.
+        let uneven = ["10.0.0.1", "10.0.0.7", "10.0.1.1"];
+        assert_eq!(paired(&uneven, 3), Err(Unpaired::NotInTurn(vec![0, 0, 1])));
+        // So would rail 3 join eth1 to 10.0.0.1.
+        let short = ["10.0.0.1", "10.0.1.1", "10.0.0.7"];
+        assert_eq!(paired(&short, 3), Ok(vec![0, 1]));
+        assert_eq!(paired(&short, 4), Err(Unpaired::NotInTurn(vec![0, 1, 0])));
+        let even = ["10.0.0.1", "10.0.1.1", "10.0.0.7", "10.0.1.7"];
+        assert_eq!(paired(&even, 8), Ok(vec![0, 1]));
+        assert_eq!(paired(&[], 1), Ok(vec![]));
     }
 
     #[test]
@@ -248,7 +285,8 @@ mod tests {
         assert_eq!(paired(&own, &["10.7.0.1"], "10.0.1.2", ""), [1]);
         assert_eq!(paired(&own, &["10.7.0.1", "10.8.0.1"], "192.0.2.2", ""), [0, 1]);
         let v6 = [ip("10.7.0.1"), ip("fd00::1")];
-        assert_eq!(partners(&host(&own), &v6, ip("192.0.2.2"), |_| None), Err(v6[1]));
-        assert_eq!(partners(&[], &v6, ip("192.0.2.2"), |_| None), Err(v6[0]));
+        let unreachable = |at: usize| Err(Unpaired::Unreachable(v6[at]));
+        assert_eq!(partners(&host(&own), &v6, 2, ip("192.0.2.2"), |_| None), unreachable(1));
+        assert_eq!(partners(&[], &v6, 2, ip("192.0.2.2"), |_| None), unreachable(0));
     }
 }

@@ -15,6 +15,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+fn joined(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Why a side failed, apart from problems with its files or its measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -125,6 +129,19 @@ pub enum SessionError {
         address: IpAddr,
         /// Devices of this server.
         own: Vec<String>,
+    },
+    /// The devices of this server that can reach the peer's do not alternate as the peer's do.
+    #[error(
+        "rails use devices in turn, but the peer's at {} can be reached here from {}, in this order: \
+         select pairs with --device at both ends",
+        joined(theirs),
+        joined(own)
+    )]
+    NotInTurn {
+        /// The addresses of the peer's devices.
+        theirs: Vec<IpAddr>,
+        /// The address of this server for each of them.
+        own: Vec<IpAddr>,
     },
     /// The system could not start a thread.
     #[error("cannot start a thread that {task}")]
