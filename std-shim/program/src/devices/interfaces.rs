@@ -1,19 +1,32 @@
 //! Network interfaces of this host as devices.
 
-use polyrail::interfaces::{InterfaceFilter, LocalAddress, reachable};
+use polyrail::interfaces::{InterfaceError, InterfaceFilter, LocalAddress, reachable};
 use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_device};
 use std::net::{IpAddr, UdpSocket};
 
 /// Returns the addresses of this host at which peers can be reached now, the best first; those of
 /// loopback are last. Addresses that are valid only on one link are left out: those of two hosts say
 /// nothing about their links.
-pub(super) fn usable() -> Vec<LocalAddress> {
-    // An error means that there are none.
-    let mut usable = reachable(&InterfaceFilter::all()).unwrap_or_default();
+///
+/// # Errors
+///
+/// The system refuses to list addresses.
+pub(super) fn usable() -> Result<Vec<LocalAddress>, InterfaceError> {
+    let mut usable = listed(reachable(&InterfaceFilter::all()))?;
     usable.retain(|own| own.has_carrier && !own.is_link_local());
-    let loopback = reachable(&InterfaceFilter::named("lo")).unwrap_or_default();
+    let loopback = listed(reachable(&InterfaceFilter::named("lo")))?;
     usable.extend(loopback.into_iter().filter(|own| own.net.ip().is_loopback()));
-    usable
+    Ok(usable)
+}
+
+/// Returns the addresses, none if the host has no such address.
+fn listed(
+    found: Result<Vec<LocalAddress>, InterfaceError>,
+) -> Result<Vec<LocalAddress>, InterfaceError> {
+    match found {
+        Err(InterfaceError::Unreachable | InterfaceError::NotSelected { .. }) => Ok(Vec::new()),
+        found => found,
+    }
 }
 
 /// Returns the address from which the system sends to another one.
@@ -51,15 +64,19 @@ pub(super) fn address(domain: &ProtectionDomain) -> IpAddr {
 }
 
 /// Returns the address of a device with its interface and network.
-pub(super) fn local_address(domain: &ProtectionDomain) -> LocalAddress {
+///
+/// # Errors
+///
+/// The system refuses to list addresses.
+pub(super) fn local_address(domain: &ProtectionDomain) -> Result<LocalAddress, InterfaceError> {
     let ip = address(domain);
     let interface = domain.device().interface();
-    let listed = reachable(&InterfaceFilter::named(interface)).unwrap_or_default();
+    let listed = listed(reachable(&InterfaceFilter::named(interface)))?;
     let listed = listed.into_iter().find(|own| own.net.ip() == ip);
     // Addresses such as 127.0.0.2 are not listed.
-    listed.unwrap_or_else(|| LocalAddress {
+    Ok(listed.unwrap_or_else(|| LocalAddress {
         interface: interface.into(),
         net: ip.into(),
         has_carrier: domain.device().is_up(),
-    })
+    }))
 }

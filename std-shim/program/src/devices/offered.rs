@@ -3,7 +3,7 @@
 use super::choice::DeviceChoice;
 use super::error::DevicesError;
 use super::interfaces::{self, route};
-use super::opened::{NotUsed, OpenedDevices, open_verbs};
+use super::opened::{OpenedDevices, open_verbs};
 use super::pairing::{Unpaired, partners};
 use crate::job::Hello;
 use crate::serve::{Devices, Offers, ServeError, ServeOptions, Served, Visitor};
@@ -11,10 +11,11 @@ use crate::session::{Backend, SessionError};
 use crate::transfer::CopyProgress;
 use polyrail::chain::Chain;
 use polyrail::endpoint::RailAddress;
-use polyrail::interfaces::{IpNet, LocalAddress};
+use polyrail::interfaces::{InterfaceError, IpNet, LocalAddress};
 use polyrail::link::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer, Reach};
 use polyrail::p2p::QueuePairAddress;
-use polyrail::tcp::{DeviceOptions, ProtectionDomain, open_devices};
+use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_devices};
+use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
@@ -32,7 +33,20 @@ enum Interfaces {
     /// Those that were named.
     Named(Vec<Interface>),
     /// All of this host. An interface that gets an address later is opened when a peer comes.
-    All { opened: Mutex<Vec<Interface>>, options: DeviceOptions },
+    All { found: Mutex<Found>, options: DeviceOptions, not_used: NoteNotUsed },
+}
+
+/// Called with the name of a device that is not used, and the reason.
+type NoteNotUsed = fn(&str, &dyn Error);
+
+/// What is known of the network interfaces of this host.
+#[derive(Debug, Default)]
+struct Found {
+    opened: Vec<Interface>,
+    /// Addresses whose devices could not be opened, which was reported.
+    refused: Vec<IpAddr>,
+    /// Whether the interfaces could not be listed, which was reported.
+    is_unlisted: bool,
 }
 
 /// An open network interface.
@@ -45,19 +59,19 @@ struct Interface {
 impl Offered {
     /// Opens the devices that were chosen. Without a choice, those of both backends; network
     /// interfaces alone if no RDMA device can be used. Calls `not_used` with the name of each device
-    /// that was not named and cannot be used, and the reason.
+    /// that was not named and cannot be used, and the reason; also later, when a peer comes and an
+    /// interface with a new address cannot be opened.
     ///
     /// # Errors
     ///
     /// See [`DevicesError`].
     pub fn open(
         choice: &DeviceChoice,
-        mut not_used: impl FnMut(&str, &dyn std::error::Error),
+        not_used: fn(&str, &dyn Error),
     ) -> Result<Self, DevicesError> {
-        let not_used: &mut NotUsed<'_> = &mut not_used;
         match choice.backend()? {
             Some(Backend::Verbs) => {
-                let verbs = Some(open_verbs(choice, not_used)?);
+                let verbs = Some(open_verbs(choice, &mut { not_used })?);
                 Ok(Self { verbs, tcp: None, why_no_verbs: None })
             }
             Some(Backend::Tcp) => {
@@ -65,7 +79,7 @@ impl Offered {
                 Ok(Self { verbs: None, tcp, why_no_verbs: None })
             }
             None => {
-                let verbs = open_verbs(choice, not_used);
+                let verbs = open_verbs(choice, &mut { not_used });
                 let tcp = Some(Interfaces::open(choice, not_used)?);
                 let why_no_verbs = verbs.as_ref().err().map(|why| Chain(why).to_string());
                 Ok(Self { verbs: verbs.ok(), tcp, why_no_verbs })
@@ -144,29 +158,32 @@ impl Offers for Offered {
 }
 
 impl Interfaces {
-    fn open(choice: &DeviceChoice, not_used: &mut NotUsed<'_>) -> Result<Self, DevicesError> {
+    fn open(choice: &DeviceChoice, not_used: NoteNotUsed) -> Result<Self, DevicesError> {
         let options = choice.tcp_options();
         let names = choice.tcp_names();
         if !names.is_empty() {
-            let interface = |domain| Interface { own: interfaces::local_address(&domain), domain };
+            let interface = |domain| -> Result<Interface, DevicesError> {
+                let own = interfaces::local_address(&domain)?;
+                Ok(Interface { own, domain })
+            };
             let opened = open_devices(&names, &options)?;
-            return Ok(Self::Named(opened.into_iter().map(interface).collect()));
+            return Ok(Self::Named(opened.into_iter().map(interface).collect::<Result<_, _>>()?));
         }
-        let mut opened = Vec::new();
+        let mut found = Found::default();
         let mut refused = None;
-        let usable = fitting(interfaces::usable());
+        let usable = fitting(interfaces::usable()?);
         for own in &usable {
             match interfaces::open(own, &usable, &options) {
-                Ok(domain) => opened.push(Interface { own: own.clone(), domain }),
+                Ok(domain) => found.opened.push(Interface { own: own.clone(), domain }),
                 Err(error) => {
-                    not_used(&format!("tcp:{}", own.net.ip()), &error);
+                    found.refuse(own, &error, not_used);
                     refused = Some(error);
                 }
             }
         }
         match refused {
-            Some(error) if opened.is_empty() => Err(error.into()),
-            _ => Ok(Self::All { opened: Mutex::new(opened), options }),
+            Some(error) if found.opened.is_empty() => Err(error.into()),
+            _ => Ok(Self::All { found: Mutex::new(found), options, not_used }),
         }
     }
 
@@ -185,28 +202,16 @@ impl Interfaces {
         names
     }
 
-    /// Returns the interfaces that have their addresses now.
+    /// Returns the interfaces that have their addresses now; all that were opened if the system does
+    /// not list addresses.
     fn present(&self) -> Vec<Interface> {
-        let (opened, options) = match self {
-            Self::Named(named) => return named.clone(),
-            Self::All { opened, options } => (opened, options),
-        };
-        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let usable = fitting(interfaces::usable());
-        let mut present = Vec::new();
-        for own in &usable {
-            let is_it = |open: &&Interface| {
-                open.own.interface == own.interface && open.own.net.ip() == own.net.ip()
-            };
-            if let Some(open) = opened.iter().find(is_it) {
-                present.push(Interface { own: own.clone(), domain: open.domain.clone() });
-            } else if let Ok(domain) = interfaces::open(own, &usable, options) {
-                let open = Interface { own: own.clone(), domain };
-                opened.push(open.clone());
-                present.push(open);
+        match self {
+            Self::Named(named) => named.clone(),
+            Self::All { found, options, not_used } => {
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                found.present(interfaces::usable(), options, *not_used)
             }
         }
-        present
     }
 
     /// Returns the addresses to offer to a peer: loopback only if it is named, or if the peer is on
@@ -216,6 +221,58 @@ impl Interfaces {
         let is_here = peer.is_loopback() || own.iter().any(|own| own.net.ip() == peer);
         let with_loopback = is_here || matches!(self, Self::Named(_));
         own.into_iter().filter(|own| with_loopback || !own.net.ip().is_loopback()).collect()
+    }
+}
+
+impl Found {
+    /// Reports that the device of an address cannot be opened, once.
+    fn refuse(&mut self, own: &LocalAddress, error: &OpenDevicesError, not_used: NoteNotUsed) {
+        let ip = own.net.ip();
+        if !self.refused.contains(&ip) {
+            self.refused.push(ip);
+            not_used(&format!("tcp:{ip}"), error);
+        }
+    }
+
+    /// Returns the interfaces of these addresses. Opens those that are new.
+    fn present(
+        &mut self,
+        usable: Result<Vec<LocalAddress>, InterfaceError>,
+        options: &DeviceOptions,
+        not_used: NoteNotUsed,
+    ) -> Vec<Interface> {
+        let usable = match usable {
+            Ok(usable) => fitting(usable),
+            Err(error) => {
+                if !self.is_unlisted {
+                    self.is_unlisted = true;
+                    not_used("new network interfaces", &error);
+                }
+                return self.opened.clone();
+            }
+        };
+        self.is_unlisted = false;
+        self.refused.retain(|ip| usable.iter().any(|own| own.net.ip() == *ip));
+        let mut present = Vec::new();
+        for own in &usable {
+            let is_it = |open: &&Interface| {
+                open.own.interface == own.interface && open.own.net.ip() == own.net.ip()
+            };
+            if let Some(open) = self.opened.iter().find(is_it) {
+                present.push(Interface { own: own.clone(), domain: open.domain.clone() });
+                continue;
+            }
+            match interfaces::open(own, &usable, options) {
+                Ok(domain) => {
+                    let open = Interface { own: own.clone(), domain };
+                    self.refused.retain(|ip| *ip != own.net.ip());
+                    self.opened.push(open.clone());
+                    present.push(open);
+                }
+                Err(error) => self.refuse(own, &error, not_used),
+            }
+        }
+        present
     }
 }
 

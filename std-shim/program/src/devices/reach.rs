@@ -80,7 +80,7 @@ fn asked(server: &ServerAddress, timeouts: &PeerTimeouts) -> Result<Asked, Devic
 /// Opens the network interfaces that lead to those of the server.
 fn open_reaching(asked: &Asked, options: &DeviceOptions) -> Result<OpenedDevices, DevicesError> {
     let Asked { offer, own, peer } = asked;
-    let usable = interfaces::usable();
+    let usable = interfaces::usable()?;
     let met = Met { own: *own, peer: *peer };
     let reaching = reaching(&usable, &offer.tcp, met, route);
     if reaching.is_empty() {

@@ -10,6 +10,7 @@ use crate::transfer::{CopyOptions, send_to};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};
 use std::fs;
+use std::net::TcpListener;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -277,4 +278,36 @@ fn rails_of_a_link_that_goes_down_are_rerouted_and_repaired() {
     sent.unwrap();
     let Served::Copy(received) = served.unwrap() else { panic!() };
     assert!(fs::read(received.path).unwrap() == fs::read(source).unwrap());
+}
+
+/// The reports of `a_device_that_a_server_cannot_open_later_is_reported_once`.
+static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn report(device: &str, why: &dyn Error) {
+    REPORTS.lock().unwrap().push(format!("{device}: {}", Chain(why)));
+}
+
+#[test]
+fn a_device_that_a_server_cannot_open_later_is_reported_once() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let options = DeviceOptions { port, ..DeviceOptions::default() };
+    let net = "127.0.0.1/8".parse().unwrap();
+    let lo = LocalAddress { interface: "lo".into(), net, has_carrier: true };
+    let mut found = Found::default();
+    let mut present = |usable| found.present(usable, &options, report).len();
+    let lines = || std::mem::take(&mut *REPORTS.lock().unwrap());
+    assert_eq!((present(Ok(vec![lo.clone()])), present(Ok(vec![lo.clone()]))), (0, 0));
+    let refused = lines();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].starts_with("tcp:127.0.0.1: ") && refused[0].contains("cannot listen"));
+    drop(taken);
+    assert_eq!(present(Ok(vec![lo.clone()])), 1);
+    // A process without a free descriptor lists no addresses: what is open stays.
+    let no_list = || Err(InterfaceError::List(std::io::Error::from_raw_os_error(24)));
+    assert_eq!((present(no_list()), present(no_list())), (1, 1));
+    let unlisted = lines();
+    assert_eq!(unlisted.len(), 1, "{unlisted:?}");
+    assert!(unlisted[0].starts_with("new network interfaces: cannot list"), "{unlisted:?}");
+    assert_eq!((present(Ok(Vec::new())), lines().len()), (0, 0));
 }
