@@ -80,3 +80,20 @@ pub(super) fn local_address(domain: &ProtectionDomain) -> Result<LocalAddress, I
         has_carrier: domain.device().is_up(),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error;
+
+    #[test]
+    fn only_a_host_without_addresses_has_no_interfaces() {
+        let known = vec!["lo".into()];
+        for none in [InterfaceError::Unreachable, InterfaceError::NotSelected { known }] {
+            assert_eq!(listed(Err(none)).unwrap(), []);
+        }
+        // EMFILE: the process has no free descriptor.
+        let refused = listed(Err(InterfaceError::List(Error::from_raw_os_error(24))));
+        assert!(matches!(refused, Err(InterfaceError::List(_))), "{refused:?}");
+    }
+}
