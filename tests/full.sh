@@ -83,7 +83,6 @@ lint() {
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone, and everything that needs no libibverbs"
   cargo check -p polyrail-core --no-default-features --locked
-  cargo check -p polyrail --no-default-features --locked
   cargo check -p polyrail-program --locked
   if cargo tree --locked --edges all | grep -q rdma-sys; then
     echo "a default member depends on rdma-sys" >&2
@@ -93,6 +92,13 @@ lint() {
     echo "the library depends on what only the program needs" >&2
     return 1
   fi
+  say "each choice of backends"
+  local package features
+  for package in polyrail polyrail-c polyrail-nccl; do
+    for features in "" tcp verbs; do
+      cargo check -p $package --no-default-features --features "$features" --locked
+    done
+  done
   say "no two modules import each other"
   tests/imports.sh
 }

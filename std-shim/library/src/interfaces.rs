@@ -22,7 +22,7 @@ pub use crate::ip_net::{IpNet, IpNetError};
 use polyrail_nic_parts::interface::{self, InterfaceAddress, interface_of, is_link_local};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
 
@@ -200,7 +200,7 @@ fn chosen<T>(
 
 /// Returns whether an interface of this host has an address.
 #[cfg(feature = "verbs")]
-pub(crate) fn has_address(interface: &str, ip: IpAddr) -> bool {
+pub(crate) fn has_address(interface: &str, ip: std::net::IpAddr) -> bool {
     // Without the list, the address is unknown.
     interface::addresses()
         .is_ok_and(|all| all.iter().any(|a| a.interface == interface && a.ip == ip))
@@ -279,6 +279,7 @@ fn leads_to_nic(interface: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     /// An address of an interface that is up and has carrier.
     fn address(interface: &str, ip: &str) -> Candidate {

@@ -1,12 +1,7 @@
 //! Properties of a NIC that NCCL asks for, and the trait of kinds of NICs.
 
 use crate::rails::Nics;
-use std::fs::canonicalize;
-use std::path::Path;
 use std::sync::Arc;
-
-/// The reported rate of a port whose driver does not report one.
-pub(crate) const UNKNOWN_MBPS: u32 = 10_000;
 
 /// Properties of a NIC that NCCL asks for.
 #[derive(Clone, Debug)]
@@ -34,14 +29,6 @@ impl Gpu {
     pub(crate) const fn is_reached(self) -> bool {
         self.by_address || self.by_dma_buf
     }
-}
-
-/// Returns the directory in sysfs of a device of this class (`net`, `infiniband`), by which NCCL
-/// finds its place in the PCI topology. Software devices have none.
-pub(crate) fn pci_path(class: &str, device: &str) -> Option<String> {
-    let path =
-        canonicalize(Path::new("/sys/class").join(class).join(device).join("device")).ok()?;
-    path.to_str().map(Into::into)
 }
 
 /// NICs of one kind, from which devices are made.

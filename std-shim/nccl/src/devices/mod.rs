@@ -6,6 +6,8 @@
 mod description;
 mod list;
 mod software;
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+mod sysfs;
 #[cfg(feature = "tcp")]
 mod tcp;
 #[cfg(feature = "verbs")]

@@ -1,6 +1,7 @@
 //! Network interfaces: each is a NIC whose queue pairs are TCP connections.
 
-use super::description::{Description, Gpu, Group, UNKNOWN_MBPS, pci_path};
+use super::description::{Description, Gpu, Group};
+use super::sysfs::{UNKNOWN_MBPS, pci_path};
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::{Nics, nics};

@@ -1,6 +1,7 @@
 //! Real NICs: every active port is one.
 
-use super::description::{Description, Gpu, Group, UNKNOWN_MBPS, pci_path};
+use super::description::{Description, Gpu, Group};
+use super::sysfs::{UNKNOWN_MBPS, pci_path};
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::{Nics, nics};
