@@ -118,7 +118,10 @@ impl Devices {
             ..first.clone()
         };
         let nics = self.group.nics(&parts);
-        let name = kept(&description.name);
+        // NCCL keeps NICs without a PCI device in a list of their own, and merges them by default. It
+        // then loses the merged device (`ncclTopoGetVNicParent` of versions 2.27 to 2.30 puts it where
+        // nothing is read), unless it has the name of a device in the list, whose place it takes.
+        let name = kept(if first.pci_path.is_none() { &first.name } else { &description.name });
         let pci_path = description.pci_path.as_deref().map(kept);
         Device { description, parts, nics, name, pci_path }
     }
