@@ -354,10 +354,10 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
 #[test]
 fn a_busy_near_end_is_not_mistaken_for_an_idle_one() {
     // Rounds and memcpy together take twice the limit; between them no side is silent for long.
-    let timeouts = PeerTimeouts { idle: Duration::from_millis(1500), ..PeerTimeouts::default() };
+    let timeouts = PeerTimeouts { idle: Duration::from_millis(4500), ..PeerTimeouts::default() };
     let options = ServeOptions { timeouts, ..ServeOptions::default() };
     let (_, served) = served(&options, 1, |address, host| {
-        let limit = Limit::Time(Duration::from_secs(1));
+        let limit = Limit::Time(Duration::from_secs(3));
         let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };
         measure_here(&config, address, host).unwrap();
     });
