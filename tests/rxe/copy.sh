@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tests/rxe/packages.sh
-cargo build --release --locked -p polyrail-program --features verbs
+cargo build --release --locked -p polyrail-program
 cargo build --workspace --all-features --locked --examples
 built=${CARGO_TARGET_DIR:-target}
 tests/rxe/guest.sh -t 300 -f "$built/release/polyrail" -f "$built/debug/examples/two_hosts" -f tests/rxe/ends -- \

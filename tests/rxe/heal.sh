@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tests/rxe/packages.sh
-cargo build --release --locked -p polyrail-program --features verbs
+cargo build --release --locked -p polyrail-program
 # Three rails for each of the cases that run side by side.
 tests/rxe/guest.sh -t 300 -n 9 -f "${CARGO_TARGET_DIR:-target}/release/polyrail" -f tests/rxe/ends -- \
   tests/rxe/heals "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a build against libibverbs needs, if it is missing: the library and its headers, and the
+# Installs what tests of real verbs need, if it is missing: libibverbs and its headers, and the
 # compiler library that reads them.
 #   tests/rxe/packages.sh [PACKAGE]...    these too
 set -euo pipefail

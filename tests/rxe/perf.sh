@@ -9,6 +9,6 @@ cd "$(dirname "$0")/../.."
 tests/rxe/packages.sh
 command -v ib_write_bw >/dev/null ||
   { apt-get -qq update && apt-get -qq install -y --no-install-recommends perftest >/dev/null; }
-cargo build --release --locked -p polyrail-program --features verbs
+cargo build --release --locked -p polyrail-program
 tests/rxe/guest.sh -t 300 -f "${CARGO_TARGET_DIR:-target}/release/polyrail" \
   -f "$(command -v ib_write_bw)" -- tests/rxe/compare "$@"

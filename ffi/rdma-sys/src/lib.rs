@@ -3,12 +3,15 @@
 //!
 //! That crate does not build with libclang 16 and later: it pins bindgen 0.59, which then gives all
 //! structs without a name the same name (rust-bindgen issue 2312). It also links libibverbs, so
-//! programs do not start where the library is not installed. This crate replaces it in the
-//! workspace.
+//! programs do not start where the library is not installed.
 //!
-//! Types and numbers are translated from the installed header at build time, and signatures are
-//! compared with the header. `library` has the exported functions and loads libibverbs at the first
+//! Types and numbers in `generated` are what bindgen makes of the header of rdma-core 44, so a build
+//! needs neither the header nor libclang; `header`, a crate beside this one, makes them and compares
+//! them. What a newer library adds behind the end of a struct is not used. `library` has the exported functions and loads libibverbs at the first
 //! call; `inline` has the header's inline functions; `verbs` has the types.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the bindings have the layouts of 64-bit processors");
 
 mod inline;
 mod library;

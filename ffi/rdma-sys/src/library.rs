@@ -68,7 +68,7 @@ fn why() -> String {
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod header {
     use crate::verbs::*;
-    include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+    include!("generated/functions.rs");
 }
 
 /// A function's name as a C string.

@@ -2,7 +2,7 @@
 # Makes a Debian package of libpolyrail, its header and pkg-config file, and the plugins of NCCL and NIXL, and prints where
 # it is.
 #   std-shim/c/deb/build.sh
-# Needs what `tests/rxe/packages.sh` installs, make, a C++ compiler, cargo-c and cargo-deb.
+# Needs make, a C++ compiler, cargo-c and cargo-deb.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 root=$PWD/target/deb/libpolyrail

@@ -58,7 +58,7 @@
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
-//!    Linux hosts ([over TCP](over_tcp)); with the feature `verbs`, `rdma` is the backend for real
+//!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real
 //!    NICs, and `devices` lists them; [`place`] finds where in the machine a device is;
 //! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes a Debian package of the program with real NICs and shell completions, and prints where it is.
 #   std-shim/program/deb/build.sh
-# Needs what `tests/rxe/packages.sh` installs, and cargo-deb (`cargo install cargo-deb --locked`).
+# Needs cargo-deb (`cargo install cargo-deb --locked`).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-cargo build --release --locked -p polyrail-program --features verbs
+cargo build --release --locked -p polyrail-program
 mkdir -p target/deb
 target/release/polyrail completions bash > target/deb/polyrail.bash
 target/release/polyrail completions zsh > target/deb/_polyrail

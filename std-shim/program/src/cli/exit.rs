@@ -124,10 +124,7 @@ impl From<DevicesError> for Failure {
             _ => (Exit::NoDevices, None),
         };
         let cure = match &error {
-            DevicesError::WithoutVerbs => {
-                ": install libibverbs-dev, libclang-dev and pkg-config, and build it with --features \
-                 verbs"
-            }
+            DevicesError::WithoutVerbs => ": build it with the feature verbs",
             _ => "",
         };
         Self { exit, message: format!("{}{cure}", Chain(&error)), rail }

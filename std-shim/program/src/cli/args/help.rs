@@ -42,7 +42,7 @@ with --to.
 
 With --to, the file goes to `polyrail serve` on another host: over RDMA devices if both hosts have \
 active ones, otherwise over TCP, on every network interface that shares a network with the server's. \
-RDMA devices require a program that was built with --features verbs. If the server writes into a \
+If the server writes into a \
 directory, DST is the name of the copy there [default: the name of SRC]. Without --to, the software NIC \
 carries the file within this process.
 
@@ -80,8 +80,7 @@ Examples:
 Without --to, the software NIC copies the data within the memory of this process, so the figures show \
 the cost of the engine and of the software NIC, not of a network. With --to, the data goes to \
 `polyrail serve` on another host, over a new connection for each line of the table: over RDMA devices if \
-both hosts have active ones, otherwise over TCP. RDMA devices require a program that was built with \
---features verbs. Each line also shows the throughput of a \
+both hosts have active ones, otherwise over TCP. Each line also shows the throughput of a \
 plain memcpy of the same bytes, measured on this host in the same run.
 
 p2p measures messages: the receiver offers buffers in advance (irecv), up to 64 at a time, and the \
@@ -149,8 +148,6 @@ A complete file replaces an existing file of its name and keeps that file's perm
 the umask. In a directory, the peer chooses the name of the file: hidden names, paths and symbolic \
 links are refused. Without --token-file, every host that can connect is served, so listen only where \
 trusted hosts can connect. Ctrl-C ends the server.
-
-RDMA devices require a program that was built with --features verbs.
 
 Exit codes: 0 ended by Ctrl-C, or with --once the peer was served; 1 cannot listen; 2 invalid command \
 line; 9 no device can be used; 10 cannot write reports to standard output; 130 interrupted during \

@@ -1,5 +1,4 @@
-//! Translates `infiniband/verbs.h` with the installed libclang. Nothing is linked: `src/library.rs`
-//! loads the library at run time.
+//! Translates the installed `infiniband/verbs.h` with the installed libclang.
 
 use bindgen::{Builder, CodegenConfig};
 use std::env;
@@ -112,20 +111,27 @@ fn main() {
     let include: Vec<_> =
         library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
 
-    let named = || {
-        let all = builder(&include);
-        let all = FUNCTIONS.iter().fold(all, |builder, name| builder.allowlist_function(name));
+    let allow = |builder: Builder| {
+        let all = FUNCTIONS.iter().fold(builder, |builder, name| builder.allowlist_function(name));
         let types = TYPES.iter().chain(FLAGS).chain(NUMBERS).chain(&["ibv_gid_type"]);
-        let all = types.fold(all, |builder, name| builder.allowlist_type(name));
-        REQUESTS.iter().fold(all, |builder, name| builder.blocklist_type(name))
+        types.fold(all, |builder, name| builder.allowlist_type(name))
     };
     let functions = CodegenConfig::FUNCTIONS;
-    write(named().with_codegen_config(CodegenConfig::all() - functions), "verbs.rs");
+    let types = CodegenConfig::all() - functions;
+
+    // Sizes and offsets of types of the C library depend on the processor.
+    let named = || {
+        let all = allow(builder(&include)).layout_tests(false).blocklist_type("__pthread_.*");
+        REQUESTS.iter().fold(all, |builder, name| builder.blocklist_type(name))
+    };
+    write(named().with_codegen_config(types), "verbs.rs");
     write(named().with_codegen_config(functions), "functions.rs");
 
-    let requests = builder(&include);
-    let requests = REQUESTS.iter().fold(requests, |builder, name| builder.allowlist_type(name));
-    write(requests, "requests.rs");
+    let all = allow(builder(&include)).with_codegen_config(types);
+    let all = REQUESTS.iter().fold(all, |builder, name| builder.allowlist_type(name));
+    write(all, "layouts.rs");
+
+    println!("cargo::rustc-env=LIBIBVERBS_VERSION={}", library.version);
 }
 
 fn builder(include: &[String]) -> Builder {
