@@ -258,6 +258,8 @@ package() {
   install_cargo_c
   std-shim/program/deb/try.sh "$(std-shim/program/deb/build.sh)"
   std-shim/c/deb/try.sh "$(std-shim/c/deb/build.sh)"
+  say "crates for the crate registry: packed, and used from the packed files alone"
+  tests/packed.sh
 }
 
 # The programs that later steps measure.
