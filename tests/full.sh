@@ -307,6 +307,16 @@ no_std() {
   cargo run --locked -p polyrail-core --example messages
   CARGO_TARGET_DIR=target/no_std cargo run --release --locked $NO_STD
   CARGO_TARGET_DIR=target/no_std cargo run --locked $NO_STD
+  say "the engine on processors without an operating system, and on one of 32 bits"
+  local target
+  for target in x86_64-unknown-none aarch64-unknown-none thumbv7em-none-eabihf riscv32imac-unknown-none-elf \
+    riscv32imc-unknown-none-elf; do
+    rustup -q target add $target
+    cargo check -p polyrail-core --locked --target $target
+  done
+  tests/rxe/packages.sh gcc-multilib
+  rustup -q target add i686-unknown-linux-gnu
+  cargo test -p polyrail-core --locked --target i686-unknown-linux-gnu
 }
 
 bench() {

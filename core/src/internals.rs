@@ -2,6 +2,7 @@
 //! notice.
 
 pub use crate::completion::Role;
+#[cfg(target_has_atomic = "64")]
 pub use crate::p2p::entry::hash as entry_hash;
 pub use crate::rail::tag::{Tag, TagKind};
 pub use crate::virtual_cq::routing::{ReservedIn, Route, RoutingTable};

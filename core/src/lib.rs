@@ -11,9 +11,10 @@
 //!    tags by which completions are matched with what was posted; and the set of them, as far as
 //!    they fail and return;
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same
-//!    rails;
-//! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
+//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
+//!    on processors with 64-bit atomics, with which peers write into memory;
+//! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone, and
+//!    needs atomics of a pointer's size.
 //!
 //! [`docs`] explains the design: its [architecture](docs::architecture), [rails that
 //! fail](docs::rails_that_fail), [messages](docs::messages), and [the formats on the
@@ -42,9 +43,12 @@ pub mod docs {
 pub mod hardware;
 #[cfg(feature = "internals")]
 pub mod internals;
+#[cfg(target_has_atomic = "64")]
 pub mod p2p;
 mod rail;
+#[cfg(target_has_atomic = "ptr")]
 pub mod spsc;
+#[cfg(target_has_atomic = "ptr")]
 mod sync;
 pub mod verbs;
 pub mod virtual_cq;

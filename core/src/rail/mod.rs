@@ -27,7 +27,10 @@ pub(crate) mod tag;
 pub use control::{ControlDecodeError, ControlMessage, RailReport, ReportedState};
 pub use error::{RailCounters, RailError};
 pub use event::{FailedBecause, RailEvent, RailEventKind};
-pub(crate) use health::{Identity, PhysicalRail, RailHealth};
+pub(crate) use health::PhysicalRail;
+// Only messages name these.
+#[cfg(target_has_atomic = "64")]
+pub(crate) use health::{Identity, RailHealth};
 pub use id::{MAX_RAILS, RailId, RailSet};
 pub(crate) use in_flight::{Batch, Content, MAX_DEPTH, TagMatch};
 pub use lifecycle::{ControlError, RailState};

@@ -99,7 +99,8 @@ impl Tag {
     }
 
     /// How many requests after request `number` this one is, if it is of the queue of which `first`
-    /// is request 0; of another queue `None`, or more than any queue holds.
+    /// is request 0; of another queue `None`, or more than any queue holds. Only messages ask.
+    #[cfg(target_has_atomic = "64")]
     #[inline]
     pub const fn requests_since(self, first: Self, number: u64) -> Option<u64> {
         let oldest = first.0.wrapping_add(number << Self::SEQUENCE_SHIFT);
