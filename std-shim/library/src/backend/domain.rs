@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// share the device. An endpoint keeps a clone to create replacements of failed queue pairs.
 pub trait Domain: Clone + Send + Sync + 'static {
     /// The backend's queue pair.
-    type Qp: Connect;
+    type Qp: Connect + Send;
     /// The backend's completion queue.
     type Cq: Notify;
     /// The backend's shared receive queue. A clone is another handle of the same queue, which may
@@ -88,8 +88,6 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// # Errors
     ///
     /// The device refuses.
-    ///
-    /// The device refuses.
     fn create_cq_with_channel(
         &self,
         capacity: u32,
@@ -132,23 +130,23 @@ pub trait Domain: Clone + Send + Sync + 'static {
 
     /// Creates a queue pair as [`create_qp`](Self::create_qp) does, or as
     /// [`create_qp_with_srq`](Self::create_qp_with_srq) does if there is an `srq`, then executes
-    /// `steps` with it. `steps` receive the present attributes of [`port`](Self::port) `number`.
-    /// Backends on which this is slow use another thread, so that the caller does not block.
+    /// `steps` with it and the present attributes of [`port`](Self::port) `number`, and returns what
+    /// they return. Backends on which this is slow use another thread, so that the caller does not
+    /// block.
     fn make_aside<T: Send + 'static>(
         &self,
         (cq, srq): (&Self::Cq, Option<&Self::Srq>),
         cap: QpCap,
         port: u8,
-        steps: impl FnOnce(&Self::Qp, Port) -> Result<T, DeviceError> + Send + 'static,
-    ) -> Connecting<(Self::Qp, T)> {
+        steps: impl FnOnce(Self::Qp, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<T> {
         let make = || {
             let port = self.port(port)?;
             let qp = match srq {
                 Some(srq) => self.create_qp_with_srq(cq, srq, cap),
                 None => self.create_qp(cq, cap),
             }?;
-            let more = steps(&qp, port)?;
-            Ok((qp, more))
+            steps(qp, port)
         };
         Connecting::done(make())
     }

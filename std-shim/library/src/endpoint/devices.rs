@@ -9,7 +9,7 @@ use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::DeviceId;
 use std::fmt;
 
-/// Devices of one backend, whatever it is.
+/// Devices of one type, whatever it is.
 pub(super) struct Devices<Q, C>(Vec<Box<dyn Device<Q, C>>>);
 
 /// What is needed of a [`Domain`] once everything is made.
@@ -65,7 +65,7 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
     ) -> Connecting<(D::Qp, Port)> {
         Domain::make_aside(self, (cq, None), cap, port, move |queue_pair, port| {
             queue_pair.init(&port, &options)?;
-            Ok(port)
+            Ok((queue_pair, port))
         })
     }
 

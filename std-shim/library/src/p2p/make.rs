@@ -273,7 +273,7 @@ impl Shape {
         let options = self.options;
         domain.make_aside((cq, srq), self.cap(domain), port, move |qp, port| {
             qp.init(&port, &options)?;
-            Ok(port)
+            Ok((qp, port))
         })
     }
 

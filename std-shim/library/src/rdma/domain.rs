@@ -185,15 +185,13 @@ impl Domain for VerbsDomain {
         (cq, srq): (&CompletionQueue, Option<&SharedReceiveQueue>),
         cap: QpCap,
         port: u8,
-        steps: impl FnOnce(&QueuePair, Port) -> Result<T, DeviceError> + Send + 'static,
-    ) -> Connecting<(QueuePair, T)> {
+        steps: impl FnOnce(QueuePair, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<T> {
         let (domain, cq, srq) = (self.clone(), cq.handle().clone(), srq.cloned());
         Connecting::aside(move || {
             let port = domain.port(port)?;
             let init = QpInit { srq: srq.as_ref(), ..QpInit::new(&cq, verbs_cap(cap)) };
-            let qp = domain.pd.create_qp(&init)?;
-            let more = steps(&qp, port)?;
-            Ok((qp, more))
+            steps(domain.pd.create_qp(&init)?, port)
         })
     }
 

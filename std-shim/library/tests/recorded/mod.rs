@@ -182,8 +182,8 @@ impl Domain for Recorded {
         (cq, srq): (&Self::Cq, Option<&Self::Srq>),
         cap: QpCap,
         port: u8,
-        steps: impl FnOnce(&RecordedQp, Port) -> Result<T, DeviceError> + Send + 'static,
-    ) -> Connecting<(RecordedQp, T)> {
+        steps: impl FnOnce(RecordedQp, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<T> {
         let domain = self.clone();
         let made = match srq {
             Some(srq) => self.create_qp_with_srq(cq, srq, cap),
@@ -191,8 +191,7 @@ impl Domain for Recorded {
         };
         aside(&self.holds, move || {
             let (qp, port) = (made?, domain.port(port)?);
-            let more = steps(&qp, port)?;
-            Ok((qp, more))
+            steps(qp, port)
         })
     }
 
