@@ -58,8 +58,9 @@
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
-//!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real
-//!    NICs, and `devices` lists them; [`place`] finds where in the machine a device is;
+//!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real NICs,
+//!    and `devices` lists them; [`any`] has devices of every backend behind one type; [`place`] finds
+//!    where in the machine a device is;
 //! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
@@ -74,6 +75,7 @@
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
 
+pub mod any;
 pub mod backend;
 pub mod card;
 pub mod chain;

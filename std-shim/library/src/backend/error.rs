@@ -137,6 +137,14 @@ pub enum DeviceError {
     /// A virtual queue pair was moved to a set that has not opened its devices.
     #[error("the set that owns the queue pair has not opened the device")]
     NotOpened,
+    /// A device cannot use an object of another backend: see [`any`](crate::any).
+    #[error("device {device} cannot use a {object} of another backend")]
+    OtherBackend {
+        /// Name of the device.
+        device: Box<str>,
+        /// The object: a completion queue, or a shared receive queue.
+        object: &'static str,
+    },
     /// Memory must be registered with at least one device.
     #[error("memory cannot be registered without a device")]
     NoDevice,

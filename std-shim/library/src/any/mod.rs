@@ -1,0 +1,65 @@
+//! Devices of any backend behind one type, so that the backend is chosen when the program runs, and
+//! one endpoint may have rails of several backends.
+//!
+//! [`AnyDomain`] is a [`Domain`](crate::backend::Domain) of the [software NIC](crate::nic), of
+//! `tcp` (feature `tcp`) or of `rdma` (feature `verbs`). [`open_devices`] opens devices by their
+//! names; each domain of a backend can also be converted by [`From`]. The queue pairs, completion
+//! queues, shared receive queues and regions that it creates are enums as well.
+//!
+//! ```
+//! use polyrail::any::{AnyDomain, OpenOptions, open_devices};
+//! use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = OpenOptions::default();
+//! let here = open_devices(&["software:a0", "software:a1"], &options)?;
+//! let there = open_devices(&["software:b0", "software:b1"], &options)?;
+//! let mut sender = EndpointBuilder::new().build(&here.iter().collect::<Vec<&AnyDomain>>())?;
+//! let mut receiver = EndpointBuilder::new().build(&there.iter().collect::<Vec<&AnyDomain>>())?;
+//! connect_endpoints(&mut sender, &mut receiver)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rails of several backends
+//!
+//! The devices of an endpoint may be of different backends, for example RDMA NICs and a network
+//! interface (`mlx5_0`, `mlx5_1`, `tcp:eth0`):
+//!
+//! - The i-th device here connects to the i-th device of the peer, so both ends need the same
+//!   backends in the same order. Otherwise, connecting fails with
+//!   [`RailMismatch::Backends`](crate::endpoint::RailMismatch::Backends).
+//! - Memory is registered with each device, and requests need the keys of all of them, as on several
+//!   devices of one backend.
+//! - With [`RailFailure::Reroute`](crate::virtual_qp::RailFailure::Reroute), the rails of one backend
+//!   carry what those of another lost. Rail 0 and the notify queue pair move to a device of another
+//!   backend while their own is away.
+//! - Scatter/gather entries per request are limited by the least capable device. A device that
+//!   does not support [`max_inline_data`](crate::endpoint::EndpointBuilder::max_inline_data),
+//!   [`queue_depth`](crate::endpoint::EndpointBuilder::queue_depth) or
+//!   [`max_msg_size`](crate::endpoint::EndpointBuilder::max_msg_size) is an error of
+//!   [`build`](crate::endpoint::EndpointBuilder::build).
+//! - Both ends need the same [`imm_order`](crate::endpoint::EndpointBuilder::imm_order), which is
+//!   checked when they connect.
+//!
+//! # Cost
+//!
+//! Each call on the data path takes one branch, which is always the same for one queue pair. A
+//! program with a single backend does not need this module.
+
+mod batch;
+mod completion_queue;
+mod dispatch;
+mod domain;
+mod open;
+mod queue_pair;
+mod receive_queue;
+mod region;
+
+pub use batch::{AnyRecvBatch, AnySendBatch, AnySharedRecvBatch};
+pub use completion_queue::AnyCompletionQueue;
+pub use domain::AnyDomain;
+pub use open::{OpenError, OpenOptions, open_device, open_devices};
+pub use queue_pair::AnyQueuePair;
+pub use receive_queue::AnySharedReceiveQueue;
+pub use region::AnyRegion;
