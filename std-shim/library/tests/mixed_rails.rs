@@ -13,8 +13,9 @@ use polyrail::endpoint::{
     ConnectError, Endpoint, EndpointBuilder, RailMismatch, connect_endpoints,
 };
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{Fault, When};
+use polyrail::nic::{DeviceLimits, Fault, When};
 use polyrail::p2p::P2pBuilder;
+use polyrail::tcp;
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
 use std::collections::BTreeSet;
@@ -128,6 +129,13 @@ impl End {
         Self::rails_of(device).map(|rail| counters(rail).bytes).sum()
     }
 
+    /// Returns whether rail 0 is in service over TCP.
+    fn has_moved(&self) -> bool {
+        let rail = RailId::Data(0);
+        self.endpoint.virtual_qp().rail_state(rail) == Some(RailState::InService)
+            && self.endpoint.device_of(rail) == self.domains[TCP].device_name()
+    }
+
     fn is_without(&self, device: usize) -> bool {
         let state = |rail| self.endpoint.virtual_qp().rail_state(RailId::Data(rail));
         Self::rails_of(device).all(|rail| state(rail) != Some(RailState::InService))
@@ -147,8 +155,11 @@ fn builder(scheme: Scheme) -> EndpointBuilder {
 
 impl Ends {
     fn new(test: u8, builder: EndpointBuilder, scheme: Scheme) -> Self {
-        let mut near = End::new(&builder, devices(test, 1));
-        let mut far = End::new(&builder, devices(test, 2));
+        Self::on([1, 2].map(|end| devices(test, end)), builder, scheme)
+    }
+
+    fn on(domains: [Vec<AnyDomain>; 2], builder: EndpointBuilder, scheme: Scheme) -> Self {
+        let [mut near, mut far] = domains.map(|domains| End::new(&builder, domains));
         connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         Self { near, far, scheme, round: 0 }
     }
@@ -240,6 +251,9 @@ impl Ends {
         self.poll_until("failed", |ends| {
             ends.near.is_without(device) && ends.far.is_without(device)
         });
+        if device == SOFTWARE {
+            self.poll_until("moved", |ends| ends.near.has_moved() && ends.far.has_moved());
+        }
         let [before, before_elsewhere] = [device, other].map(|at| self.far.carried(at));
         self.round(|_| ());
         // The round's sender was the receiver before.
@@ -332,16 +346,27 @@ fn a_device_that_is_removed_leaves_its_rails_to_the_other_backend() {
         ends.round(|_| ());
         let AnyDomain::Software(gone) = &ends.near.domains[SOFTWARE] else { panic!() };
         gone.device().inject(When::Now, Fault::DeviceGone);
-        let is_over_tcp = |end: &End| {
-            let rail = RailId::Data(0);
-            end.endpoint.virtual_qp().rail_state(rail) == Some(RailState::InService)
-                && end.endpoint.device_of(rail) == end.domains[TCP].device_name()
-        };
-        ends.poll_until("rail 0", |ends| is_over_tcp(&ends.near) && is_over_tcp(&ends.far));
+        ends.poll_until("rail 0", |ends| ends.near.has_moved() && ends.far.has_moved());
         for _ in 0..3 {
             ends.round(|_| ());
         }
         assert!([&ends.near, &ends.far].iter().all(|end| end.endpoint.state() != QpState::Error));
+    }
+}
+
+/// Rail 0 moves to a device that supports less than its own, so all queue pairs are as small.
+#[test]
+fn the_least_capable_device_limits_rails_that_may_move() {
+    let less = DeviceLimits { max_sge: 2, max_qp_wr: 64, ..DeviceLimits::default() };
+    let devices = |end: u8| {
+        let tcp = tcp::DeviceOptions { limits: less, ..tcp::DeviceOptions::default() };
+        let options = OpenOptions { tcp, ..OpenOptions::default() };
+        let names = [format!("software:10.{end}"), format!("tcp:127.4.10.{end}")];
+        open_devices(&names, &options).unwrap()
+    };
+    for scheme in SCHEMES {
+        let mut ends = Ends::on([devices(1), devices(2)], builder(scheme), scheme);
+        ends.lose_and_regain(SOFTWARE);
     }
 }
 

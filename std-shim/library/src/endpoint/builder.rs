@@ -32,7 +32,7 @@ impl EndpointBuilder {
         Self {
             rails: 4,
             config: Config::default(),
-            shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0 },
+            shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0, max_wr: u32::MAX },
             options: ConnectOptions::default(),
             always_notify_qp: false,
             healing: Healing::default(),
@@ -92,7 +92,8 @@ impl EndpointBuilder {
     /// device's limit if that is smaller. Queues allocate memory for all of them: on mlx5 each
     /// request takes 64 bytes more for every 4 further entries. The engine uses at most
     /// [`MAX_SGE`](polyrail_core::hardware::MAX_SGE), and at most the smallest limit of all rails.
-    /// 0 counts as 1.
+    /// If rails are re-routed, this is limited by the least capable device, because a rail may move
+    /// there. 0 counts as 1.
     ///
     /// ```
     /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
@@ -113,7 +114,8 @@ impl EndpointBuilder {
     }
 
     /// Sets the minimum number of outstanding requests per queue; by default
-    /// [`DEPTH`](super::DEPTH), or the device's limit if that is smaller. Only an endpoint with a
+    /// [`DEPTH`](super::DEPTH), or the device's limit (if rails are re-routed, the smallest limit of
+    /// all devices) if that is smaller. Only an endpoint with a
     /// single rail can have more, up to the largest power of two that the device supports
     /// ([`Domain::max_qp_wr`]). With several rails the engine tracks the requests, with room for
     /// [`DEPTH`](super::DEPTH) per rail and direction, so [`build`](Self::build) fails with

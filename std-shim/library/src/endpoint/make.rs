@@ -133,7 +133,10 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
 
 impl<'d, D: Domain> EndpointPlan<'d, D> {
     /// Plans one virtual queue pair.
-    pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
+    pub(super) fn new(
+        mut builder: EndpointBuilder,
+        domains: &'d [&'d D],
+    ) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let mut places = places(rails, domains)?;
         builder.options.check()?;
@@ -144,6 +147,13 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let domains = &domains[..domains.len().min(rails)];
         for domain in domains {
             builder.check_queue_depth(*domain)?;
+        }
+        // Rail 0 and the notify queue pair may move to any device, where the engine needs queue
+        // pairs of at least the same size.
+        if builder.config.rail_failure == RailFailure::Reroute {
+            for domain in domains {
+                builder.shape = builder.shape.limited_to(domain.max_qp_wr(), domain.max_sge());
+            }
         }
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
         places.extend(has_notify.then_some(places[0]));

@@ -49,12 +49,21 @@ pub(super) struct Shape {
     pub(super) max_sge: u32,
     /// Requests that each queue holds at least.
     pub(super) queue_depth: u32,
+    /// Requests that each queue is asked to hold at most.
+    pub(super) max_wr: u32,
 }
 
 impl Shape {
     /// Requests that a queue is asked to hold, on a device that takes `max_qp_wr`.
     pub(super) fn requests(self, max_qp_wr: u32) -> u32 {
-        most_requests(max_qp_wr).max(self.queue_depth)
+        most_requests(max_qp_wr).max(self.queue_depth).min(self.max_wr)
+    }
+
+    /// Limits queue pairs to what a device supports that takes `max_qp_wr` requests in a queue, and
+    /// `max_sge` buffers of a request.
+    pub(super) fn limited_to(self, max_qp_wr: u32, max_sge: u32) -> Self {
+        let max_wr = self.max_wr.min(largest_queue(max_qp_wr));
+        Self { max_sge: self.max_sge.min(max_sge), max_wr, ..self }
     }
 
     /// What to ask a device for that takes no more requests in a queue, and buffers of a request.
