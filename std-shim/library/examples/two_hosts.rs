@@ -1,16 +1,17 @@
-//! A megabyte from one host to another, over RDMA devices, or all that there are:
+//! A megabyte from one host to another, over RDMA devices, network interfaces, or both (feature
+//! `verbs` for RDMA):
 //!
 //! ```text
-//! two_hosts listen mlx5_0 mlx5_1           receives
-//! two_hosts 10.0.0.2:7471 mlx5_0 mlx5_1    sends
+//! two_hosts listen mlx5_0 tcp:eth0           receives
+//! two_hosts 10.0.0.2:7471 mlx5_0 tcp:eth0    sends
 //! ```
 
+use polyrail::any::{OpenOptions, open_devices};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::link::{
     Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, Timeouts, bring_up,
 };
 use polyrail::memory::RegisteredBuffer;
-use polyrail::rdma::{OpenOptions, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::RailFailure;
 use std::error::Error;
@@ -19,7 +20,7 @@ const LENGTH: u32 = 1 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let peer = std::env::args().nth(1).ok_or("listen, or an address?")?;
-    let names = std::env::args().skip(2).map(|name| name.parse()).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = std::env::args().skip(2).collect();
     let opened = open_devices(&names, &OpenOptions::default())?;
     let domains: Vec<_> = opened.iter().collect();
     let mut endpoint =

@@ -8,8 +8,8 @@
 //! ([`RailAddress`](crate::endpoint::RailAddress)), so endpoints do not depend on the backend.
 //!
 //! The interface follows verbs: [`Connect`]'s methods are the transitions of `ibv_modify_qp`, and
-//! their arguments are its attributes. [`crate::nic`] is a backend; with feature `verbs`, `rdma` is
-//! another one.
+//! their arguments are its attributes. [`crate::nic`] is a backend; with the features `tcp` and
+//! `verbs`, `tcp` and `rdma` are others. [`crate::any`] has all of them behind one type.
 
 mod aside;
 mod connect;

@@ -114,8 +114,8 @@ impl EndpointBuilder {
     }
 
     /// Sets the minimum number of outstanding requests per queue; by default
-    /// [`DEPTH`](super::DEPTH), or the device's limit (if rails are re-routed, the smallest limit of
-    /// all devices) if that is smaller. Only an endpoint with a
+    /// [`DEPTH`](super::DEPTH), or the device's limit if that is smaller (if rails are re-routed,
+    /// the smallest limit of all devices). Only an endpoint with a
     /// single rail can have more, up to the largest power of two that the device supports
     /// ([`Domain::max_qp_wr`]). With several rails the engine tracks the requests, with room for
     /// [`DEPTH`](super::DEPTH) per rail and direction, so [`build`](Self::build) fails with
