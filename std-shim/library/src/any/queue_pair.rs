@@ -16,6 +16,7 @@ use polyrail_core::verbs::DeviceId;
 any! {
     /// A queue pair.
     #[derive(Debug)]
+    #[allow(clippy::large_enum_variant, reason = "boxed, each post would read a pointer first")]
     AnyQueuePair: nic::QueuePair, tcp::QueuePair, rdma::QueuePair
 }
 
