@@ -27,7 +27,9 @@ pub(crate) const READABLE_ONCE: EventFlags =
 #[derive(Debug)]
 pub(crate) struct Call {
     qp: Weak<QpShared>,
-    attempt: Option<(u64, Dial)>,
+    /// Its name in the thread. An event of an earlier attempt makes the newest one look in vain.
+    pub(crate) name: u64,
+    attempt: Option<Dial>,
     /// When the attempt ends, or the next one begins.
     pub(crate) at: u64,
     pause: u64,
@@ -35,12 +37,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(qp: Weak<QpShared>) -> Self {
-        Self { qp, attempt: None, at: 0, pause: FIRST_PAUSE }
-    }
-
-    /// Whether this is the name of its attempt.
-    pub(crate) fn is_named(&self, token: u64) -> bool {
-        self.attempt.as_ref().is_some_and(|(name, _)| *name == token)
+        Self { qp, name: token(), attempt: None, at: 0, pause: FIRST_PAUSE }
     }
 }
 
@@ -51,7 +48,7 @@ pub(crate) fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
     if !is_needed || qp.socket.get().is_some() || lock(&qp.queues).requester.is_lost() {
         return true;
     }
-    if call.attempt.as_ref().is_some_and(|(_, dial)| dial.has_proved()) {
+    if call.attempt.as_ref().is_some_and(Dial::has_proved) {
         // The other side knows its peer only later.
         call.at = now + PROOF_LIMIT;
         return false;
@@ -65,12 +62,11 @@ pub(crate) fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
         call.pause = (2 * call.pause).min(LONGEST_PAUSE);
         return false;
     };
-    let name = token();
     let flags = EventFlags::OUT | EventFlags::ONESHOT;
-    let added =
-        dial.as_fd().map(|fd| epoll::add(&inbox.epoll, fd, EventData::new_u64(name), flags));
+    let data = EventData::new_u64(call.name);
+    let added = dial.as_fd().map(|fd| epoll::add(&inbox.epoll, fd, data, flags));
     if added.is_some_and(|added| added.is_ok()) {
-        call.attempt = Some((name, dial));
+        call.attempt = Some(dial);
         call.at = now + PROOF_LIMIT;
     }
     false
@@ -79,7 +75,7 @@ pub(crate) fn renew_call(inbox: &Inbox, call: &mut Call, now: u64) -> bool {
 /// Goes on with an attempt. Returns whether the call is over.
 pub(crate) fn step_call(inbox: &Inbox, call: &mut Call) -> bool {
     let Some(qp) = call.qp.upgrade() else { return true };
-    let Some((name, dial)) = &mut call.attempt else { return false };
+    let Some(dial) = &mut call.attempt else { return false };
     let stepped = dial.step(&qp);
     let stepped = stepped.and_then(|stepped| {
         let Some(fd) = dial.as_fd().filter(|_| stepped == Stepped::Waits) else {
@@ -87,7 +83,7 @@ pub(crate) fn step_call(inbox: &Inbox, call: &mut Call) -> bool {
         };
         let flags =
             if dial.is_connected() { READABLE_ONCE } else { EventFlags::OUT | EventFlags::ONESHOT };
-        let watched = epoll::modify(&inbox.epoll, fd, EventData::new_u64(*name), flags);
+        let watched = epoll::modify(&inbox.epoll, fd, EventData::new_u64(call.name), flags);
         watched.map(|()| stepped).map_err(|_| DialError::Again)
     });
     match stepped {

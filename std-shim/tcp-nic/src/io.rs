@@ -11,6 +11,7 @@ use crate::commands::{NETLINK, WAKE, token};
 use crate::ending;
 use crate::handshake::{Guest, Stepped, prepare};
 use crate::netlink;
+use crate::schedule::Schedule;
 use crate::shared::{Command, CqShared, DeviceShared, Inbox};
 use crate::watch::Watch;
 use polyrail_nic_parts::sync::lock;
@@ -52,14 +53,12 @@ struct Door {
 struct Visit {
     guest: Guest,
     device: Weak<DeviceShared>,
-    since: u64,
 }
 
 /// A completion queue that is polled.
 #[derive(Debug)]
 struct Polled {
     cq: Weak<CqShared>,
-    at: u64,
     interval: u64,
 }
 
@@ -69,10 +68,11 @@ pub(crate) struct Work {
     netlink: Option<OwnedFd>,
     doors: BTreeMap<u64, Door>,
     cqs: BTreeMap<u64, Weak<CqShared>>,
-    visits: BTreeMap<u64, Visit>,
-    calls: Vec<Call>,
-    polled: Vec<Polled>,
-    watches: Vec<Watch>,
+    /// When their time is over.
+    visits: Schedule<Visit>,
+    calls: Schedule<Call>,
+    polled: Schedule<Polled>,
+    watches: Schedule<Watch>,
     /// Completion queues that are not watched because their link is closed.
     closed: Vec<Weak<CqShared>>,
 }
@@ -84,10 +84,10 @@ impl Work {
             netlink,
             doors: BTreeMap::new(),
             cqs: BTreeMap::new(),
-            visits: BTreeMap::new(),
-            calls: Vec::new(),
-            polled: Vec::new(),
-            watches: Vec::new(),
+            visits: Schedule::new(),
+            calls: Schedule::new(),
+            polled: Schedule::new(),
+            watches: Schedule::new(),
             closed: Vec::new(),
         }
     }
@@ -96,7 +96,7 @@ impl Work {
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         while !self.inbox.ends.load(Ordering::Acquire) {
-            let next = self.do_what_is_due();
+            let next = self.do_what_is_due(now());
             let left = next.map(|at| at.saturating_sub(now()));
             let ready = self.inbox.wait(&mut events, left);
             // Before the events, which may name what a command adds.
@@ -123,13 +123,14 @@ impl Work {
                     self.cqs.retain(|_, cq| cq.strong_count() > 0);
                 }
                 Command::Dial(qp) => {
-                    self.calls.push(Call::new(qp));
+                    let call = Call::new(qp);
+                    self.calls.insert(call.name, call.at, call);
                 }
                 Command::Watch(qp) => {
-                    let found = self.watches.iter_mut().find(|watch| watch.is_of(&qp));
-                    match found {
-                        Some(watch) => watch.hurry(),
-                        None => self.watches.push(Watch::new(qp)),
+                    if let Some(shared) = qp.upgrade()
+                        && !self.watches.set_time(shared.io_token, 0)
+                    {
+                        self.watches.insert(shared.io_token, 0, Watch::new(qp));
                     }
                 }
                 Command::Finish(qp) => {
@@ -168,7 +169,7 @@ impl Work {
             }
             _ if self.cqs.contains_key(&token) => self.serve_cq(token),
             _ if self.doors.contains_key(&token) => self.open_door(token),
-            _ if self.visits.contains_key(&token) => self.receive_guest(token),
+            _ if self.visits.contains(token) => self.receive_guest(token),
             _ => self.go_on_with_call(token),
         }
     }
@@ -190,10 +191,9 @@ impl Work {
         let now = now();
         if polled_at != 0 && now.saturating_sub(polled_at) < POLLED {
             self.inbox.stop_watching(&cq);
-            let cq = Arc::downgrade(&cq);
+            let polled = Polled { cq: Arc::downgrade(&cq), interval: POLLED };
             // An owner that waits and polls in turn comes here before its entry is looked at.
-            self.polled.retain(|polled| !polled.cq.ptr_eq(&cq));
-            self.polled.push(Polled { cq, at: now + POLLED, interval: POLLED });
+            self.polled.insert(token, now + POLLED, polled);
             return;
         }
         cq.acknowledge();
@@ -226,7 +226,7 @@ impl Work {
 
     /// Lets a guest prove itself. If there are too many, the one that has taken longest goes.
     fn admit(
-        visits: &mut BTreeMap<u64, Visit>,
+        visits: &mut Schedule<Visit>,
         inbox: &Inbox,
         device: &Arc<DeviceShared>,
         stream: socket2::Socket,
@@ -235,22 +235,22 @@ impl Work {
             return;
         }
         let same = |visit: &Visit| std::ptr::eq(visit.device.as_ptr(), Arc::as_ptr(device));
-        if visits.values().filter(|visit| same(visit)).count() >= MOST_GUESTS {
+        if visits.iter().filter(|(_, visit)| same(visit)).count() >= MOST_GUESTS {
             // Names are given in the order of arrival.
-            let oldest = visits.iter().find(|(_, visit)| same(visit)).map(|(token, _)| *token);
-            oldest.and_then(|token| visits.remove(&token));
+            let oldest = visits.iter().find(|(_, visit)| same(visit)).map(|(token, _)| token);
+            oldest.and_then(|token| visits.remove(token));
         }
         let name = token();
         if epoll::add(&inbox.epoll, &stream, EventData::new_u64(name), READABLE_ONCE).is_ok() {
             let (guest, device) = (Guest::new(stream), Arc::downgrade(device));
-            visits.insert(name, Visit { guest, device, since: now() });
+            visits.insert(name, now() + PROOF_LIMIT, Visit { guest, device });
         }
     }
 
     fn receive_guest(&mut self, token: u64) {
-        let Some(visit) = self.visits.get_mut(&token) else { return };
+        let Some(visit) = self.visits.get_mut(token) else { return };
         let Some(device) = visit.device.upgrade() else {
-            self.visits.remove(&token);
+            self.visits.remove(token);
             return;
         };
         let is_over = visit.guest.step(&device) == Stepped::Over;
@@ -259,21 +259,22 @@ impl Work {
             epoll::modify(&self.inbox.epoll, fd, data, READABLE_ONCE).is_ok()
         });
         if !waits {
-            self.visits.remove(&token);
+            self.visits.remove(token);
         }
     }
 
     fn go_on_with_call(&mut self, token: u64) {
-        if let Some(index) = self.calls.iter().position(|call| call.is_named(token))
-            && step_call(&self.inbox, &mut self.calls[index])
-        {
-            self.calls.swap_remove(index);
+        let Some(call) = self.calls.get_mut(token) else { return };
+        if step_call(&self.inbox, call) {
+            self.calls.remove(token);
+        } else {
+            let at = call.at;
+            self.calls.set_time(token, at);
         }
     }
 
     /// Does what is due, and returns when the next thing is.
-    fn do_what_is_due(&mut self) -> Option<u64> {
-        let now = now();
+    fn do_what_is_due(&mut self, now: u64) -> Option<u64> {
         let mut next = Next(None);
         for (token, door) in &mut self.doors {
             if door.rests_until.is_some_and(|until| until <= now) {
@@ -286,40 +287,36 @@ impl Work {
             }
             next.at(door.rests_until);
         }
-        self.visits.retain(|_, visit| visit.since + PROOF_LIMIT > now);
-        next.at(self.visits.values().map(|visit| visit.since + PROOF_LIMIT).min());
-        let inbox = &self.inbox;
-        self.calls.retain_mut(|call| {
-            let is_over = call.at <= now && renew_call(inbox, call, now);
-            if !is_over {
-                next.at(Some(call.at));
+        while self.visits.take_due(now).is_some() {}
+        while let Some((name, mut call)) = self.calls.take_due(now) {
+            if !renew_call(&self.inbox, &mut call, now) {
+                self.calls.insert(name, call.at, call);
             }
-            !is_over
-        });
-        self.polled.retain_mut(|polled| {
-            let Some(cq) = polled.cq.upgrade() else { return false };
+        }
+        while let Some((name, mut polled)) = self.polled.take_due(now) {
+            let Some(cq) = polled.cq.upgrade() else { continue };
             if cq.io_watches.load(Ordering::Acquire) {
-                return false;
+                continue;
             }
-            if polled.at <= now {
-                let polled_at = cq.polled_at.load(Ordering::Acquire);
-                if polled_at == 0 || now.saturating_sub(polled_at) >= POLLED {
-                    cq.io_watches.store(true, Ordering::SeqCst);
-                    inbox.set_watched(&cq, true);
-                    cq.acknowledge();
-                    return false;
-                }
-                polled.interval = (2 * polled.interval).min(POLLED_MOST);
-                polled.at = now + polled.interval;
+            let polled_at = cq.polled_at.load(Ordering::Acquire);
+            if polled_at == 0 || now.saturating_sub(polled_at) >= POLLED {
+                cq.io_watches.store(true, Ordering::SeqCst);
+                self.inbox.set_watched(&cq, true);
+                cq.acknowledge();
+                continue;
             }
-            next.at(Some(polled.at));
-            true
-        });
-        self.watches.retain_mut(|watch| {
-            let at = watch.look(now);
-            next.at(at);
-            at.is_some()
-        });
+            polled.interval = (2 * polled.interval).min(POLLED_MOST);
+            self.polled.insert(name, now + polled.interval, polled);
+        }
+        while let Some((name, mut watch)) = self.watches.take_due(now) {
+            if let Some(at) = watch.look(now) {
+                self.watches.insert(name, at, watch);
+            }
+        }
+        next.at(self.visits.next_time());
+        next.at(self.calls.next_time());
+        next.at(self.polled.next_time());
+        next.at(self.watches.next_time());
         next.0
     }
 }
@@ -339,4 +336,57 @@ impl Next {
 /// Whether the system has too few descriptors or too little memory, which passes.
 fn is_lack(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, DeviceOptions};
+    use crate::queue_pair::QpInit;
+    use polyrail_nic_parts::options::QpCap;
+    use rustix::event::epoll::CreateFlags;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    /// A thread's work that a test does.
+    fn work() -> Work {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (commands, ends) = (Mutex::default(), AtomicBool::new(false));
+        Work::new(Arc::new(Inbox { epoll, wake, commands, ends }), None)
+    }
+
+    #[test]
+    fn a_wake_costs_what_is_due_and_not_what_there_is() {
+        const QUEUE_PAIRS: usize = 1000;
+        const SECOND: u64 = 1_000_000_000;
+        let device = Device::open("127.8.0.2", &DeviceOptions::default()).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(8).unwrap();
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+        let qps: Vec<_> =
+            (0..QUEUE_PAIRS).map(|_| pd.create_qp(&QpInit::new(&cq, cap)).unwrap()).collect();
+        let mut work = work();
+        let begin = SECOND;
+        for qp in &qps {
+            work.inbox.send(Command::Watch(qp.shared.me.clone()));
+        }
+        work.take_commands();
+        let next = work.do_what_is_due(begin).unwrap();
+        assert_eq!(work.watches.visits, QUEUE_PAIRS, "each once");
+        for wake in 0..100 {
+            assert_eq!(work.do_what_is_due(begin + wake), Some(next));
+        }
+        assert_eq!(work.watches.visits, QUEUE_PAIRS, "none of them is due");
+        work.inbox.send(Command::Watch(qps[500].shared.me.clone()));
+        work.take_commands();
+        work.do_what_is_due(begin + 100);
+        assert_eq!(work.watches.visits, QUEUE_PAIRS + 1, "the one that has a request");
+        // Nothing is posted, so they are not watched any more.
+        work.do_what_is_due(next);
+        assert_eq!(work.do_what_is_due(next + 2 * SECOND), None);
+        let most = 3 * QUEUE_PAIRS + 1;
+        assert!(work.watches.visits <= most, "{}", work.watches.visits);
+    }
 }

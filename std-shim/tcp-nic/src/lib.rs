@@ -59,8 +59,8 @@
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
 //! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
 //!    `call` (attempts);
-//! 6. the threads: `pool`, `commands` (requests to them), `io` (what they do), `watch` (the time of
-//!    requests), `clock`, `interface` and `netlink`;
+//! 6. the threads: `pool`, `commands` (requests to them), `io` (what they do), `schedule` (when),
+//!    `watch` (the time of requests), `clock`, `interface` and `netlink`;
 //! 7. the other objects: `device`, `domain`, `receive_queue`, `modify`.
 //!
 //! # Example
@@ -142,6 +142,7 @@ mod read_half;
 mod receive_queue;
 mod requester;
 mod responder;
+mod schedule;
 mod shared;
 mod socket;
 mod transmit;

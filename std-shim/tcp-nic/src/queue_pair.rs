@@ -1,5 +1,6 @@
 //! Queue pairs: creation, identity, posting, destruction.
 
+use crate::commands::token;
 use crate::completion_queue::CompletionQueue;
 use crate::domain::ProtectionDomain;
 use crate::ending;
@@ -176,6 +177,7 @@ impl QpShared {
         let qp = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             number,
+            io_token: token(),
             device: Arc::clone(device),
             domain,
             send_owner: init.send_cq.shared.attach(me.clone(), Arc::clone(&released)),

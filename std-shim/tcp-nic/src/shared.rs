@@ -128,6 +128,8 @@ pub(crate) struct SrqInner {
 pub(crate) struct QpShared {
     pub(crate) me: Weak<Self>,
     pub(crate) number: u32,
+    /// Its name in the I/O thread.
+    pub(crate) io_token: u64,
     pub(crate) device: Arc<DeviceShared>,
     pub(crate) domain: DomainId,
     pub(crate) send_cq: Arc<CqShared>,

@@ -33,28 +33,15 @@ pub(crate) struct Watch {
     acknowledged: u64,
     was_timed: bool,
     idle_since: Option<u64>,
-    next: u64,
 }
 
 impl Watch {
     pub(crate) fn new(qp: Weak<QpShared>) -> Self {
-        Self { qp, progress_at: 0, acknowledged: 0, was_timed: false, idle_since: None, next: 0 }
+        Self { qp, progress_at: 0, acknowledged: 0, was_timed: false, idle_since: None }
     }
 
-    pub(crate) fn is_of(&self, qp: &Weak<QpShared>) -> bool {
-        self.qp.ptr_eq(qp)
-    }
-
-    /// Looks at the next opportunity.
-    pub(crate) fn hurry(&mut self) {
-        self.next = 0;
-    }
-
-    /// Looks at the queue pair if it is time. Returns when to look again; `None`: not any more.
+    /// Looks at the queue pair. Returns when to look again; `None`: not any more.
     pub(crate) fn look(&mut self, now: u64) -> Option<u64> {
-        if now < self.next {
-            return Some(self.next);
-        }
         let qp = self.qp.upgrade()?;
         let acknowledged = qp.socket.get().map_or(0, |socket| socket.acknowledged());
         let (is_timed, has_outstanding, limit, until) = {
@@ -88,13 +75,11 @@ impl Watch {
             if now - since >= IDLE {
                 return self.leave(&qp, now);
             }
-            self.next = now + interval;
-            return Some(self.next);
+            return Some(now + interval);
         }
         self.idle_since = None;
         let look = now + interval;
-        self.next = until.map_or(look, |until| until.clamp(now + 1, look));
-        Some(self.next)
+        Some(until.map_or(look, |until| until.clamp(now + 1, look)))
     }
 
     /// Stops to watch, unless a request was posted meanwhile.
@@ -103,8 +88,7 @@ impl Watch {
         let has_outstanding = lock(&qp.queues).requester.has_outstanding();
         if has_outstanding && !qp.is_watched.swap(true, Ordering::SeqCst) {
             self.idle_since = None;
-            self.next = now;
-            return Some(now);
+            return Some(now + 1);
         }
         None
     }
