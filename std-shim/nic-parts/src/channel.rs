@@ -33,7 +33,7 @@ impl CompletionChannel {
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
             let errno = io::Error::last_os_error().raw_os_error().unwrap_or_default();
-            return Err(NicError::NoChannel { errno });
+            return Err(NicError::NoDescriptor { what: "completion channel", errno });
         }
         // SAFETY: the descriptor was just created, and has no other owner.
         let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });

@@ -54,9 +54,11 @@ pub enum NicError {
         /// Completions that it holds.
         held: u32,
     },
-    /// The system has no file descriptor left for a completion channel.
-    #[error("cannot create a completion channel: errno {errno}")]
-    NoChannel {
+    /// The system has no file descriptor left for an object.
+    #[error("cannot create a {what}: errno {errno}")]
+    NoDescriptor {
+        /// The object.
+        what: &'static str,
         /// The system's code.
         errno: i32,
     },
@@ -94,7 +96,7 @@ impl NicError {
             Self::DeviceGone => errno::ENODEV,
             Self::Forked(_) => errno::EPERM,
             Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
-            Self::NoChannel { errno } | Self::NoRandom { errno } => *errno,
+            Self::NoDescriptor { errno, .. } | Self::NoRandom { errno } => *errno,
             _ => errno::EINVAL,
         }
     }

@@ -78,7 +78,7 @@ impl Device {
 }
 
 fn no_descriptor(errno: rustix::io::Errno) -> NicError {
-    NicError::NoChannel { errno: errno.raw_os_error() }
+    NicError::NoDescriptor { what: "completion queue", errno: errno.raw_os_error() }
 }
 
 impl CqShared {

@@ -133,13 +133,17 @@ impl DeviceShared {
 
     /// Looks whether an interface still has the address, and carrier, and reports a change. The
     /// name of the interface may change.
-    pub(crate) fn look_at_interface(&self) {
-        // A list that the system refuses changes nothing.
-        let Ok(found) = interface::having(self.address, &self.interface) else { return };
+    ///
+    /// # Errors
+    ///
+    /// The system refuses to list interfaces.
+    pub(crate) fn look_at_interface(&self) -> io::Result<()> {
+        let found = interface::having(self.address, &self.interface)?;
         let has_carrier = found.is_some_and(|own| own.is_up && own.has_carrier);
         let was_up = self.is_up();
         self.has_carrier.store(has_carrier, Ordering::Release);
         self.report_change(was_up);
+        Ok(())
     }
 
     fn report_change(&self, was_up: bool) {

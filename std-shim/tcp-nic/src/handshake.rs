@@ -382,7 +382,7 @@ fn bind_to_interface(
     device: &DeviceShared,
     peer: IpAddr,
 ) -> io::Result<()> {
-    if !interface::is_of_this_host(peer) {
+    if !interface::is_of_this_host(peer)? {
         let own = interface::having(device.address, &device.interface)?
             .ok_or(io::ErrorKind::AddrNotAvailable)?;
         match stream.bind_device(Some(own.interface.as_bytes())) {

@@ -4,9 +4,13 @@ use polyrail_nic_parts::interface::{InterfaceAddress, addresses, interface_of, i
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Whether an address belongs to this host.
-pub(crate) fn is_of_this_host(ip: IpAddr) -> bool {
-    ip.is_loopback() || addresses().is_ok_and(|all| all.iter().any(|own| own.ip == ip))
+/// Returns whether an address belongs to this host.
+///
+/// # Errors
+///
+/// The system refuses to list addresses.
+pub(crate) fn is_of_this_host(ip: IpAddr) -> io::Result<bool> {
+    Ok(ip.is_loopback() || addresses()?.iter().any(|own| own.ip == ip))
 }
 
 /// Returns the interface that has an address now: that of this name if it still has it, or another

@@ -34,7 +34,8 @@ const GUESTS_AT_ONCE: usize = 16;
 /// Unproven connections of a device.
 const MOST_GUESTS: usize = 64;
 
-/// How long a listener rests when the system has no file descriptor.
+/// How long a listener rests when the system has no file descriptor, and after which time the
+/// interfaces are listed again if they could not be.
 const LACK_PAUSE: u64 = 100_000_000;
 
 /// Events of one wait.
@@ -73,6 +74,8 @@ pub(crate) struct Work {
     calls: Schedule<Call>,
     polled: Schedule<Polled>,
     watches: Schedule<Watch>,
+    /// When to look at the interfaces, because they could not be listed.
+    looks_at: Option<u64>,
     /// Completion queues that are not watched because their link is closed.
     closed: Vec<Weak<CqShared>>,
 }
@@ -88,6 +91,7 @@ impl Work {
             calls: Schedule::new(),
             polled: Schedule::new(),
             watches: Schedule::new(),
+            looks_at: None,
             closed: Vec::new(),
         }
     }
@@ -164,8 +168,7 @@ impl Work {
                 if let Some(netlink) = &self.netlink {
                     netlink::drain(netlink);
                 }
-                let devices = self.doors.values().filter_map(|door| door.device.upgrade());
-                devices.for_each(|device| device.look_at_interface());
+                self.look_at_interfaces();
             }
             _ if self.cqs.contains_key(&token) => self.serve_cq(token),
             _ if self.doors.contains_key(&token) => self.open_door(token),
@@ -273,6 +276,13 @@ impl Work {
         }
     }
 
+    /// Lets devices look at their interfaces; later if the system cannot list them now.
+    fn look_at_interfaces(&mut self) {
+        let devices = self.doors.values().filter_map(|door| door.device.upgrade());
+        let refused = devices.filter(|device| device.look_at_interface().is_err()).count();
+        self.looks_at = (refused > 0).then(|| now() + LACK_PAUSE);
+    }
+
     /// Does what is due, and returns when the next thing is.
     fn do_what_is_due(&mut self, now: u64) -> Option<u64> {
         let mut next = Next(None);
@@ -286,6 +296,9 @@ impl Work {
                 }
             }
             next.at(door.rests_until);
+        }
+        if self.looks_at.is_some_and(|at| at <= now) {
+            self.look_at_interfaces();
         }
         while self.visits.take_due(now).is_some() {}
         while let Some((name, mut call)) = self.calls.take_due(now) {
@@ -313,6 +326,7 @@ impl Work {
                 self.watches.insert(name, at, watch);
             }
         }
+        next.at(self.looks_at);
         next.at(self.visits.next_time());
         next.at(self.calls.next_time());
         next.at(self.polled.next_time());
@@ -334,7 +348,7 @@ impl Next {
 }
 
 /// Whether the system has too few descriptors or too little memory, which passes.
-fn is_lack(error: &io::Error) -> bool {
+pub(crate) fn is_lack(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 

@@ -1,7 +1,7 @@
 //! The I/O threads of the process.
 
 use crate::commands::{NETLINK, WAKE};
-use crate::io::Work;
+use crate::io::{Work, is_lack};
 use crate::netlink;
 use crate::shared::{Inbox, IoThread};
 use polyrail_nic_parts::sync::lock;
@@ -57,8 +57,12 @@ impl IoThread {
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let (commands, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         let inbox = Arc::new(Inbox { epoll, wake, commands, ends });
-        // Where a filter of system calls refuses it, ports are as they were when devices were opened.
-        let netlink = netlink::open().ok();
+        let netlink = match netlink::open().map_err(io::Error::from) {
+            Ok(netlink) => Some(netlink),
+            Err(error) if is_lack(&error) => return Err(error),
+            // A filter of system calls refuses it: ports stay as they were when devices were opened.
+            Err(_) => None,
+        };
         if let Some(netlink) = &netlink {
             epoll::add(&inbox.epoll, netlink, EventData::new_u64(NETLINK), EventFlags::IN)?;
         }

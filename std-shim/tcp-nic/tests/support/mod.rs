@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 pub mod fuzz;
+pub mod namespace;
 pub mod raw;
 pub mod thread;
 
@@ -119,6 +120,11 @@ impl Side {
         let qp = pd.create_qp(&QpInit::new(&cq, cap)).unwrap();
         qp.to_init(&ConnectOptions::default()).unwrap();
         Self { device: device.clone(), pd, buffer, cq, qp }
+    }
+
+    /// Creates another queue pair, in RESET, with the same completion queue.
+    pub fn another(&self) -> QueuePair {
+        self.pd.create_qp(&QpInit::new(&self.cq, QpCap::default())).unwrap()
     }
 
     pub fn post(&mut self, request: SendRequest) -> Result<(), CommitError> {
