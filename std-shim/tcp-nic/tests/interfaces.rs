@@ -1,0 +1,175 @@
+//! Interfaces and addresses that change while they are in use. They are in network namespaces, so
+//! these tests take iproute2 and root.
+
+mod support;
+
+use polyrail_core::verbs::WcStatus;
+use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::options::ConnectOptions;
+use polyrail_nic_parts::state::QpState;
+use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
+use support::namespace::Namespace;
+use support::{Side, exchange, pair, wait};
+
+fn open(name: &str) -> Result<Device, OpenError> {
+    Device::open(name, &DeviceOptions::default())
+}
+
+/// Opens the device of a name, whose port is up.
+fn open_up(name: &str) -> Device {
+    let device = open(name).unwrap();
+    wait("carrier", || device.is_up());
+    while device.next_event().is_some() {}
+    device
+}
+
+/// Connects two new queue pairs of the devices, whose requests fail after 134 ms without progress.
+fn connected(near: &Device, far: &Device) -> (Side, Side) {
+    let (near, far) = (Side::on(near), Side::on(far));
+    let options = ConnectOptions { timeout: 14, retry_cnt: 1, ..ConnectOptions::default() };
+    connect_pair(&near.qp, &far.qp, &options).unwrap();
+    (near, far)
+}
+
+/// Waits for the event of the port, which is the only one.
+fn event(device: &Device, is_up: bool) {
+    let port = PORT;
+    let event = match is_up {
+        true => AsyncEvent::PortActive { port },
+        false => AsyncEvent::PortError { port },
+    };
+    let mut found = None;
+    wait("an event", || {
+        found = device.next_event();
+        found.is_some()
+    });
+    assert_eq!((found, device.is_up()), (Some(event), is_up));
+}
+
+/// A link with two addresses of this host, each a device, and connections that do not use it.
+struct Link {
+    near: Device,
+    far: Device,
+    others: (Side, Side),
+    namespace: Namespace,
+}
+
+impl Link {
+    fn new() -> Option<Self> {
+        let mut namespace = Namespace::enter()?;
+        namespace.link("eth0");
+        namespace.run("ip addr add 10.99.0.1/32 dev eth0");
+        namespace.run("ip addr add 10.99.1.1/32 dev lo");
+        let (near, far) = (open_up("10.99.0.1"), open_up("10.99.1.1"));
+        Some(Self { near, far, others: pair("127.0.0.1", "127.0.0.2"), namespace })
+    }
+
+    /// Takes the address away by a command, and gives it back by another.
+    fn lose_the_address(&mut self, away: &str, back: &[&str]) {
+        let (mut near, mut far) = connected(&self.near, &self.far);
+        exchange(&mut near, &mut far, 1);
+        self.namespace.run(away);
+        event(&self.near, false);
+        // Acknowledgements cannot arrive any more.
+        far.post(far.write_to(&near.buffer, 0, 8)).unwrap();
+        assert_eq!(far.completion().status, WcStatus::RETRY_EXC_ERR);
+        assert_eq!(far.qp.state(), QpState::Err);
+        let (mut late, to) = connected(&self.near, &self.far);
+        late.post(late.write_to(&to.buffer, 0, 8)).unwrap();
+        assert_eq!(late.completion().status, WcStatus::RETRY_EXC_ERR);
+        let (one, other) = &mut self.others;
+        exchange(one, other, 2);
+        for command in back {
+            self.namespace.run(command);
+        }
+        event(&self.near, true);
+        let (mut near, mut far) = connected(&self.near, &self.far);
+        exchange(&mut near, &mut far, 3);
+        let (one, other) = &mut self.others;
+        exchange(one, other, 4);
+    }
+}
+
+#[test]
+fn a_device_that_loses_its_address_is_down_until_it_is_back() {
+    let Some(mut link) = Link::new() else { return };
+    // It is the interface's only one, or one of two.
+    link.lose_the_address(
+        "ip addr del 10.99.0.1/32 dev eth0",
+        &["ip addr add 10.99.0.1/32 dev eth0"],
+    );
+    link.lose_the_address(
+        "ip addr add 10.99.0.77/32 dev eth0 && ip addr del 10.99.0.1/32 dev eth0",
+        &["ip addr add 10.99.0.1/32 dev eth0"],
+    );
+}
+
+#[test]
+fn a_device_whose_interface_is_deleted_follows_its_address_to_another_one() {
+    let Some(mut link) = Link::new() else { return };
+    link.lose_the_address(
+        "ip link del eth0",
+        &[
+            "ip link add eth7 type veth peer name eth7-peer",
+            "ip link set eth7 up",
+            "ip link set eth7-peer up",
+            "ip addr add 10.99.0.1/32 dev eth7",
+        ],
+    );
+}
+
+#[test]
+fn a_device_stays_up_when_its_interface_is_renamed() {
+    let Some(mut link) = Link::new() else { return };
+    let (mut near, mut far) = connected(&link.near, &link.far);
+    exchange(&mut near, &mut far, 1);
+    if !link.namespace.succeeds("ip link set eth0 name wan0") {
+        // Linux before 6.2 renames only interfaces that are down.
+        link.namespace.run("ip link set eth0 down");
+        event(&link.near, false);
+        link.namespace.run("ip link set eth0 name wan0 && ip link set wan0 up");
+        event(&link.near, true);
+    }
+    exchange(&mut near, &mut far, 2);
+    let (mut late, mut to) = connected(&link.near, &link.far);
+    exchange(&mut late, &mut to, 3);
+    assert!(link.near.is_up());
+    link.namespace.run("ip link set wan0 down");
+    event(&link.near, false);
+    assert_eq!(open("eth0").unwrap_err().to_string().split(' ').next(), Some("eth0"));
+    assert_eq!(open("wan0").unwrap().address().ip(), link.near.address().ip());
+}
+
+#[test]
+fn an_interface_without_an_address_is_refused_until_it_has_one() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    namespace.run("ip link add eth0 type veth peer name eth0-peer");
+    let error = open("eth0").unwrap_err();
+    assert!(matches!(&error, OpenError::NoAddress { interface } if interface == "eth0"));
+    namespace.run("ip addr add 10.99.0.1/32 dev eth0");
+    assert!(!open("eth0").unwrap().is_up(), "the interface is down");
+}
+
+/// The ports of a device's listener are those of the system: each is there once for an address.
+#[test]
+fn a_port_that_is_taken_is_refused_with_its_address_and_free_later() {
+    let _turn = support::namespace::turn();
+    let near = open("127.7.0.1").unwrap();
+    let port = near.address().port();
+    let options = DeviceOptions { port, ..DeviceOptions::default() };
+    let error = Device::open("127.7.0.1", &options).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot listen on 127.7.0.1:{port}"));
+    let OpenError::Listen { source, .. } = error else { panic!("{error:?}") };
+    assert_eq!(source.raw_os_error(), Some(libc::EADDRINUSE));
+    // Another address has the same port.
+    let far = Device::open("127.7.0.2", &options).unwrap();
+    let (mut one, mut other) = (Side::on(&near), Side::on(&far));
+    connect_pair(&one.qp, &other.qp, &ConnectOptions::default()).unwrap();
+    exchange(&mut one, &mut other, 1);
+    // It is free as soon as it is closed, although its connections were.
+    drop((near, one));
+    let near = Device::open("127.7.0.1", &options).unwrap();
+    let (mut one, mut other) = (Side::on(&near), Side::on(&far));
+    connect_pair(&one.qp, &other.qp, &ConnectOptions::default()).unwrap();
+    exchange(&mut one, &mut other, 2);
+}
