@@ -48,13 +48,18 @@ finish() {
   cmp "$DIR/source" "$DIR/in/source" || fail "the bytes differ"
 }
 
-# says TEXT: at one of the two ends.
-says() { grep -q "$1" "$DIR/copy.log" "$DIR/serve.log" || fail "neither end says: $1"; }
+# says TEXT: at one of the two ends, now or soon.
+says() { wait_until "neither end says: $1" grep -q "$1" "$DIR/copy.log" "$DIR/serve.log"; }
+fails() { for n; do says "rail $n .*failed"; done; }
+recovers() { for n; do says "rail $n .*is back in service"; done; }
 
-# returns: link 1 carries data again, before the copy ends.
+# returns [N]...: these links, or link 1, carry data again, before the copy ends.
 returns() {
-  BEFORE=$(carried a1)
-  wait_until "no data moves over the interface again" moves a1
+  local n
+  for n in ${*:-1}; do
+    BEFORE=$(carried "a$n")
+    wait_until "no data moves over link $n again" moves "a$n"
+  done
 }
 
 # with_each_scheme FUNCTION OPTIONS...: a copy during which the function is called.
@@ -74,31 +79,33 @@ turn_links() {
   for n in 0 1 2 3; do
     down $n && sleep 0.3 && up $n && sleep 0.2
   done
-  says "is back in service"
+  fails 0 1 2 3
+  recovers 0 1 2 3
 }
 
 two_at_once() { with_each_scheme turn_two; }
-turn_two() { down 0 2 && sleep 0.5 && up 0 2 && says "failed"; }
+turn_two() { down 0 2 && sleep 0.5 && up 0 2 && fails 0 2 && recovers 0 2 && returns 0 2; }
 
 all_at_once() { with_each_scheme turn_all; }
 turn_all() {
   down 0 1 2 3 && sleep 3
   still_copies
   up 0 1 2 3
-  wait_until "no link is back" grep -q "is back in service" "$DIR/copy.log" "$DIR/serve.log"
+  recovers 0 1 2 3
 }
 
 silent_link() { with_each_scheme silence; }
 silence() {
   silent 1
-  wait_until "neither end says that rail 1 failed" grep -q "rail 1.* failed" "$DIR/copy.log" "$DIR/serve.log"
+  fails 1
   audible 1
+  recovers 1
   returns
 }
 
 # Messages about the repair of rails go over a link that fails, too.
 link_of_control() { TO=10.77.2.2 with_each_scheme turn_control; }
-turn_control() { down 2 && sleep 1 && up 2; }
+turn_control() { down 2 && sleep 1 && up 2 && fails 2 && recovers 2 && returns 2; }
 
 # A device is an address, whatever the name of the interface that has it.
 renamed() { with_each_scheme rename; }
@@ -122,18 +129,17 @@ rename() {
 deleted() { with_each_scheme delete; }
 delete() {
   ip -n "$A" link del a1
-  says_soon "rail 1.* failed"
+  fails 1
   link 1 1
   limit "$RATE" 1
   returns
 }
-says_soon() { wait_until "neither end says: $1" grep -q "$1" "$DIR/copy.log" "$DIR/serve.log"; }
 
 another_address() { with_each_scheme change_address; }
 change_address() {
   ip -n "$A" addr del 10.77.1.1/24 dev a1
   ip -n "$A" addr add 10.77.1.77/24 dev a1
-  says_soon "rail 1.* failed"
+  fails 1
   sleep 0.5
   ip -n "$A" addr add 10.77.1.1/24 dev a1
   ip -n "$A" addr del 10.77.1.77/24 dev a1
@@ -142,9 +148,10 @@ change_address() {
   returns
 }
 
-# timed WHAT MOST FUNCTION: how long no request completes, in milliseconds.
+# timed WHAT MOST FAULT LINK...: how long no request completes, in milliseconds, when these links fail.
 timed() {
   local what=$1 most=$2 fault=$3 scheme perf gap
+  shift 3
   for scheme in $SCHEMES; do
     serve --once $(devices b) --stall-timeout $STALL
     BEFORE=$(carried a1)
@@ -154,20 +161,22 @@ timed() {
     perf=$!
     wait_until "no data moves" moves a1
     sleep 0.3
-    $fault
+    $fault "$@"
     wait $perf || fail "perf ended with $?"
     wait "$SERVER" || fail "serve ended with $?"
+    fails "$@"
+    recovers "$@"
     gap=$(awk -F, 'NR > 1 { step = $1 - last; last = $1; gap = $2 > 0 ? 0 : gap + step
       if (gap > most) most = gap } END { printf "%d", 1000 * most }' "$DIR/timeline.csv")
     echo "$what, $scheme: no data for $gap ms (goal: $most ms)"
   done
 }
 
-time_link_down() { timed "a link goes down" 100 "hide 1"; }
-time_two_links_down() { timed "two links go down" 100 "hide 0 2"; }
+time_link_down() { timed "a link goes down" 100 hide 1; }
+time_two_links_down() { timed "two links go down" 100 hide 0 2; }
 hide() { down "$@" && sleep 1 && up "$@"; }
-time_silent_link() { timed "a link falls silent" $((STALL * 1000 + 500)) hush; }
-hush() { silent 1 && sleep 3 && audible 1; }
+time_silent_link() { timed "a link falls silent" $((STALL * 1000 + 500)) hush 1; }
+hush() { silent "$1" && sleep 3 && audible "$1"; }
 
 build
 make_hosts
