@@ -2,20 +2,20 @@
 //!
 //! [`reachable_at`] lists them, the best first:
 //!
-//! | | addresses | reason for the place |
+//! | [rank](AddressRank) | addresses | reason for the rank |
 //! |---|---|---|
-//! | 1 | of NICs, bonds, VLANs, bridges with a NIC | |
-//! | 2 | on a loopback interface, but not of loopback: a router's or a host's `/32` | may be a service's address, which leads to a load balancer |
-//! | 3 | of bridges without a NIC, such as `docker0` | lead to containers and virtual machines of this host |
-//! | 4 | link-local: `169.254.0.0/16`, `fe80::/10` | lead to one link, which may be a management controller's |
-//! | 5 | of interfaces without carrier | lead nowhere at present |
+//! | `Nic` | of NICs, bonds, VLANs, bridges with a NIC | |
+//! | `Loopback` | on a loopback interface, but not of loopback: a router's or a host's `/32` | may be a service's address, which leads to a load balancer |
+//! | `InnerBridge` | of bridges without a NIC, such as `docker0` | lead to containers and virtual machines of this host |
+//! | `LinkLocal` | link-local: `169.254.0.0/16`, `fe80::/10` | lead to one link, which may be a management controller's |
+//! | `NoCarrier` | of interfaces without carrier | lead nowhere at present |
 //!
-//! Within a place, IPv4 comes before IPv6, and then the kernel's order counts. Addresses of loopback
+//! Within a rank, IPv4 comes before IPv6, and then the kernel's order counts. Addresses of loopback
 //! (`127.0.0.0/8`, `::1`) and of interfaces that are down are left out, unless an interface is
 //! named: every host has these, so a peer would reach itself.
 //!
 //! [`reachable`] lists the same addresses with their networks, so that two hosts can find the
-//! interfaces that share one.
+//! interfaces that share one, and [`usable`] those of them that have carrier.
 
 pub use crate::ip_net::{IpNet, IpNetError};
 
@@ -100,6 +100,22 @@ pub enum InterfaceError {
     },
 }
 
+/// How well an address of this host suits other hosts, by the [module's](self) table. The best rank
+/// is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AddressRank {
+    /// Of a NIC, a bond, a VLAN, or a bridge with a NIC.
+    Nic,
+    /// Of a loopback interface.
+    Loopback,
+    /// Of a bridge without a NIC.
+    InnerBridge,
+    /// Valid only on one link.
+    LinkLocal,
+    /// Of an interface without carrier.
+    NoCarrier,
+}
+
 /// An address at which others may reach this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
@@ -107,11 +123,18 @@ pub struct LocalAddress {
     pub interface: String,
     /// The address and its network.
     pub net: IpNet,
-    /// Whether the interface has carrier.
-    pub has_carrier: bool,
+    /// How well it suits other hosts.
+    pub rank: AddressRank,
+    /// Whether its interface is a loopback interface.
+    pub is_loopback: bool,
 }
 
 impl LocalAddress {
+    /// Returns whether its interface has carrier.
+    pub fn has_carrier(&self) -> bool {
+        self.rank != AddressRank::NoCarrier
+    }
+
     /// Returns whether the address is valid only on its link: `169.254.0.0/16`, `fe80::/10`. Every
     /// link has these networks, so two hosts that have one need not share a link.
     pub fn is_link_local(&self) -> bool {
@@ -136,23 +159,22 @@ impl Deref for Candidate {
 }
 
 impl Candidate {
-    /// The place in the order; lower is better.
-    fn rank(&self) -> (u8, bool) {
-        let place = match () {
-            () if !self.is_up || !self.has_carrier => 5,
-            () if is_link_local(self.ip) => 4,
-            () if self.is_inner_bridge => 3,
-            () if self.is_loopback => 2,
-            () => 1,
-        };
-        (place, self.ip.is_ipv6())
+    fn rank(&self) -> AddressRank {
+        match () {
+            () if !self.is_up || !self.has_carrier => AddressRank::NoCarrier,
+            () if is_link_local(self.ip) => AddressRank::LinkLocal,
+            () if self.is_inner_bridge => AddressRank::InnerBridge,
+            () if self.is_loopback => AddressRank::Loopback,
+            () => AddressRank::Nic,
+        }
     }
 
     fn in_network(&self) -> LocalAddress {
         LocalAddress {
             interface: self.interface.clone(),
             net: self.mask.map_or(self.ip.into(), |mask| IpNet::with_mask(self.ip, mask)),
-            has_carrier: self.is_up && self.has_carrier,
+            rank: self.rank(),
+            is_loopback: self.is_loopback,
         }
     }
 }
@@ -178,6 +200,21 @@ pub fn reachable_at(
 /// As [`reachable_at`].
 pub fn reachable(filter: &InterfaceFilter) -> Result<Vec<LocalAddress>, InterfaceError> {
     chosen(filter, Candidate::in_network)
+}
+
+/// Returns the addresses of [`reachable`] whose interfaces have carrier, the best first; none if the
+/// host has no such address.
+///
+/// # Errors
+///
+/// The system refuses to list interfaces.
+pub fn usable() -> Result<Vec<LocalAddress>, InterfaceError> {
+    let mut usable = match reachable(&InterfaceFilter::all()) {
+        Err(InterfaceError::Unreachable) => Vec::new(),
+        found => found?,
+    };
+    usable.retain(LocalAddress::has_carrier);
+    Ok(usable)
 }
 
 fn chosen<T>(
@@ -215,7 +252,7 @@ fn choose<'a>(addresses: &'a [Candidate], filter: &InterfaceFilter) -> Vec<&'a C
             && !address.ip.is_unspecified()
     };
     let mut chosen: Vec<_> = addresses.iter().filter(is_usable).collect();
-    chosen.sort_by_key(|address| address.rank());
+    chosen.sort_by_key(|address| (address.rank(), address.ip.is_ipv6()));
     chosen
 }
 
@@ -224,25 +261,6 @@ fn choose<'a>(addresses: &'a [Candidate], filter: &InterfaceFilter) -> Vec<&'a C
 pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
     let all = candidates().map_err(InterfaceError::List)?;
     Ok(all.iter().map(Candidate::in_network).collect())
-}
-
-/// An address at which other hosts reach this one, for a device over TCP.
-#[cfg(feature = "tcp")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ReachableDevice {
-    /// The interface; if it is a loopback, whose own address is 127.0.0.1, the address.
-    pub(crate) name: String,
-    /// The place of the address in the [module's](self) table.
-    pub(crate) place: u8,
-}
-
-/// Returns the devices of the addresses of [`reachable`], in the same order.
-#[cfg(feature = "tcp")]
-pub(crate) fn reachable_devices() -> Result<Vec<ReachableDevice>, InterfaceError> {
-    chosen(&InterfaceFilter::all(), |address| ReachableDevice {
-        name: if address.is_loopback { address.ip.to_string() } else { address.interface.clone() },
-        place: address.rank().0,
-    })
 }
 
 /// Returns all IP addresses of this host, in the kernel's order.
@@ -401,7 +419,10 @@ mod tests {
         let lo = reachable(&InterfaceFilter::named("lo")).unwrap();
         let loopback = lo.iter().find(|own| own.net.ip() == IpAddr::from([127, 0, 0, 1])).unwrap();
         assert_eq!((loopback.interface.as_str(), loopback.net.prefix()), ("lo", 8));
-        assert!(loopback.has_carrier && !loopback.is_link_local());
+        assert!(loopback.has_carrier() && loopback.is_loopback && !loopback.is_link_local());
+        assert!(
+            usable().unwrap().iter().all(|own| own.has_carrier() && !own.net.ip().is_loopback())
+        );
         let without_mask = address("eth0", "fe80::1").in_network();
         assert_eq!(without_mask.net.to_string(), "fe80::1/128");
         assert!(without_mask.is_link_local());

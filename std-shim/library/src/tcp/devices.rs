@@ -45,7 +45,7 @@ pub fn devices() -> Result<Vec<DeviceReport>, InterfaceError> {
                 name: format!("tcp:{}", own.interface),
                 transport: "TCP",
                 addresses: vec![own.net],
-                up: own.has_carrier,
+                up: own.has_carrier(),
                 // -1 or an error where the driver does not know it.
                 mbps: attribute(&Path::new("/sys/class/net").join(&own.interface), "speed"),
                 place: Place::of_interface(&own.interface),

@@ -2,7 +2,7 @@
 
 use super::open::{OpenDevicesError, open_device};
 use crate::endpoint::MAX_DEVICES;
-use crate::interfaces::{InterfaceError, ReachableDevice, reachable_devices};
+use crate::interfaces::{AddressRank, InterfaceError, LocalAddress, usable};
 use polyrail_tcp_nic::{DeviceOptions, ProtectionDomain};
 
 /// The reason why a network interface with carrier is not used.
@@ -27,19 +27,19 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
-    /// Returns the reason for a place in the table of [`interfaces`](crate::interfaces).
-    fn of_place(place: u8) -> Self {
-        match place {
-            1 | 2 => Self::Loopback,
-            3 => Self::InnerBridge,
-            _ => Self::LinkLocal,
+    /// Returns why an address of this rank is not used on a host that has a better one.
+    fn of_rank(rank: AddressRank) -> Self {
+        match rank {
+            AddressRank::Nic | AddressRank::Loopback => Self::Loopback,
+            AddressRank::InnerBridge => Self::InnerBridge,
+            AddressRank::LinkLocal | AddressRank::NoCarrier => Self::LinkLocal,
         }
     }
 }
 
 /// Opens a device for each network interface at which other hosts reach this one, up to the maximum
 /// of an endpoint, in the order of [`interfaces`](crate::interfaces). All of them have the same
-/// place in its table: bridges of containers and interfaces with link-local addresses are opened
+/// rank: bridges of containers and interfaces with link-local addresses are opened
 /// only on a host that has no others. Interfaces without carrier are left out; for each other
 /// interface that is left out, calls `not_used` with the name of its device (`tcp:docker0`) and the
 /// reason.
@@ -54,38 +54,49 @@ pub fn open_usable_devices(
     options: &DeviceOptions,
     not_used: impl FnMut(&str, &NotUsed),
 ) -> Result<Vec<ProtectionDomain>, OpenDevicesError> {
-    let devices = with_carrier(reachable_devices()?);
+    let devices = devices(&usable()?);
     if devices.is_empty() {
         return Err(InterfaceError::Unreachable.into());
     }
     open_best(&devices, |name| open_device(name, options), not_used)
 }
 
-/// Returns each device once, with its best place, without those that have no carrier.
-fn with_carrier(all: Vec<ReachableDevice>) -> Vec<ReachableDevice> {
-    const WITHOUT_CARRIER: u8 = 5;
-    let mut devices: Vec<ReachableDevice> = Vec::new();
-    for device in all.into_iter().filter(|device| device.place < WITHOUT_CARRIER) {
-        // The best addresses come first.
-        if devices.iter().all(|found| found.name != device.name) {
-            devices.push(device);
+/// A device that may be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    /// The interface; if it is a loopback, whose own address is 127.0.0.1, the address.
+    name: String,
+    /// That of its best address.
+    rank: AddressRank,
+}
+
+/// Returns the devices of these addresses, of which the best come first. Each is there once.
+fn devices(addresses: &[LocalAddress]) -> Vec<Named> {
+    let mut devices: Vec<Named> = Vec::new();
+    for own in addresses {
+        let name = match own.is_loopback {
+            true => own.net.ip().to_string(),
+            false => own.interface.clone(),
+        };
+        if devices.iter().all(|device| device.name != name) {
+            devices.push(Named { name, rank: own.rank });
         }
     }
     devices
 }
 
-/// Opens the devices that have the place of the first.
+/// Opens the devices that have the rank of the first.
 fn open_best<T>(
-    devices: &[ReachableDevice],
+    devices: &[Named],
     open: impl Fn(&str) -> Result<T, OpenDevicesError>,
     mut not_used: impl FnMut(&str, &NotUsed),
 ) -> Result<Vec<T>, OpenDevicesError> {
     let mut opened = Vec::new();
     let mut first_error = None;
-    let best = devices.first().map_or(0, |device| device.place);
-    for ReachableDevice { name, place } in devices {
-        let reason = match *place {
-            place if place != best => NotUsed::of_place(place),
+    let best = devices.first().map(|device| device.rank);
+    for Named { name, rank } in devices {
+        let reason = match *rank {
+            rank if Some(rank) != best => NotUsed::of_rank(rank),
             _ if opened.len() == MAX_DEVICES => NotUsed::TooMany,
             _ => match open(name) {
                 Ok(domain) => {
@@ -114,23 +125,37 @@ fn open_best<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use AddressRank::{InnerBridge, LinkLocal, Loopback, Nic};
 
-    fn devices(all: &[(&str, u8)]) -> Vec<ReachableDevice> {
-        let device = |&(name, place): &(&str, u8)| ReachableDevice { name: name.into(), place };
+    fn named(all: &[(&str, AddressRank)]) -> Vec<Named> {
+        let device = |&(name, rank): &(&str, AddressRank)| Named { name: name.into(), rank };
         all.iter().map(device).collect()
     }
 
     #[test]
-    fn a_device_is_there_once_with_its_best_place() {
-        let all =
-            [("eth0", 1), ("eth1", 1), ("eth0", 1), ("10.9.0.1", 2), ("eth1", 4), ("eth2", 5)];
-        let expected = devices(&[("eth0", 1), ("eth1", 1), ("10.9.0.1", 2)]);
-        assert_eq!(with_carrier(devices(&all)), expected);
+    fn a_device_is_there_once_with_its_best_rank() {
+        let own = |interface: &str, ip: &str, rank| LocalAddress {
+            interface: interface.into(),
+            net: ip.parse().unwrap(),
+            rank,
+            is_loopback: interface == "lo",
+        };
+        let all = [
+            own("eth0", "10.0.0.1/24", Nic),
+            own("eth1", "10.0.1.1/24", Nic),
+            own("eth0", "fd00::1/64", Nic),
+            own("lo", "10.9.0.1/32", Loopback),
+            own("eth1", "fe80::1/64", LinkLocal),
+            own("lo", "169.254.20.10/32", LinkLocal),
+        ];
+        let expected =
+            [("eth0", Nic), ("eth1", Nic), ("10.9.0.1", Loopback), ("169.254.20.10", LinkLocal)];
+        assert_eq!(devices(&all), named(&expected));
     }
 
     /// Returns the opened devices, and the names of those that are not used with the reasons.
     fn opened(
-        all: &[(&str, u8)],
+        all: &[(&str, AddressRank)],
         refused: &[&str],
     ) -> (Result<Vec<String>, OpenDevicesError>, Vec<String>) {
         let mut lines = Vec::new();
@@ -139,27 +164,33 @@ mod tests {
             false => Ok(name.to_owned()),
         };
         let not_used = |name: &str, reason: &NotUsed| lines.push(format!("{name}: {reason}"));
-        (open_best(&devices(all), open, not_used), lines)
+        (open_best(&named(all), open, not_used), lines)
     }
 
     #[test]
-    fn only_interfaces_of_the_best_place_are_opened() {
-        let (devices, lines) =
-            opened(&[("eth0", 1), ("eth1", 1), ("10.0.0.9", 2), ("docker0", 3), ("eth2", 4)], &[]);
+    fn only_interfaces_of_the_best_rank_are_opened() {
+        let all = [
+            ("eth0", Nic),
+            ("eth1", Nic),
+            ("10.0.0.9", Loopback),
+            ("docker0", InnerBridge),
+            ("eth2", LinkLocal),
+        ];
+        let (devices, lines) = opened(&all, &[]);
         assert_eq!(devices.unwrap(), ["eth0", "eth1"]);
         let words = [NotUsed::Loopback, NotUsed::InnerBridge, NotUsed::LinkLocal];
         let names = ["tcp:10.0.0.9", "tcp:docker0", "tcp:eth2"];
         let expected: Vec<_> =
             names.iter().zip(words).map(|(name, reason)| format!("{name}: {reason}")).collect();
         assert_eq!(lines, expected);
-        let (devices, lines) = opened(&[("docker0", 3), ("eth2", 4)], &[]);
+        let (devices, lines) = opened(&[("docker0", InnerBridge), ("eth2", LinkLocal)], &[]);
         assert_eq!((devices.unwrap(), lines.len()), (vec!["docker0".to_owned()], 1));
     }
 
     #[test]
     fn more_than_an_endpoint_has_are_left_out() {
         let names: Vec<String> = (0..10).map(|number| format!("eth{number}")).collect();
-        let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let all: Vec<_> = names.iter().map(|name| (name.as_str(), Nic)).collect();
         let (devices, lines) = opened(&all, &["eth3"]);
         let devices = devices.unwrap();
         assert_eq!((devices.len(), devices[3].as_str()), (8, "eth4"));
@@ -170,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_host_whose_interfaces_all_refuse_gets_the_first_error() {
-        let (devices, lines) = opened(&[("eth0", 1), ("ethernet1", 1)], &["eth0", "ethernet1"]);
+        let (devices, lines) = opened(&[("eth0", Nic), ("ethernet1", Nic)], &["eth0", "ethernet1"]);
         assert!(matches!(devices, Err(OpenDevicesError::TooMany { devices: 4 })));
         assert_eq!(lines.len(), 1);
     }
@@ -178,7 +209,7 @@ mod tests {
     #[test]
     fn the_interfaces_of_this_host_are_opened() {
         let opened = open_usable_devices(&DeviceOptions::default(), |_, _| {});
-        match (opened, reachable_devices()) {
+        match (opened, usable().map(|all| devices(&all))) {
             (Ok(domains), Ok(devices)) => {
                 let first = format!("tcp:{}", devices[0].name);
                 assert_eq!(domains[0].device().name(), first);

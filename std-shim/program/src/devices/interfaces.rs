@@ -1,6 +1,8 @@
 //! Network interfaces of this host as devices.
 
-use polyrail::interfaces::{InterfaceError, InterfaceFilter, LocalAddress, reachable};
+use polyrail::interfaces::{
+    self, AddressRank, InterfaceError, InterfaceFilter, LocalAddress, reachable,
+};
 use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_device};
 use std::net::{IpAddr, UdpSocket};
 
@@ -12,8 +14,8 @@ use std::net::{IpAddr, UdpSocket};
 ///
 /// The system refuses to list addresses.
 pub(super) fn usable() -> Result<Vec<LocalAddress>, InterfaceError> {
-    let mut usable = listed(reachable(&InterfaceFilter::all()))?;
-    usable.retain(|own| own.has_carrier && !own.is_link_local());
+    let mut usable = interfaces::usable()?;
+    usable.retain(|own| own.rank != AddressRank::LinkLocal);
     let loopback = listed(reachable(&InterfaceFilter::named("lo")))?;
     usable.extend(loopback.into_iter().filter(|own| own.net.ip().is_loopback()));
     Ok(usable)
@@ -73,11 +75,11 @@ pub(super) fn local_address(domain: &ProtectionDomain) -> Result<LocalAddress, I
     let interface = domain.device().interface();
     let listed = listed(reachable(&InterfaceFilter::named(interface)))?;
     let listed = listed.into_iter().find(|own| own.net.ip() == ip);
-    // Addresses such as 127.0.0.2 are not listed.
-    Ok(listed.unwrap_or_else(|| LocalAddress {
-        interface: interface.into(),
-        net: ip.into(),
-        has_carrier: domain.device().is_up(),
+    // Addresses such as 127.0.0.2 are not listed, nor is one that the interface has lost.
+    Ok(listed.unwrap_or_else(|| {
+        let is_loopback = ip.is_loopback();
+        let rank = if is_loopback { AddressRank::Loopback } else { AddressRank::NoCarrier };
+        LocalAddress { interface: interface.into(), net: ip.into(), rank, is_loopback }
     }))
 }
 

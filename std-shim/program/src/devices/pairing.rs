@@ -151,6 +151,7 @@ pub(super) fn partners(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyrail::interfaces::AddressRank;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -161,7 +162,9 @@ mod tests {
         let address = |text: &&str| {
             let (interface, net) = text.split_once(' ').unwrap();
             let net = net.parse().unwrap();
-            LocalAddress { interface: interface.into(), net, has_carrier: true }
+            let is_loopback = interface == "lo";
+            let rank = if is_loopback { AddressRank::Loopback } else { AddressRank::Nic };
+            LocalAddress { interface: interface.into(), net, rank, is_loopback }
         };
         addresses.iter().map(address).collect()
     }

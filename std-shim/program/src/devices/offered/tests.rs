@@ -8,6 +8,7 @@ use crate::serve::Server;
 use crate::session::{PeerTimeouts, QualityOfService, RailNews, RailRepair, ServerAddress};
 use crate::transfer::{CopyOptions, send_to};
 use polyrail::backend::Domain;
+use polyrail::interfaces::AddressRank;
 use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};
 use std::fs;
 use std::net::TcpListener;
@@ -130,16 +131,22 @@ fn a_server_offers_what_its_options_say() {
     assert!(!all.offer(far).tcp.iter().flatten().any(is_loopback));
 }
 
+/// The address of every host's loopback interface.
+fn loopback() -> LocalAddress {
+    let (net, rank) = ("127.0.0.1/8".parse().unwrap(), AddressRank::Loopback);
+    LocalAddress { interface: "lo".into(), net, rank, is_loopback: true }
+}
+
 #[test]
 fn a_host_with_many_addresses_offers_what_fits() {
     let own = |interface: usize, last: u8| LocalAddress {
         interface: format!("eth{interface}"),
         net: IpNet::new([10, 0, interface as u8, last].into(), 24).unwrap(),
-        has_carrier: true,
+        rank: AddressRank::Nic,
+        is_loopback: false,
     };
     let mut usable: Vec<_> = (1..9).flat_map(|last| (0..99).map(move |i| own(i, last))).collect();
-    let lo =
-        LocalAddress { interface: "lo".into(), net: "127.0.0.1/8".parse().unwrap(), ..own(0, 1) };
+    let lo = loopback();
     usable.push(lo.clone());
     let fitting = fitting(usable);
     let interfaces = MAX_OFFERED_INTERFACES - 1;
@@ -292,8 +299,7 @@ fn a_device_that_a_server_cannot_open_later_is_reported_once() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let options = DeviceOptions { port, ..DeviceOptions::default() };
-    let net = "127.0.0.1/8".parse().unwrap();
-    let lo = LocalAddress { interface: "lo".into(), net, has_carrier: true };
+    let lo = loopback();
     let mut found = Found::default();
     let mut present = |usable| found.present(usable, &options, report).len();
     let lines = || std::mem::take(&mut *REPORTS.lock().unwrap());
