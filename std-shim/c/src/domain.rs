@@ -216,6 +216,8 @@ fn open_tcp(plan: &Plan<'_>) -> Result<Opened, Refusal> {
                 ..
             } => Code::System,
             OpenDevicesError::Domain { .. } => Code::Device,
+            OpenDevicesError::Advertised { .. }
+            | OpenDevicesError::Open { source: OpenError::Advertised { .. }, .. } => Code::Argument,
             _ => Code::NoDevice,
         };
         Failure::of(code, &error)

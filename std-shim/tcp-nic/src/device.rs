@@ -18,7 +18,7 @@ use polyrail_nic_parts::sync::{Apart, lock};
 use polyrail_process::{Forked, Process};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -43,6 +43,10 @@ pub struct DeviceOptions {
     /// TCP port of its listener; 0, the default: the system chooses one. Firewalls must permit
     /// connections to it.
     pub port: u16,
+    /// Address and port at which peers connect to the listener, if they differ from its own because
+    /// a router or a host translates them (NAT); port 0: that of the listener. `None`, the default:
+    /// its own.
+    pub advertised: Option<SocketAddr>,
     /// Its limits. `max_sge` is at most 255, so that one system call takes a request with its header.
     pub limits: DeviceLimits,
 }
@@ -50,7 +54,7 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> Self {
         let limits = DeviceLimits { on_demand_paging: true, ..DeviceLimits::default() };
-        Self { port: 0, limits }
+        Self { port: 0, advertised: None, limits }
     }
 }
 
@@ -69,11 +73,29 @@ pub enum OpenError {
         /// The interfaces that have an address.
         known: Vec<String>,
     },
+    /// Several interfaces have the address.
+    #[error("{address} is an address of {}: add the interface, such as {address}%{}", interfaces.join(", "), interfaces[0])]
+    Ambiguous {
+        /// The address.
+        address: String,
+        /// The interfaces.
+        interfaces: Vec<String>,
+    },
     /// The interface has no address.
     #[error("network interface {interface} has no address: assign one (ip addr add)")]
     NoAddress {
         /// Its name.
         interface: String,
+    },
+    /// No peer of the device can connect to the address that is to be advertised.
+    #[error(
+        "{advertised} cannot be advertised for a device at {address}: an address of one host is needed, of the same version of IP"
+    )]
+    Advertised {
+        /// What was to be advertised.
+        advertised: SocketAddr,
+        /// Address of the device.
+        address: IpAddr,
     },
     /// The listener cannot be made.
     #[error("cannot listen on {address}")]
@@ -170,15 +192,22 @@ impl Drop for DeviceShared {
 pub struct Device(pub(crate) Arc<DeviceShared>);
 
 impl Device {
-    /// Opens the device of a network interface (`eth0`), or of one of its addresses (`10.0.0.1`). Of
-    /// an interface, the first IPv4 address is used, or else the first IPv6 address; link-local
+    /// Opens the device of a network interface (`eth0`), or of one of its addresses (`10.0.0.1`,
+    /// `fe80::1%eth0`). A link-local address needs its interface behind `%` only if several have it.
+    /// Peers' link-local addresses are taken to be on the link of the device's interface. Of an
+    /// interface, the first IPv4 address is used, or else the first IPv6 address; link-local
     /// addresses come last.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Self, OpenError> {
-        let Some(found) = interface::find(name).map_err(OpenError::List)? else {
+        let mut all = interface::find(name).map_err(OpenError::List)?;
+        if all.len() > 1 {
+            let interfaces = all.into_iter().map(|own| own.interface).collect();
+            return Err(OpenError::Ambiguous { address: name.into(), interfaces });
+        }
+        let Some(found) = all.pop() else {
             if exists(name).map_err(OpenError::List)? {
                 return Err(OpenError::NoAddress { interface: name.into() });
             }
@@ -188,10 +217,15 @@ impl Device {
             known.dedup();
             return Err(OpenError::NotFound { name: name.into(), known });
         };
+        check_advertised(options.advertised, found.ip)?;
         let address = found.at(options.port);
         let listener = listen(address).map_err(|source| OpenError::Listen { address, source })?;
         let address =
             listener.local_addr().map_err(|source| OpenError::Listen { address, source })?;
+        let mut advertised = options.advertised.unwrap_or(address);
+        if advertised.port() == 0 {
+            advertised.set_port(address.port());
+        }
         let no_random = |errno: rustix::io::Errno| OpenError::Random(errno.into());
         let seed = u64::from_ne_bytes(random().map_err(no_random)?);
         let first_number = u32::from_ne_bytes(random().map_err(no_random)?) & MAX_QP_NUM;
@@ -204,7 +238,7 @@ impl Device {
             interface: found.interface,
             process: Process::current(),
             address,
-            gid: gid(address.ip()),
+            advertised,
             listener,
             limits: DeviceLimits { max_sge, ..options.limits },
             memory: Apart::new(RwLock::new(MemoryTable::new(seed))),
@@ -243,9 +277,15 @@ impl Device {
         self.0.address
     }
 
-    /// Returns its address as a GID: IPv4 addresses are mapped (`::ffff:10.0.0.1`).
+    /// Returns the address and the port at which peers connect:
+    /// [`DeviceOptions::advertised`], or else its [`address`](Self::address).
+    pub fn advertised(&self) -> SocketAddr {
+        self.0.advertised
+    }
+
+    /// Returns its advertised address as a GID: IPv4 addresses are mapped (`::ffff:10.0.0.1`).
     pub fn gid(&self) -> Gid {
-        self.0.gid
+        gid(self.0.advertised.ip())
     }
 
     /// Returns the largest MTU: it has no meaning over TCP.
@@ -318,8 +358,21 @@ impl Device {
     }
 }
 
+/// Refuses an address at which peers cannot connect to a device.
+fn check_advertised(advertised: Option<SocketAddr>, address: IpAddr) -> Result<(), OpenError> {
+    let Some(advertised) = advertised else { return Ok(()) };
+    let ip = advertised.ip();
+    let is_of_one_host = !ip.is_unspecified() && !ip.is_multicast() && ip != Ipv4Addr::BROADCAST;
+    // Peers find the version by the address, and connect with their own.
+    if is_of_one_host && ip.to_canonical().is_ipv4() == address.is_ipv4() {
+        Ok(())
+    } else {
+        Err(OpenError::Advertised { advertised, address })
+    }
+}
+
 /// Returns an address as a GID.
-fn gid(ip: IpAddr) -> Gid {
+pub(crate) fn gid(ip: IpAddr) -> Gid {
     match ip {
         IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
         IpAddr::V6(ip) => Gid(ip.octets()),

@@ -27,15 +27,20 @@ fn listener_of(device: &DeviceShared, peer: &RemoteQp) -> Option<SocketAddr> {
     let port = peer.meeting?.port;
     let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
     let mut address = SocketAddr::new(ip, port);
-    if let (SocketAddr::V6(to), SocketAddr::V6(own)) = (&mut address, &device.address) {
-        to.set_scope_id(own.scope_id());
+    if let (SocketAddr::V6(to), SocketAddr::V6(own)) = (&mut address, &device.address)
+        && to.ip().is_unicast_link_local()
+    {
+        to.set_scope_id(match own.scope_id() {
+            0 => interface::index(device.address, &device.interface),
+            scope_id => scope_id,
+        });
     }
     Some(address)
 }
 
 /// Whether this queue pair connects to its peer.
 fn connects(qp: &QpShared, peer: &RemoteQp, listener: SocketAddr) -> bool {
-    identity(qp.device.address, qp.number) < identity(listener, peer.qp_num)
+    identity(qp.device.advertised, qp.number) < identity(listener, peer.qp_num)
 }
 
 /// What became of a side after a step.
@@ -188,7 +193,7 @@ impl QpShared {
         let Some(listener) = listener_of(&self.device, peer) else { return };
         let mut meeting = lock(&self.meeting);
         meeting.peer = Some(*peer);
-        if identity(self.device.address, self.number) == identity(listener, peer.qp_num) {
+        if identity(self.device.advertised, self.number) == identity(listener, peer.qp_num) {
             drop(meeting);
             match connect_to_itself(self.device.address) {
                 Ok(stream) => self.attach(stream),

@@ -1,6 +1,7 @@
 //! The network interface of a device.
 
 use polyrail_nic_parts::interface::{InterfaceAddress, addresses, interface_of, is_link_local};
+use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,21 +32,41 @@ pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<Inter
     Ok(addresses()?.into_iter().filter(is_own).min_by_key(|own| own.interface != name))
 }
 
-/// Finds the address of a device: of the interface of this name, or the address itself. The label of
-/// an address (`eth0:1`) names its interface.
-pub(crate) fn find(name: &str) -> io::Result<Option<InterfaceAddress>> {
+/// Finds the address of a device: of the interface of this name, or the address itself, perhaps with
+/// its interface (`fe80::1%eth0`). Without that, it may be an address of several interfaces. The label
+/// of an address (`eth0:1`) names its interface.
+pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
     let all = addresses()?;
-    let interface = interface_of(name);
-    if let Ok(ip) = name.parse::<IpAddr>() {
-        let exact = all.iter().find(|own| own.ip == ip).cloned();
-        // All of 127.0.0.0/8 is of the loopback interface, which lists only one.
-        let on_loopback = || {
-            let lo = all.iter().find(|own| own.is_loopback)?;
-            Some(InterfaceAddress { ip, ..lo.clone() })
-        };
-        let found = exact.or_else(|| if ip.is_loopback() { on_loopback() } else { None });
-        return Ok(found);
-    }
-    let rank = |own: &&InterfaceAddress| (is_link_local(own.ip), own.ip.is_ipv6());
-    Ok(all.iter().filter(|own| own.interface == interface).min_by_key(rank).cloned())
+    let (address, zone) = match name.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (name, None),
+    };
+    let Ok(ip) = address.parse::<IpAddr>() else {
+        let rank = |own: &&InterfaceAddress| (is_link_local(own.ip), own.ip.is_ipv6());
+        let of_interface = all.iter().filter(|own| own.interface == interface_of(name));
+        return Ok(of_interface.min_by_key(rank).cloned().into_iter().collect());
+    };
+    // RFC 4007, section 11.2: names and indices of interfaces are zones.
+    let is_in_zone = |own: &InterfaceAddress| {
+        let is_zone = |zone: &str| zone == own.interface || zone.parse() == Ok(own.scope_id);
+        zone.is_none_or(is_zone)
+    };
+    let exact: Vec<_> = all.iter().filter(|own| own.ip == ip && is_in_zone(own)).cloned().collect();
+    // All of 127.0.0.0/8 is of the loopback interface, which lists only one.
+    let lo = all.into_iter().find(|own| own.is_loopback && is_in_zone(own));
+    Ok(match lo {
+        Some(lo) if exact.is_empty() && ip.is_loopback() => vec![InterfaceAddress { ip, ..lo }],
+        _ => exact,
+    })
+}
+
+/// Returns the index of the interface that has the address of a device now; 0 if it is unknown.
+pub(crate) fn index(address: SocketAddr, name: &str) -> u32 {
+    let name = match having(address, name) {
+        Ok(Some(own)) => own.interface,
+        _ => return 0,
+    };
+    let Ok(name) = CString::new(name) else { return 0 };
+    // SAFETY: the name ends with a zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }

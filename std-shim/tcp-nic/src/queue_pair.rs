@@ -2,6 +2,7 @@
 
 use crate::commands::token;
 use crate::completion_queue::CompletionQueue;
+use crate::device::gid;
 use crate::domain::ProtectionDomain;
 use crate::ending;
 use crate::handover::Handover;
@@ -110,15 +111,15 @@ impl QueuePair {
         self.shared.state.get()
     }
 
-    /// Returns the address of its device.
+    /// Returns the address at which peers connect to its device.
     pub fn gid(&self) -> Gid {
-        self.shared.device.gid
+        gid(self.shared.device.advertised.ip())
     }
 
     /// Returns where and with which key it accepts its connection, for its peer only: who knows the
     /// key can connect to it.
     pub fn meeting(&self) -> MeetingPoint {
-        MeetingPoint { port: self.shared.device.address.port(), key: self.shared.key }
+        MeetingPoint { port: self.shared.device.advertised.port(), key: self.shared.key }
     }
 
     /// Returns the address of this queue pair for its peer.

@@ -27,7 +27,7 @@ use crate::responder::Responder;
 use crate::socket::Socket;
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
-use polyrail_nic_parts::address::{Gid, MeetingKey};
+use polyrail_nic_parts::address::MeetingKey;
 use polyrail_nic_parts::channel::CompletionChannel;
 use polyrail_nic_parts::completions::{Completions, ReleasedSlots};
 use polyrail_nic_parts::event::AsyncEvent;
@@ -53,9 +53,10 @@ pub(crate) struct DeviceShared {
     /// Name of the network interface.
     pub(crate) interface: String,
     pub(crate) process: Process,
-    /// Where peers connect: the address and the port of the listener.
+    /// The address and the port of the listener.
     pub(crate) address: SocketAddr,
-    pub(crate) gid: Gid,
+    /// Where peers connect. It identifies the device among all of its network.
+    pub(crate) advertised: SocketAddr,
     pub(crate) listener: TcpListener,
     pub(crate) limits: DeviceLimits,
     pub(crate) memory: Apart<RwLock<MemoryTable>>,

@@ -8,6 +8,7 @@ use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
+use std::net::SocketAddr;
 use support::namespace::Namespace;
 use support::{Side, exchange, pair, wait};
 
@@ -172,4 +173,44 @@ fn a_port_that_is_taken_is_refused_with_its_address_and_free_later() {
     let (mut one, mut other) = (Side::on(&near), Side::on(&far));
     connect_pair(&one.qp, &other.qp, &ConnectOptions::default()).unwrap();
     exchange(&mut one, &mut other, 2);
+}
+
+#[test]
+fn link_local_addresses_are_those_of_their_interface() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    namespace.link("eth0");
+    namespace.link("eth1");
+    if !namespace.succeeds("ip addr add fe80::1/64 dev eth0 nodad") {
+        eprintln!("skipped: there is no IPv6");
+        return;
+    }
+    namespace.run("ip addr add fe80::1/64 dev eth1 nodad");
+    namespace.run("ip addr add fe80::2/64 dev eth1 nodad");
+    namespace.run("ip addr add fd00::1/64 dev eth1 nodad");
+    let error = open("fe80::1").unwrap_err();
+    let OpenError::Ambiguous { interfaces, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*interfaces, ["eth0", "eth1"]);
+    assert!(error.to_string().ends_with("such as fe80::1%eth0"), "{error}");
+    for unknown in ["fe80::1%eth2", "fe80::2%eth0", "fe80::1%", "fe80::1%99", "10.0.0.1%eth0"] {
+        let error = open(unknown).unwrap_err();
+        assert!(matches!(error, OpenError::NotFound { .. }), "{unknown}: {error}");
+    }
+    let scope = |device: &Device| match device.address() {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let [first, second] = ["fe80::1%eth0", "fe80::1%eth1"].map(open_up);
+    assert_eq!((first.interface(), second.interface()), ("eth0", "eth1"));
+    assert_ne!(scope(&first), scope(&second));
+    let by_index = open(&format!("fe80::1%{}", scope(&second))).unwrap();
+    assert_eq!(by_index.address().ip(), second.address().ip());
+    assert_eq!((by_index.interface(), scope(&by_index)), ("eth1", scope(&second)));
+    let peer = open_up("fe80::2");
+    assert_eq!(peer.interface(), "eth1");
+    let (mut near, mut far) = connected(&second, &peer);
+    exchange(&mut near, &mut far, 1);
+    // The lesser address connects. It has no zone, but its device has an interface.
+    let wide = open_up("fd00::1");
+    let (mut near, mut far) = connected(&wide, &peer);
+    exchange(&mut near, &mut far, 2);
 }

@@ -52,10 +52,11 @@ pub struct DomainOptions {
     pub backend: u32,
     /// Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
     /// are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Over TCP,
-    /// interfaces or their addresses: "eth0,tcp:eth1,10.0.2.1". Rails are distributed over them in
-    /// turn. NULL: with verbs, all usable devices, at most 8; with the software NIC, "soft0"; over
-    /// TCP, the interfaces with carrier at which other hosts reach this one, at most 8. Software
-    /// devices of different domains are different devices, even under the same name.
+    /// interfaces or their addresses, with the address for peers behind @ if it is another one (NAT):
+    /// "eth0,tcp:eth1,10.0.2.1,eth2@192.0.2.1:7500". Rails are distributed over them in turn. NULL:
+    /// with verbs, all usable devices, at most 8; with the software NIC, "soft0"; over TCP, the
+    /// interfaces with carrier at which other hosts reach this one, at most 8. Software devices of
+    /// different domains are different devices, even under the same name.
     pub devices: *const c_char,
     /// With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
     /// chosen automatically, among the addresses of this network namespace.

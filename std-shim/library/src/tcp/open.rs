@@ -4,7 +4,7 @@ use crate::endpoint::MAX_DEVICES;
 use crate::interfaces::InterfaceError;
 use polyrail_nic_parts::error::NicError;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, ProtectionDomain};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Opening devices failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,14 @@ pub enum OpenDevicesError {
         name: String,
         /// The reason.
         source: OpenError,
+    },
+    /// What is behind `@` in the name is not an address.
+    #[error(
+        "device tcp:{name} needs an address behind @, at which peers reach it, such as 192.0.2.1 or 192.0.2.1:7500"
+    )]
+    Advertised {
+        /// Its name, without `tcp:`.
+        name: String,
     },
     /// The device has no protection domain left.
     #[error("cannot use device tcp:{name}")]
@@ -47,6 +55,10 @@ pub enum OpenDevicesError {
 
 /// Opens the devices of these network interfaces (`eth0`, `tcp:eth0`) or addresses (`10.0.0.1`), in
 /// this order, and allocates a protection domain of each. Endpoints use them in turn.
+///
+/// A name can have another address behind `@`, at which peers connect to the device, with or without
+/// a port (`eth0@192.0.2.1`, `eth0@192.0.2.1:7500`, `eth0@[2001:db8::1]:7500`): see
+/// [`DeviceOptions::advertised`], which is for the other devices.
 ///
 /// ```
 /// use polyrail::endpoint::EndpointBuilder;
@@ -89,20 +101,25 @@ pub fn open_another_device(
     name: &str,
     options: &DeviceOptions,
 ) -> Result<ProtectionDomain, OpenDevicesError> {
+    // Several interfaces can have one link-local address.
+    let place = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => (IpAddr::from(*address.ip()), 0),
+        SocketAddr::V6(address) => (IpAddr::from(*address.ip()), address.scope_id()),
+    };
     let is_taken =
-        |address: IpAddr| opened.iter().any(|domain| domain.device().address().ip() == address);
+        |address| opened.iter().any(|domain| place(domain.device().address()) == place(address));
     let twice = |address| OpenDevicesError::Twice { name: without_prefix(name).into(), address };
     let domain = open_device(name, options).map_err(|error| match error {
         // The listener of the first one has the port.
         OpenDevicesError::Open { source: OpenError::Listen { address, .. }, .. }
-            if is_taken(address.ip()) =>
+            if is_taken(address) =>
         {
             twice(address.ip())
         }
         error => error,
     })?;
-    let address = domain.device().address().ip();
-    if is_taken(address) { Err(twice(address)) } else { Ok(domain) }
+    let address = domain.device().address();
+    if is_taken(address) { Err(twice(address.ip())) } else { Ok(domain) }
 }
 
 /// Returns the name of a network interface or an address without the prefix that names of devices
@@ -111,7 +128,12 @@ fn without_prefix(name: &str) -> &str {
     name.strip_prefix("tcp:").unwrap_or(name)
 }
 
-/// Opens the device of a network interface or an address, with or without `tcp:` in front.
+/// Returns an address with a port, or with port 0.
+fn socket_address(text: &str) -> Option<SocketAddr> {
+    text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0))).ok()
+}
+
+/// Opens the device of a network interface or an address, as [`open_devices`] does.
 ///
 /// # Errors
 ///
@@ -120,7 +142,17 @@ pub fn open_device(
     name: &str,
     options: &DeviceOptions,
 ) -> Result<ProtectionDomain, OpenDevicesError> {
-    let name = without_prefix(name);
+    let full_name = without_prefix(name);
+    let (name, options) = match full_name.split_once('@') {
+        Some((name, advertised)) => {
+            let advertised = Some(
+                socket_address(advertised)
+                    .ok_or_else(|| OpenDevicesError::Advertised { name: full_name.into() })?,
+            );
+            (name, &DeviceOptions { advertised, ..*options })
+        }
+        None => (full_name, options),
+    };
     let failed = |source| OpenDevicesError::Open { name: name.into(), source };
     let device = Device::open(name, options).map_err(failed)?;
     device.alloc_pd().map_err(|source| OpenDevicesError::Domain { name: name.into(), source })
@@ -142,6 +174,30 @@ mod tests {
         let names: Vec<_> = opened.iter().map(|domain| domain.device().name()).collect();
         assert_eq!(names, ["tcp:lo", "tcp:127.0.0.2"]);
         assert_ne!(opened[0].device().address().port(), 0);
+    }
+
+    #[test]
+    fn a_name_can_have_the_address_for_peers() {
+        let [v4, ..] = &open(&["tcp:lo@192.0.2.1"], 0).unwrap()[..] else { panic!() };
+        let device = v4.device();
+        assert_eq!((device.name(), device.address().ip()), ("tcp:lo", [127, 0, 0, 1].into()));
+        assert_eq!(
+            device.advertised().to_string(),
+            format!("192.0.2.1:{}", device.address().port())
+        );
+        assert_eq!(device.gid().to_string(), "::ffff:192.0.2.1");
+        let opened = open(&["127.0.0.1@192.0.2.1:7500", "127.0.0.2@192.0.2.1:7501"], 0).unwrap();
+        let ports = opened.iter().map(|domain| domain.device().advertised().port());
+        assert_eq!(ports.collect::<Vec<_>>(), [7500, 7501]);
+        for bad in ["lo@", "lo@if3", "lo@192.0.2.1:", "lo@2001:db8::1:70000"] {
+            let error = open(&[bad], 0).unwrap_err();
+            let words = format!("device tcp:{bad} needs an address behind @");
+            assert!(error.to_string().starts_with(&words), "{error}");
+        }
+        for bad in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "2001:db8::1", "[::]:7500"] {
+            let error = open(&[&format!("127.0.0.1@{bad}")], 0).unwrap_err();
+            assert!(error.source().unwrap().to_string().contains("cannot be advertised"), "{bad}");
+        }
     }
 
     #[test]

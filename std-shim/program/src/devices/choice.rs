@@ -10,7 +10,8 @@ use std::str::FromStr;
 /// What names of devices over TCP begin with.
 const TCP: &str = "tcp:";
 
-/// A device by its name: `mlx5_0`, `mlx5_0:1@3`, `tcp:eth0`, `tcp:10.0.0.1`.
+/// A device by its name: `mlx5_0`, `mlx5_0:1@3`, `tcp:eth0`, `tcp:10.0.0.1`,
+/// `tcp:eth0@192.0.2.1:7500`.
 ///
 /// ```
 /// use polyrail_program::devices::ChosenDevice;
@@ -23,7 +24,8 @@ const TCP: &str = "tcp:";
 pub enum ChosenDevice {
     /// An RDMA device.
     Verbs(DeviceName),
-    /// A network interface, or an address of this host.
+    /// A network interface, or an address of this host; perhaps with the address for peers, behind
+    /// `@`.
     Tcp(String),
 }
 

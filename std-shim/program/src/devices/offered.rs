@@ -217,10 +217,23 @@ impl Interfaces {
     /// Returns the addresses to offer to a peer: loopback only if it is named, or if the peer is on
     /// this host.
     fn offered_to(&self, peer: IpAddr) -> Vec<LocalAddress> {
-        let own: Vec<_> = self.present().into_iter().map(|interface| interface.own).collect();
-        let is_here = peer.is_loopback() || own.iter().any(|own| own.net.ip() == peer);
+        let present = self.present();
+        let is_here =
+            peer.is_loopback() || present.iter().any(|Interface { own, .. }| own.net.ip() == peer);
         let with_loopback = is_here || matches!(self, Self::Named(_));
-        own.into_iter().filter(|own| with_loopback || !own.net.ip().is_loopback()).collect()
+        let offered = present.into_iter().map(Interface::for_peers);
+        offered.filter(|own| with_loopback || !own.net.ip().is_loopback()).collect()
+    }
+}
+
+impl Interface {
+    /// Returns the address at which peers reach it. If it is not its own, nothing is known of the
+    /// network of that address.
+    fn for_peers(self) -> LocalAddress {
+        match self.domain.device().advertised().ip() {
+            ip if ip == self.own.net.ip() => self.own,
+            ip => LocalAddress { net: ip.into(), ..self.own },
+        }
     }
 }
 

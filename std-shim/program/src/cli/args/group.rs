@@ -43,9 +43,10 @@ pub(in crate::cli) struct DeviceArguments {
     backend: Option<BackendName>,
     /// Device to use: an RDMA device, or one port of it, perhaps with the index of its GID instead
     /// of --gid-index; or over TCP a network interface or one of its addresses, such as tcp:eth0 or
-    /// tcp:10.0.0.1. Repeatable; rails use the devices in this order [default: every RDMA device
-    /// with an active port, or every network interface in a network of the other host].
-    #[arg(long, value_name = "DEVICE[:PORT][@GID]|tcp:INTERFACE", help_heading = PLACE)]
+    /// tcp:10.0.0.1, perhaps with the address at which the other host reaches it through NAT, such
+    /// as tcp:eth0@192.0.2.1:7500. Repeatable; rails use the devices in this order [default: every
+    /// RDMA device with an active port, or every network interface in a network of the other host].
+    #[arg(long, value_name = "DEVICE[:PORT][@GID]|tcp:INTERFACE[@ADDRESS]", help_heading = PLACE)]
     device: Vec<ChosenDevice>,
     /// TCP port at which the network interfaces that are used accept connections of rails, for
     /// firewalls. Programs that use the same interface need different ports [default: any].
