@@ -38,7 +38,7 @@ pub(crate) fn observe_placed() {
     PLACED.load(Ordering::Acquire);
 }
 
-/// Bytes that are discarded after a refusal, before the connection is ended anyway: more than a peer
+/// Bytes that are discarded after a refusal, before the connection is reset: more than a peer
 /// has in its socket buffer (`net.ipv4.tcp_wmem`: 4 MiB).
 const MOST_DISCARDED: usize = 16 << 20;
 
@@ -195,6 +195,7 @@ impl ReadHalf {
                 Moved::Ended | Moved::Fault => return false,
             }
             if self.discarded > MOST_DISCARDED {
+                socket.reset();
                 return false;
             }
         }

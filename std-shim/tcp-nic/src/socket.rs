@@ -57,6 +57,17 @@ impl Socket {
         _ = self.0.shutdown(Shutdown::Both);
     }
 
+    /// Resets the connection, and frees what it has in its buffers. A socket that is shut down with a
+    /// full receive buffer keeps it, and the peer, which finds no room, waits.
+    pub(crate) fn reset(&self) {
+        // SAFETY: zeros are an address of no family, which is that of AF_UNSPEC.
+        let none: libc::sockaddr = unsafe { mem::zeroed() };
+        let length = size_of_val(&none) as libc::socklen_t;
+        // It dissolves the connection (connect(2)). It fails if there is none.
+        // SAFETY: the system only reads the address.
+        _ = unsafe { libc::connect(self.0.as_raw_fd(), &raw const none, length) };
+    }
+
     /// Ends sending, after what was sent before.
     pub(crate) fn end_sending(&self) {
         _ = self.0.shutdown(Shutdown::Write);

@@ -8,6 +8,7 @@ use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions};
+use std::io;
 use std::net::Shutdown;
 use std::time::Duration;
 use support::raw::{self, FIRST, Frame, LAST, Raw, SEGMENT};
@@ -245,24 +246,31 @@ fn reads_beyond_what_was_granted_are_refused() {
 fn a_refused_peer_that_goes_on_is_cut() {
     let (side, mut raw) = attacked(&device("127.4.0.5"), &ConnectOptions::default());
     let bad = Frame::new(raw::WRITE, 0).at(side.buffer.addr(0), 0).with(&[1; 64]).bytes();
-    let sent = send_until_cut(&mut raw, &bad.repeat(1000));
+    let (sent, error) = send_until_cut(&mut raw, &bad.repeat(1000));
     assert!(sent < 256 << 20, "{sent} bytes");
+    // It does not wait for room that never comes.
+    let ends = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+    assert!(ends.contains(&error.kind()), "{error}");
     assert_eq!(raw.receive_kind(raw::REFUSAL).status(), WcStatus::REM_ACCESS_ERR.0);
     assert_eq!(raw.receive(), None);
     assert!(side.buffer.is_all(UNTOUCHED));
 }
 
-/// Sends the same again and again, until the other end takes no more. Returns how many bytes it took.
-fn send_until_cut(raw: &mut Raw, bytes: &[u8]) -> usize {
+/// Sends the same again and again, until the other end takes no more. Returns how many bytes it took,
+/// and why it takes no more.
+fn send_until_cut(raw: &mut Raw, bytes: &[u8]) -> (usize, io::Error) {
     const MOST: usize = 1 << 30;
     // What is not read for so long is not read any more; what is cut later would only be sent for
     // nothing here.
     raw.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut sent = 0;
-    while sent < MOST && raw.try_send(bytes).is_ok() {
+    loop {
+        if let Err(error) = raw.try_send(bytes) {
+            return (sent, error);
+        }
         sent += bytes.len();
+        assert!(sent < MOST, "{sent} bytes");
     }
-    sent
 }
 
 #[test]
@@ -304,7 +312,7 @@ fn a_peer_that_reads_nothing_of_what_it_requests_stops_nobody() {
     (0..16).for_each(|number| raw.send(&read(number)));
     exchange(&mut near, &mut far, 2);
     let more: Vec<u8> = (16..2000).flat_map(|number| read(number).bytes()).collect();
-    let sent = send_until_cut(&mut raw, &more);
+    let (sent, _) = send_until_cut(&mut raw, &more);
     assert!(sent < 256 << 20, "{sent} bytes");
     exchange(&mut near, &mut far, 3);
     let grown = resident().saturating_sub(before);
