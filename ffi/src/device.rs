@@ -1,11 +1,11 @@
 //! The devices of this machine.
 
 use crate::error::{Argument, DeviceName, Result, VerbsError};
+use polyrail_process::PerProcess;
 use rdma_sys::{ibv_device, ibv_node_type, ibv_transport_type};
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 /// The kind of a device (`enum ibv_node_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub enum Transport {
 /// component call `ibv_fork_init`, or set RDMAV_FORK_SAFE in the environment. ENOSYS: the kernel
 /// does not have `MADV_DONTFORK`. ENOMEM. ELIBACC: libibverbs cannot be loaded.
 pub fn fork_safety() -> Result<()> {
-    static DONE: OnceLock<Result<()>> = OnceLock::new();
-    *DONE.get_or_init(|| {
+    static DONE: PerProcess<Result<()>> = PerProcess::new();
+    *DONE.get_or_make(|| {
         loaded()?;
         // SAFETY: takes no arguments, and may be called at any time.
         let returned = unsafe { rdma_sys::ibv_fork_init() };

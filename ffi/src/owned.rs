@@ -12,14 +12,17 @@ use polyrail_process::Process;
 use std::any::Any;
 use std::fmt;
 use std::io::Write;
-use std::ptr::NonNull;
-use std::sync::{Arc, RwLock};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The function that receives the errors of objects that could not be destroyed when they were
 /// dropped.
 pub type DestroyHook = fn(&VerbsError);
 
-static HOOK: RwLock<DestroyHook> = RwLock::new(print);
+/// A [`DestroyHook`]. Null, the initial value, is [`print`]. Not a lock, which a fork in
+/// [`set_destroy_hook`] would leave locked.
+static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 fn print(error: &VerbsError) {
     // A failing stderr, such as a file on a full disk, must not turn a drop into a panic.
@@ -32,11 +35,16 @@ fn print(error: &VerbsError) {
 /// Sets the hook for failed destroy calls in drops, for the whole process. It is called once per
 /// object, on the thread that dropped the object. The default hook prints to stderr.
 pub fn set_destroy_hook(hook: DestroyHook) {
-    *HOOK.write().unwrap_or_else(std::sync::PoisonError::into_inner) = hook;
+    HOOK.store(hook as *mut (), Ordering::Release);
 }
 
 fn report(error: &VerbsError) {
-    let hook = *HOOK.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let hook = HOOK.load(Ordering::Acquire);
+    if hook.is_null() {
+        return print(error);
+    }
+    // SAFETY: stored by `set_destroy_hook`.
+    let hook = unsafe { std::mem::transmute::<*mut (), DestroyHook>(hook) };
     hook(error);
 }
 

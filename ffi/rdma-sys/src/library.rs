@@ -6,8 +6,8 @@ use crate::verbs::{
     ibv_cq, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
     ibv_qp_ex, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
 };
+use once_cell::race::OnceBox;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
 
 /// The library's name, with the version of its binary interface.
 const NAME: &CStr = c"libibverbs.so.1";
@@ -15,7 +15,8 @@ const NAME: &CStr = c"libibverbs.so.1";
 /// Looks a function up by its name; returns null if it is missing.
 pub type Find<'f> = &'f dyn Fn(&CStr) -> *mut c_void;
 
-static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+/// Without a lock, which a fork while another thread loads the library would leave locked.
+static LIBRARY: OnceBox<Result<Library, String>> = OnceBox::new();
 
 /// Loads the library, unless an earlier call did.
 ///
@@ -23,7 +24,7 @@ static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 ///
 /// The library is not installed, or lacks a function; the text is the dynamic linker's.
 pub fn load() -> Result<(), &'static str> {
-    LIBRARY.get_or_init(open).as_ref().map(|_| ()).map_err(String::as_str)
+    LIBRARY.get_or_init(|| Box::new(open())).as_ref().map(|_| ()).map_err(String::as_str)
 }
 
 /// Takes the functions from `find` instead of the library, for tests. Does nothing if the functions
@@ -35,7 +36,7 @@ pub fn load() -> Result<(), &'static str> {
 /// valid until the process ends.
 pub unsafe fn load_from(find: Find<'_>) {
     // SAFETY: guaranteed by the caller.
-    LIBRARY.get_or_init(|| unsafe { Library::new(find) });
+    LIBRARY.get_or_init(|| Box::new(unsafe { Library::new(find) }));
 }
 
 fn open() -> Result<Library, String> {
@@ -133,7 +134,7 @@ macro_rules! functions {
             ///
             /// As in C.
             pub unsafe fn $newer($($its: $newer_kind),*) -> Option<$newer_result> {
-                match LIBRARY.get_or_init(open) {
+                match LIBRARY.get_or_init(|| Box::new(open())) {
                     // SAFETY: guaranteed by the caller.
                     Ok(library) => library.$newer.map(|function| unsafe { function($($its),*) }),
                     Err(why) => panic!("{}: {why}", stringify!($newer)),
@@ -152,7 +153,7 @@ macro_rules! functions {
             ///
             /// As in C.
             pub unsafe fn $name($($argument: $kind),*) $(-> $result)? {
-                match LIBRARY.get_or_init(open) {
+                match LIBRARY.get_or_init(|| Box::new(open())) {
                     // SAFETY: guaranteed by the caller.
                     Ok(library) => unsafe { (library.$name)($($argument),*) },
                     Err(why) => panic!("{}: {why}", stringify!($name)),

@@ -19,11 +19,12 @@ use polyrail::printable;
 use polyrail::rdma::VerbsDomain;
 #[cfg(feature = "tcp")]
 use polyrail::tcp;
+use polyrail_process::PerProcess;
 use std::ffi::c_char;
 #[cfg(any(feature = "tcp", feature = "verbs", test))]
 use std::fmt::Display;
 use std::num::NonZeroU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The devices of a domain. Cloning is cheap.
 #[derive(Clone)]
@@ -52,8 +53,8 @@ impl Object for Domain {
 }
 
 /// The fabric of all software devices in this process. It is global because peers outlive their
-/// domain, and reach peers of other domains.
-static FABRIC: OnceLock<Fabric> = OnceLock::new();
+/// domain, and reach peers of other domains. A fork of the process has its own.
+static FABRIC: PerProcess<Fabric> = PerProcess::new();
 
 /// Returns the devices of a domain.
 pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
@@ -158,7 +159,7 @@ fn open_software(plan: &Plan<'_>) -> Result<Opened, Refusal> {
         return refuse(Code::Unsupported, "the software NIC has no table of addresses");
     }
     let names = if plan.names.is_empty() { &["soft0"] } else { &plan.names[..] };
-    let fabric = FABRIC.get_or_init(Fabric::threaded);
+    let fabric = FABRIC.get_or_make(Fabric::threaded);
     let mut domains = Vec::with_capacity(names.len());
     for (at, name) in names.iter().enumerate() {
         if name.is_empty() || name.len() >= crate::types::POLYRAIL_NAME_BYTES {

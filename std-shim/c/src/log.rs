@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
@@ -79,6 +79,19 @@ pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut 
     })
 }
 
+/// Locks the logger for a call of it.
+fn told() -> Option<RwLockReadGuard<'static, Option<Told>>> {
+    if Process::from_bits(OWNER.load(Ordering::Relaxed)).is_current() {
+        return Some(TOLD.read().unwrap_or_else(PoisonError::into_inner));
+    }
+    // A thread of the parent may have been replacing the logger, and would never finish here.
+    match TOLD.try_read() {
+        Ok(told) => Some(told),
+        Err(TryLockError::Poisoned(told)) => Some(told.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 fn subscribe() -> Result<(), Refusal> {
     let failed =
         |_| Failure::new(Code::State, "this process already has another subscriber of `tracing`");
@@ -101,9 +114,9 @@ impl Subscriber for ToLogger {
         if IN_LOGGER.get() {
             return false;
         }
-        let told = TOLD.read().unwrap_or_else(PoisonError::into_inner);
-        metadata.is_event()
-            && told.as_ref().is_some_and(|told| number(*metadata.level()) <= told.most)
+        let told = told();
+        let told = told.as_ref().and_then(|told| told.as_ref());
+        metadata.is_event() && told.is_some_and(|told| number(*metadata.level()) <= told.most)
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -137,7 +150,7 @@ fn number(level: Level) -> u32 {
 
 fn tell(level: u32, line: Line) {
     IN_LOGGER.set(true);
-    if let Some(told) = TOLD.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+    if let Some(told) = told().as_ref().and_then(|told| told.as_ref()) {
         // A 0 within would end them early.
         let words = (line.words + &line.fields).replace('\0', "\u{fffd}");
         let words = CString::new(words).unwrap_or_default();

@@ -6,8 +6,8 @@ use crate::code::Code;
 use crate::error::last;
 use polyrail::printable;
 use polyrail::verbs::WcStatus;
+use polyrail_process::PerProcess;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::LazyLock;
 
 /// The version of this header: major << 16 | minor << 8 | patch.
 pub const POLYRAIL_VERSION: u32 = 1 << 8;
@@ -63,11 +63,12 @@ pub unsafe extern "C" fn polyrail_printable(
 }
 
 fn status_words(status: u32) -> &'static CStr {
-    static ALL: LazyLock<Vec<CString>> = LazyLock::new(|| {
+    static ALL: PerProcess<Vec<CString>> = PerProcess::new();
+    let all = ALL.get_or_make(|| {
         let words = (0..).map_while(|status| WcStatus(status).description());
         words.map(|words| CString::new(words).unwrap_or_default()).collect()
     });
-    ALL.get(status as usize).map_or(c"unknown status", |words| words)
+    all.get(status as usize).map_or(c"unknown status", |words| words)
 }
 
 fn words(code: i32) -> &'static CStr {

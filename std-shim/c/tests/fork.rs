@@ -8,6 +8,9 @@ use polyrail_c::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::zeroed;
 use std::ptr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 const BYTES: usize = 4096;
 
@@ -92,6 +95,12 @@ fn a_child_is_refused_with_words_and_its_parent_goes_on() {
         forked(polyrail_domain_close(domain));
         // SAFETY: the logger is NULL.
         forked(unsafe { polyrail_log(LogLevel::Error as u32, None, ptr::null_mut()) });
+        // The child has software NICs of its own.
+        let mut memory = vec![0; BYTES];
+        let End { domain, peers, region, .. } = end(&mut memory);
+        ok(polyrail_peers_close(peers));
+        ok(polyrail_region_close(region));
+        ok(polyrail_domain_close(domain));
     });
     ok(polyrail_peers_drive(peers));
     ok(polyrail_peers_remove(peers, peer));
@@ -100,4 +109,44 @@ fn a_child_is_refused_with_words_and_its_parent_goes_on() {
     ok(polyrail_listener_close(listener));
     ok(polyrail_region_close(region));
     ok(polyrail_domain_close(domain));
+    a_child_waits_for_no_logger_of_its_parent();
+}
+
+/// A logger that returns in a fork of `owner`, and otherwise when it is released.
+struct Held {
+    owner: u32,
+    entered: mpsc::Sender<()>,
+    released: mpsc::Receiver<()>,
+}
+
+unsafe extern "C" fn hold(held: *mut c_void, _: u32, _: *const c_char) {
+    // SAFETY: the context outlives the logger, and one thread is in it.
+    let held = unsafe { &*held.cast::<Held>() };
+    if held.owner != std::process::id() {
+        return;
+    }
+    held.entered.send(()).unwrap();
+    // Without a sender, the test has failed.
+    _ = held.released.recv();
+}
+
+/// One thread is in the logger, and another one waits to replace it.
+fn a_child_waits_for_no_logger_of_its_parent() {
+    let (entered, has_entered) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let held = Held { owner: std::process::id(), entered, released };
+    let context = (&raw const held).cast_mut().cast();
+    // SAFETY: one thread at a time is in the logger.
+    ok(unsafe { polyrail_log(LogLevel::Error as u32, Some(hold), context) });
+    thread::scope(|scope| {
+        let release = release;
+        scope.spawn(|| tracing::error!("held"));
+        has_entered.recv().unwrap();
+        // SAFETY: nothing is logged.
+        scope.spawn(|| ok(unsafe { polyrail_log(0, None, ptr::null_mut()) }));
+        // Long enough that the thread waits by then. If it does not, the child has less to show.
+        thread::sleep(Duration::from_millis(200));
+        in_fork(|| tracing::error!("of the child"));
+        release.send(()).unwrap();
+    });
 }

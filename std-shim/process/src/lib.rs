@@ -10,10 +10,16 @@
 //! The check is a load and a comparison, so that it can be made for each request. (`getpid` is a
 //! system call.)
 //!
+//! What a process needs once, such as its threads, is a [`PerProcess`].
+//!
 //! # Limits
 //!
 //! Forks are counted by a handler of `pthread_atfork(3)`. A child of `vfork`, or of a system call
 //! that does not go through the C library, is not detected.
+
+mod per_process;
+
+pub use per_process::PerProcess;
 
 use std::fmt;
 use std::process;

@@ -5,7 +5,7 @@ use crate::io::{Work, is_lack};
 use crate::netlink;
 use crate::shared::{Inbox, IoThread};
 use polyrail_nic_parts::sync::lock;
-use polyrail_process::Process;
+use polyrail_process::{PerProcess, Process};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -14,23 +14,19 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 /// The threads of the process.
+#[derive(Default)]
 struct Pool {
-    process: Option<Process>,
     threads: Vec<Weak<IoThread>>,
     next: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { process: None, threads: Vec::new(), next: 0 });
+static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
 
 impl IoThread {
     /// Returns the thread of a new device: a new one as long as there are fewer than half the
     /// processors.
     pub(crate) fn for_device() -> io::Result<Arc<Self>> {
-        let mut pool = lock(&POOL);
-        if pool.process.is_none_or(|process| !process.is_current()) {
-            pool.process = Some(Process::current());
-            pool.threads.clear();
-        }
+        let mut pool = lock(POOL.get_or_make(Mutex::default));
         pool.threads.retain(|thread| thread.strong_count() > 0);
         let most = thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
         if pool.threads.len() < most {

@@ -2,12 +2,11 @@
 //!
 //! A thread ends as soon as no work waits.
 
-use polyrail_process::Process;
+use polyrail_process::PerProcess;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::{fmt, io, ptr, thread};
+use std::{fmt, io, thread};
 
 /// The number of threads on which a process [creates and connects](super::Connecting::aside) queue
 /// pairs at the same time. Over RoCE each waits for about a second if the peer's address is not
@@ -29,10 +28,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The work of a process.
-struct Line {
-    process: Process,
-    state: Mutex<State>,
-}
+#[derive(Default)]
+struct Line(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -41,29 +38,12 @@ struct State {
     waiting: VecDeque<Weak<Work>>,
 }
 
-/// The line of this process, or of the process that this one is a fork of. A fork has no thread of
-/// its parent, and may have a copy of the line while another thread held its lock: it makes its own.
-static LINE: AtomicPtr<Line> = AtomicPtr::new(ptr::null_mut());
+/// A fork has no thread of its parent.
+static LINE: PerProcess<Line> = PerProcess::new();
 
 impl Line {
     fn current() -> &'static Self {
-        let found = LINE.load(Ordering::Acquire);
-        // SAFETY: null, or a line that is never freed.
-        if let Some(line) = unsafe { found.as_ref() }.filter(|line| line.process.is_current()) {
-            return line;
-        }
-        let new = Box::new(Self { process: Process::current(), state: Mutex::default() });
-        let new = Box::into_raw(new);
-        match LINE.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it is never freed.
-            Ok(_) => unsafe { &*new },
-            Err(other) => {
-                // SAFETY: made above, and not shared.
-                drop(unsafe { Box::from_raw(new) });
-                // SAFETY: not null, since another thread has just stored it, and never freed.
-                unsafe { &*other }
-            }
-        }
+        LINE.get_or_make(Self::default)
     }
 
     /// Runs what waits, until nothing does.
@@ -77,7 +57,7 @@ impl Line {
     /// Takes the oldest work. If there is none, the thread ends.
     fn next(&self) -> Option<Box<dyn FnOnce() + Send>> {
         loop {
-            let mut state = lock(&self.state);
+            let mut state = lock(&self.0);
             let Some(work) = state.waiting.pop_front() else {
                 state.threads -= 1;
                 return None;
@@ -98,7 +78,7 @@ impl Line {
 pub(super) fn run(work: impl FnOnce() + Send + 'static) -> io::Result<Arc<Work>> {
     let line = Line::current();
     let work = Arc::new(Work(Mutex::new(Some(Box::new(work)))));
-    let mut state = lock(&line.state);
+    let mut state = lock(&line.0);
     // A peer that comes and leaves again leaves nothing behind.
     state.waiting.retain(|work| work.strong_count() > 0);
     state.waiting.push_back(Arc::downgrade(&work));
@@ -134,7 +114,7 @@ pub(super) mod tests {
 
     fn wait_for(what: impl Fn(&State) -> bool) {
         let begun = Instant::now();
-        while !what(&lock(&Line::current().state)) {
+        while !what(&lock(&Line::current().0)) {
             assert!(begun.elapsed() < LIMIT);
             thread::sleep(Duration::from_millis(1));
         }
@@ -163,7 +143,7 @@ pub(super) mod tests {
         assert!(begun.try_recv().is_err());
         drop(works.remove(MOST_ASIDE + 1));
         works.push(start(MOST_ASIDE + 3));
-        assert_eq!(lock(&Line::current().state).waiting.len(), 3, "what was dropped is forgotten");
+        assert_eq!(lock(&Line::current().0).waiting.len(), 3, "what was dropped is forgotten");
         drop(held);
         let mut others: Vec<_> = (0..3).map(|_| begun.recv_timeout(LIMIT).unwrap()).collect();
         others.sort_unstable();
