@@ -7,15 +7,18 @@ mod in_fork;
 
 use fixture::{ALL_ACCESS, ended, submit};
 use in_fork::in_fork;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointSet, connect_endpoints};
 use polyrail::link::{
     Arrivals, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts,
 };
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{DeviceConfig, Fabric};
+use polyrail::nic::{DeviceConfig, Fabric, Fault, ProtectionDomain, When};
+use polyrail::p2p::P2pBuilder;
 use polyrail::progress::{ProgressThread, RequestError, ShutdownError, SubmitError};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_process::Forked;
+use std::error::Error;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -87,4 +90,30 @@ fn a_child_sends_nothing_and_joins_no_thread() {
     assert_eq!(ended(received).unwrap().wr_id, 1);
     thread.shutdown().unwrap();
     drop(lone);
+    a_child_does_not_wait_for_a_path_that_its_parent_searches_for(&domain);
+}
+
+fn a_child_does_not_wait_for_a_path_that_its_parent_searches_for(domain: &ProtectionDomain) {
+    const SEARCH: Duration = Duration::from_secs(1);
+    domain.device().inject(When::Now, Fault::SearchPaths(SEARCH));
+    let mut ends = [(); 2].map(|()| EndpointBuilder::new().build(&[domain]).unwrap());
+    let mut others = [(); 2].map(|()| P2pBuilder::new().build(&[domain]).unwrap());
+    let (address, other_address) = (ends[1].address(), others[1].address());
+    assert_eq!(ends[0].try_connect(&address), Ok(false));
+    assert_eq!(others[0].try_connect(&other_address).map_err(drop), Ok(false));
+    let mut all = Some((ends, others));
+    in_fork(|| {
+        let (mut ends, mut others) = all.take().unwrap();
+        let forked = |error: &dyn Error| {
+            let words = Chain(error).to_string();
+            assert!(words.contains("is a fork of process"), "{words}");
+        };
+        forked(&ends[0].try_connect(&address).unwrap_err());
+        forked(&ends[0].connect(&address).unwrap_err());
+        forked(&others[0].try_connect(&other_address).unwrap_err());
+        forked(&others[0].connect(&other_address).unwrap_err());
+    });
+    let ([mut near, far], others) = all.unwrap();
+    near.connect(&address).unwrap();
+    drop((far, others));
 }

@@ -2,22 +2,54 @@
 
 use super::aside::{self, Work};
 use super::error::DeviceError;
+use polyrail_process::Process;
+use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 /// The result of creating a queue pair or moving it to RTS, which may come later. If this is
-/// dropped, a queue pair that is being created is destroyed when it is ready.
+/// dropped, a queue pair that is being created is destroyed when it is ready. In a fork of the
+/// process, which does not have the thread that creates or moves it, the result is
+/// [`DeviceError::Forked`].
 #[derive(Debug)]
 pub struct Connecting<Q>(State<Q>);
 
 #[derive(Debug)]
 enum State<Q> {
     Done(Option<Result<Q, DeviceError>>),
-    UnderWay {
-        result: Receiver<Result<Q, DeviceError>>,
-        /// Owns the work, if it waits in line.
-        _work: Option<Arc<Work>>,
-    },
+    UnderWay(UnderWay<Q>),
+}
+
+/// Another thread is at work.
+#[derive(Debug)]
+struct UnderWay<Q> {
+    /// `Some` until this is dropped.
+    result: Option<Receiver<Result<Q, DeviceError>>>,
+    process: Process,
+    /// Owns the work, if it waits in line.
+    _work: Option<Arc<Work>>,
+}
+
+impl<Q> UnderWay<Q> {
+    fn new(result: Receiver<Result<Q, DeviceError>>, work: Option<Arc<Work>>) -> Self {
+        Self { result: Some(result), process: Process::current(), _work: work }
+    }
+
+    /// Returns where the result arrives. A fork of the process must not look: the thread may have
+    /// been sending during the fork.
+    fn receiver(&self) -> Result<&Receiver<Result<Q, DeviceError>>, DeviceError> {
+        self.process.check()?;
+        self.result.as_ref().ok_or(DeviceError::Unfinished)
+    }
+}
+
+impl<Q> Drop for UnderWay<Q> {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // It would wait for a thread that was sending during the fork.
+            mem::forget(self.result.take());
+        }
+    }
 }
 
 impl<Q> Connecting<Q> {
@@ -27,8 +59,8 @@ impl<Q> Connecting<Q> {
     }
 
     /// A queue pair that another thread is connecting.
-    pub const fn under_way(result: Receiver<Result<Q, DeviceError>>) -> Self {
-        Self(State::UnderWay { result, _work: None })
+    pub fn under_way(result: Receiver<Result<Q, DeviceError>>) -> Self {
+        Self(State::UnderWay(UnderWay::new(result, None)))
     }
 
     /// Runs `work` on another thread. A process has at most [`MOST_ASIDE`](super::MOST_ASIDE) such
@@ -43,7 +75,7 @@ impl<Q> Connecting<Q> {
         // If the receiver was dropped, the queue pair is dropped here.
         let work = move || _ = done.send(work());
         match aside::run(work) {
-            Ok(work) => Self(State::UnderWay { result, _work: Some(work) }),
+            Ok(work) => Self(State::UnderWay(UnderWay::new(result, Some(work)))),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
                 Self::done(Err(DeviceError::Thread { errno }))
@@ -55,18 +87,20 @@ impl<Q> Connecting<Q> {
     pub fn take(&mut self) -> Option<Result<Q, DeviceError>> {
         match &mut self.0 {
             State::Done(result) => result.take(),
-            State::UnderWay { result, .. } => match result.try_recv() {
-                Ok(result) => Some(result),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(DeviceError::Unfinished)),
+            State::UnderWay(under_way) => match under_way.receiver().map(Receiver::try_recv) {
+                Err(error) => Some(Err(error)),
+                Ok(Ok(result)) => Some(result),
+                Ok(Err(TryRecvError::Empty)) => None,
+                Ok(Err(TryRecvError::Disconnected)) => Some(Err(DeviceError::Unfinished)),
             },
         }
     }
 
     /// Waits until [`take`](Self::take) returns something.
     pub(crate) fn wait(&mut self) {
-        if let State::UnderWay { result, .. } = &self.0 {
-            let result = result.recv().unwrap_or(Err(DeviceError::Unfinished));
+        if let State::UnderWay(under_way) = &self.0 {
+            let received = under_way.receiver().map(Receiver::recv);
+            let result = received.and_then(|done| done.unwrap_or(Err(DeviceError::Unfinished)));
             self.0 = State::Done(Some(result));
         }
     }
