@@ -74,6 +74,11 @@ impl Guest {
         self.stream.as_ref().map(AsFd::as_fd)
     }
 
+    /// Whether its hello has come, and names a queue pair of the device.
+    pub(crate) const fn has_greeted(&self) -> bool {
+        matches!(self.stage, GuestStage::Proof { .. })
+    }
+
     /// Goes on as far as it can without waiting.
     pub(crate) fn step(&mut self, device: &DeviceShared) -> Stepped {
         loop {

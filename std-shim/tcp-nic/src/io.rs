@@ -34,6 +34,10 @@ const GUESTS_AT_ONCE: usize = 16;
 /// Unproven connections of a device.
 const MOST_GUESTS: usize = 64;
 
+/// How long a connection keeps its place although others need it, in nanoseconds. A peer that is far
+/// away takes a round trip from its hello to its proof.
+const GRACE: u64 = 200_000_000;
+
 /// How long a listener rests when the system has no file descriptor, and after which time the
 /// interfaces are listed again if they could not be.
 const LACK_PAUSE: u64 = 100_000_000;
@@ -54,6 +58,7 @@ struct Door {
 struct Visit {
     guest: Guest,
     device: Weak<DeviceShared>,
+    since: u64,
 }
 
 /// A completion queue that is polled.
@@ -204,49 +209,52 @@ impl Work {
     }
 
     fn open_door(&mut self, token: u64) {
-        let Some(door) = self.doors.get_mut(&token) else { return };
+        let Some(door) = self.doors.get(&token) else { return };
         let Some(device) = door.device.upgrade() else {
             self.doors.remove(&token);
             return;
         };
         for _ in 0..GUESTS_AT_ONCE {
+            let here = self.visits.iter().filter(|(_, visit)| visit.is_at(&device));
+            let (count, oldest) = (here.clone().count(), here.map(|(_, visit)| visit.since).min());
+            // A hello follows its connection at once, so a silent one can go at any time.
+            if count >= MOST_GUESTS && !evict(&mut self.visits, &device, 0) {
+                return self.rest(token, oldest.map(|since| since + GRACE));
+            }
             let stream = match device.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_lack(&error) => {
-                    door.rests_until = Some(now() + LACK_PAUSE);
-                    let data = EventData::new_u64(token);
-                    let none = EventFlags::empty();
-                    _ = epoll::modify(&self.inbox.epoll, &device.listener, data, none);
-                    return;
+                // The next try may have its descriptor.
+                Err(error) if is_lack(&error) && evict(&mut self.visits, &device, GRACE) => {
+                    continue;
                 }
+                Err(error) if is_lack(&error) => return self.rest(token, Some(now() + LACK_PAUSE)),
                 // The guest has gone.
                 Err(_) => continue,
             };
-            Self::admit(&mut self.visits, &self.inbox, &device, stream.into());
+            self.admit(&device, stream.into());
         }
     }
 
-    /// Lets a guest prove itself. If there are too many, the one that has taken longest goes.
-    fn admit(
-        visits: &mut Schedule<Visit>,
-        inbox: &Inbox,
-        device: &Arc<DeviceShared>,
-        stream: socket2::Socket,
-    ) {
+    fn rest(&mut self, token: u64, until: Option<u64>) {
+        if let Some(door) = self.doors.get_mut(&token) {
+            door.rest(&self.inbox, token, until);
+        }
+    }
+
+    /// Lets a guest prove itself.
+    fn admit(&mut self, device: &Arc<DeviceShared>, stream: socket2::Socket) {
         if prepare(&stream).is_err() {
             return;
         }
-        let same = |visit: &Visit| std::ptr::eq(visit.device.as_ptr(), Arc::as_ptr(device));
-        if visits.iter().filter(|(_, visit)| same(visit)).count() >= MOST_GUESTS {
-            // Names are given in the order of arrival.
-            let oldest = visits.iter().find(|(_, visit)| same(visit)).map(|(token, _)| token);
-            oldest.and_then(|token| visits.remove(token));
-        }
+        // Names are given in the order of arrival.
         let name = token();
-        if epoll::add(&inbox.epoll, &stream, EventData::new_u64(name), READABLE_ONCE).is_ok() {
+        if epoll::add(&self.inbox.epoll, &stream, EventData::new_u64(name), READABLE_ONCE).is_ok() {
             let (guest, device) = (Guest::new(stream), Arc::downgrade(device));
-            visits.insert(name, now() + PROOF_LIMIT, Visit { guest, device });
+            let since = now();
+            self.visits.insert(name, since + PROOF_LIMIT, Visit { guest, device, since });
+            // Before others need its place: usually its hello is there.
+            self.receive_guest(name);
         }
     }
 
@@ -288,12 +296,7 @@ impl Work {
         let mut next = Next(None);
         for (token, door) in &mut self.doors {
             if door.rests_until.is_some_and(|until| until <= now) {
-                door.rests_until = None;
-                if let Some(device) = door.device.upgrade() {
-                    let data = EventData::new_u64(*token);
-                    let flags = EventFlags::IN;
-                    _ = epoll::modify(&self.inbox.epoll, &device.listener, data, flags);
-                }
+                door.rest(&self.inbox, *token, None);
             }
             next.at(door.rests_until);
         }
@@ -333,6 +336,35 @@ impl Work {
         next.at(self.watches.next_time());
         next.0
     }
+}
+
+impl Door {
+    /// Accepts nothing until then; without a time, goes on.
+    fn rest(&mut self, inbox: &Inbox, token: u64, until: Option<u64>) {
+        let Some(device) = self.device.upgrade() else { return };
+        self.rests_until = until;
+        let flags = if until.is_some() { EventFlags::empty() } else { EventFlags::IN };
+        _ = epoll::modify(&inbox.epoll, &device.listener, EventData::new_u64(token), flags);
+    }
+}
+
+impl Visit {
+    fn is_at(&self, device: &Arc<DeviceShared>) -> bool {
+        std::ptr::eq(self.device.as_ptr(), Arc::as_ptr(device))
+    }
+}
+
+/// Closes the oldest connection that has sent no hello for this long, or else the oldest that is not
+/// proven after [`GRACE`]. Returns whether there is one.
+fn evict(visits: &mut Schedule<Visit>, device: &Arc<DeviceShared>, silence: u64) -> bool {
+    let now = now();
+    let oldest = |has_greeted: bool, grace: u64| {
+        let mut there = visits.iter().filter(|(_, visit)| visit.is_at(device));
+        let oldest = there.find(|(_, visit)| visit.guest.has_greeted() == has_greeted);
+        oldest.filter(|(_, visit)| visit.since + grace <= now).map(|(token, _)| token)
+    };
+    let token = oldest(false, silence).or_else(|| oldest(true, GRACE));
+    token.and_then(|token| visits.remove(token)).is_some()
 }
 
 /// The earliest of several times.

@@ -55,7 +55,7 @@ impl<T> Schedule<T> {
     }
 
     /// Returns the entries in the order of their names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> + Clone {
         self.entries.iter().map(|(name, (_, entry))| (*name, entry))
     }
 

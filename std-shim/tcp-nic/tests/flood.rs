@@ -7,6 +7,7 @@ use polyrail_tcp_nic::connect_pair;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
+use support::raw::Greeted;
 use support::{Side, exchange, raw};
 
 /// Waits until the other end closes the connection, without a word.
@@ -32,6 +33,10 @@ fn strangers_keep_nobody_from_connecting_and_are_closed() {
     let before = descriptors();
     // The lesser address connects, so honest queue pairs meet at the listener that is flooded.
     let flooded = far.device.address();
+    // A peer that is far away: its proof comes late.
+    let distant = Side::on(&far.device);
+    distant.qp.to_rtr(&raw::address(), &ConnectOptions::default()).unwrap();
+    let greeted = Greeted::to(flooded, distant.qp.as_remote(0).qp_num).unwrap();
     let mut strangers: Vec<_> = (0..STRANGERS).map(|_| raw::connect(flooded)).collect();
     let began = Instant::now();
     exchange(&mut near, &mut far, 2);
@@ -41,6 +46,14 @@ fn strangers_keep_nobody_from_connecting_and_are_closed() {
     let mut other = Side::on(&far.device);
     connect_pair(&honest.qp, &other.qp, &ConnectOptions::default()).unwrap();
     exchange(&mut honest, &mut other, 3);
+    // All strangers were accepted meanwhile.
+    let proven = greeted.prove(&distant.qp.meeting().key.0);
+    assert!(
+        proven.is_ok() || began.elapsed() > Duration::from_secs(4),
+        "{:?}",
+        proven.as_ref().err()
+    );
+    drop((proven, distant));
     // The oldest go, and the newest stay until their time is over.
     closed(&mut strangers[0]);
     let newest = &mut strangers[STRANGERS - 1];

@@ -140,6 +140,48 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
+/// A connection whose acceptor has answered the hello, and waits for the proof.
+pub struct Greeted {
+    stream: TcpStream,
+    numbers: [u32; 2],
+    nonces: [[u8; 16]; 2],
+}
+
+impl Greeted {
+    /// Connects, and says hello.
+    ///
+    /// # Errors
+    ///
+    /// As [`Raw::to`].
+    pub fn to(listener: SocketAddr, number: u32) -> Result<Self, Option<u8>> {
+        let mut stream = connect(listener);
+        let own = [7; 16];
+        stream.write_all(&hello(1, number, NUMBER, own)).unwrap();
+        let mut challenge = [0; 28];
+        stream.read_exact(&mut challenge).map_err(|_| None)?;
+        assert_eq!((&challenge[..8], &challenge[8..10]), (&b"polyrail"[..], &[1, 0][..]));
+        if challenge[10] != 0 {
+            return Err(Some(challenge[10]));
+        }
+        let nonces = [own, challenge[12..].try_into().unwrap()];
+        Ok(Self { stream, numbers: [NUMBER, number], nonces })
+    }
+
+    /// Proves the key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Raw::to`].
+    pub fn prove(self, key: &[u8]) -> Result<Raw, Option<u8>> {
+        let Self { mut stream, numbers, nonces } = self;
+        stream.write_all(&proof("connects", key, numbers, nonces)).map_err(|_| None)?;
+        let mut answer = [0; 32];
+        stream.read_exact(&mut answer).map_err(|_| None)?;
+        assert_eq!(answer, proof("accepts ", &KEY, numbers, nonces));
+        Ok(Raw { stream })
+    }
+}
+
 /// A connection whose both sides have proved themselves.
 pub struct Raw {
     pub stream: TcpStream,
@@ -163,22 +205,7 @@ impl Raw {
     ///
     /// The code with which the acceptor refuses, or none if it closes the connection.
     pub fn to(listener: SocketAddr, number: u32, key: &[u8]) -> Result<Self, Option<u8>> {
-        let mut stream = connect(listener);
-        let own = [7; 16];
-        stream.write_all(&hello(1, number, NUMBER, own)).unwrap();
-        let mut challenge = [0; 28];
-        stream.read_exact(&mut challenge).map_err(|_| None)?;
-        assert_eq!((&challenge[..8], &challenge[8..10]), (&b"polyrail"[..], &[1, 0][..]));
-        if challenge[10] != 0 {
-            return Err(Some(challenge[10]));
-        }
-        let nonces = [own, challenge[12..].try_into().unwrap()];
-        let numbers = [NUMBER, number];
-        stream.write_all(&proof("connects", key, numbers, nonces)).unwrap();
-        let mut answer = [0; 32];
-        stream.read_exact(&mut answer).map_err(|_| None)?;
-        assert_eq!(answer, proof("accepts ", &KEY, numbers, nonces));
-        Ok(Self { stream })
+        Greeted::to(listener, number)?.prove(key)
     }
 
     pub fn send(&mut self, frame: &Frame) {
