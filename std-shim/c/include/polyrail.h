@@ -588,7 +588,7 @@ typedef struct {
   // no file descriptor or thread for it. 0: 10000.
   uint32_t connect_ms;
   // Milliseconds that the peer may take for one message, and for its part of connecting; this
-  // side tries to connect for four fifths of them while a port is down or no path to the peer is
+  // side begins to connect for four fifths of them while a port is down or no path to the peer is
   // found. If the link breaks while the peer connects, the peer has up to `reconnect_ms` more.
   // 0: 10000.
   uint32_t message_ms;

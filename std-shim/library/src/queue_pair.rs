@@ -1,9 +1,10 @@
 //! Queue pairs of both kinds of endpoints: where they are, what the peer needs to connect to them,
 //! and how they are connected.
 
+mod attempts;
 mod joined;
 
-pub use joined::next_attempt;
+pub use attempts::{Attempts, GaveUp, StillSearching, next_attempt};
 pub(crate) use joined::{Joined, retry};
 
 use crate::backend::{

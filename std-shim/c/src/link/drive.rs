@@ -92,7 +92,7 @@ impl PeerLink {
                     Ok(Step::Goes(Stage::Connecting(connecting)))
                 }
             },
-            Stage::Joining(joining) => self.join(joining, number, peer, events),
+            Stage::Joining(joining) => Self::join(joining, number, peer, events),
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(Message::Ready {}) => Ok(met(control, theirs, number, events)),
@@ -107,15 +107,12 @@ impl PeerLink {
 
     /// Continues to connect, until the time of the meeting is up.
     fn join(
-        &self,
         mut joining: Box<Joining>,
         number: u64,
         peer: &mut dyn Meets,
         events: &mut EventQueue,
     ) -> Result<Step, Failure> {
-        // Before the other side, which may wait for "ready" as long, gives up without the reason.
-        let limit = joining.control.message_timeout() * 4 / 5;
-        if joining.go_on(peer, self.since.elapsed() >= limit)? {
+        if joining.go_on(peer)? {
             let Joining { control, theirs, peer_is_ready, .. } = *joining;
             let said = said(&theirs).to_vec();
             return Ok(match peer_is_ready {

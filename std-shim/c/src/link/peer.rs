@@ -6,7 +6,7 @@ use super::meeting::{Meeting, OurHello, OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
-use polyrail::link::{HexBytes, LinkError, Reach, Reason, next_attempt};
+use polyrail::link::{Attempts, GaveUp, HexBytes, LinkError, Reach, Reason};
 use std::time::Instant;
 
 /// Why two endpoints were not connected.
@@ -70,60 +70,41 @@ pub(super) struct Joining {
     pub(super) theirs: OurHello,
     /// Whether the other side is ready.
     pub(super) peer_is_ready: bool,
-    /// When the present attempt to connect began.
-    began: Option<Instant>,
-    /// When the next attempt is due.
-    next: Instant,
-    /// Why the last attempt failed.
-    failure: Option<Failure>,
+    attempts: Attempts<NotConnected>,
 }
 
 impl Joining {
     fn new(control: OurLink, theirs: OurHello) -> Self {
-        let next = Instant::now();
-        Self { control, theirs, peer_is_ready: false, began: None, next, failure: None }
+        let attempts = Attempts::new(Instant::now(), control.message_timeout());
+        Self { control, theirs, peer_is_ready: false, attempts }
     }
 
     /// Continues to connect with the other side. Returns whether this side is connected; it then
-    /// has sent that it is ready. `is_late`: the time of the meeting is up.
-    pub(super) fn go_on(&mut self, peer: &mut dyn Meets, is_late: bool) -> Result<bool, Failure> {
-        let now = Instant::now();
-        if now < self.next && !is_late {
-            return Ok(false);
-        }
-        let began = *self.began.get_or_insert(now);
-        match peer.connect(&self.theirs.reach) {
+    /// has sent that it is ready.
+    pub(super) fn go_on(&mut self, peer: &mut dyn Meets) -> Result<bool, Failure> {
+        let Self { control, theirs, attempts, .. } = self;
+        match attempts.step(|| peer.connect(&theirs.reach), |error| error.may_pass) {
             Ok(true) => {
-                let offered = self.control.offer(&Message::Ready {});
+                let offered = control.offer(&Message::Ready {});
                 offered.map_err(|error| link_failure(&error)).map(|()| true)
             }
-            Ok(false) if is_late => Err(self.give_up()),
             Ok(false) => Ok(false),
-            Err(NotConnected { failure, may_pass }) => {
-                self.began = None;
-                self.next = next_attempt(began);
-                self.failure = Some(failure);
-                if may_pass && !is_late { Ok(false) } else { Err(self.give_up()) }
+            Err(gave_up) => {
+                let failure = match gave_up {
+                    GaveUp::Failed(NotConnected { failure, .. }) => failure,
+                    GaveUp::Searching(error) => Failure::of(Code::Device, &error),
+                };
+                // If the message cannot be sent, the peer notices that the link is closed.
+                _ = control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
+                Err(failure)
             }
         }
-    }
-
-    /// Returns why this side is not connected, and sends it to the other side.
-    fn give_up(&mut self) -> Failure {
-        let failure = self.failure.take().unwrap_or_else(|| {
-            let words = "the queue pairs were not connected in time: the device is still searching \
-                         for a path to the peer";
-            Failure::new(Code::Device, words)
-        });
-        // If the message cannot be sent, the peer notices that the link is closed.
-        _ = self.control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
-        failure
     }
 
     /// Adds to the failure of the link why this side is not connected.
     pub(super) fn explain(&self, Failure { code, words }: Failure) -> Failure {
-        let why = match &self.failure {
-            Some(failure) => format!("this side was not connected: {}", failure.words),
+        let why = match self.attempts.failure() {
+            Some(error) => format!("this side was not connected: {}", error.failure.words),
             None => "this side was still being connected".to_owned(),
         };
         Failure { code, words: format!("{words}; {why}") }
@@ -224,7 +205,7 @@ pub(super) fn join(
     peer: &mut dyn Meets,
 ) -> Result<Stage, Failure> {
     let mut joining = Joining::new(control, theirs);
-    Ok(match joining.go_on(peer, false)? {
+    Ok(match joining.go_on(peer)? {
         true => Stage::Ready(joining.control, said(&joining.theirs).to_vec()),
         false => Stage::Joining(Box::new(joining)),
     })

@@ -167,7 +167,7 @@ mod token;
 mod wire;
 
 pub use crate::hex::Hex;
-pub use crate::queue_pair::next_attempt;
+pub use crate::queue_pair::{Attempts, GaveUp, StillSearching, next_attempt};
 pub use arrivals::{Arrival, Arrivals};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use dial::resolve;

@@ -1,30 +1,10 @@
 //! Which queue pairs of an endpoint are connected, while it is being connected.
 
 use super::Place;
+use super::attempts::PAUSE;
 use crate::backend::{Connecting, DeviceError, Gid};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The shortest time from a failed attempt to connect queue pairs to the next one.
-const AGAIN: Duration = Duration::from_millis(100);
-
-/// Returns when to connect again, after an attempt that began then and failed with an error that may
-/// pass: after 100 ms, or four times as long as the attempt took. For programs with several peers:
-/// over RoCE the kernel may search for a path for a second in each attempt, on one of
-/// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) threads or, with a call that waits, on the caller's.
-/// Others get four fifths of the time.
-///
-/// ```
-/// use polyrail::link::next_attempt;
-/// use std::time::{Duration, Instant};
-///
-/// let began = Instant::now();
-/// // ... the attempt fails ...
-/// assert!(next_attempt(began) >= began + Duration::from_millis(100));
-/// ```
-pub fn next_attempt(began: Instant) -> Instant {
-    Instant::now() + AGAIN.max(began.elapsed() * 4)
-}
 
 /// The queue pairs that are connected, by their names, and the peer's address.
 #[derive(Debug)]
@@ -189,7 +169,7 @@ pub(crate) fn retry<E>(
     let begin = Instant::now();
     loop {
         match call() {
-            Err(error) if may_pass(&error) && begin.elapsed() < limit => thread::sleep(AGAIN),
+            Err(error) if may_pass(&error) && begin.elapsed() < limit => thread::sleep(PAUSE),
             result => return result,
         }
     }
@@ -306,14 +286,6 @@ mod tests {
         assert_eq!(reported(&[(0, DOWN), (1, gone.clone())]), Some((1, gone)));
         assert_eq!(reported(&[(0, DOWN), (1, DOWN)]), Some((0, DOWN)));
         assert_eq!(reported::<u8>(&[]), None);
-    }
-
-    #[test]
-    fn an_attempt_that_took_long_is_followed_by_a_longer_pause() {
-        let Some(began) = Instant::now().checked_sub(Duration::from_secs(1)) else {
-            return; // The system has just begun to count.
-        };
-        assert!(next_attempt(began) >= began + Duration::from_secs(5));
     }
 
     #[test]

@@ -73,7 +73,13 @@ impl Attempt {
                 Stage::Over => Err(Refusal::new(Code::Internal, "this attempt to connect is over")),
             };
             match step? {
-                Step::Goes(stage) => self.stage = stage,
+                Step::Goes(stage) => {
+                    if matches!(stage, Stage::Joining(..)) {
+                        // The peer has answered just now, perhaps late, and needs its time, too.
+                        self.since = Instant::now();
+                    }
+                    self.stage = stage;
+                }
                 Step::Met(met) => return Ok(Some(met)),
                 // An end that cannot be connected in time reports why.
                 Step::Stays(stage) if !matches!(stage, Stage::Joining(..)) && self.is_late() => {
@@ -162,7 +168,7 @@ impl Attempt {
             Some(message) => return Err(self.out_of_turn(&message, "\"hello\"")),
         };
         let limit = self.site.settings.connect_timeout;
-        match Joining::new(wire, &hello.reach, self.since, limit) {
+        match Joining::new(wire, &hello.reach, limit) {
             Ok(joining) => Ok(Step::Goes(Stage::Joining(link, joining.into(), false))),
             Err(refusal) => Err(give_up(&mut link, refusal)),
         }

@@ -125,7 +125,7 @@ impl Listener {
     fn welcome(&self, caller: Caller) -> Result<Option<Answered>, Refusal> {
         let Caller { mut link, hello, call, address } = caller;
         let since = Instant::now();
-        let admitted = admit(&self.site, &hello, &call, since);
+        let admitted = admit(&self.site, &hello, &call);
         let joining = admitted.map_err(|refusal| give_up(&mut link, refusal))?;
         let answer = Hello::without_memory(joining.wire.address().into(), None, session(&link)?);
         match link.offer(&Message::Hello(answer)) {
@@ -164,14 +164,14 @@ fn local_address(site: &Site) -> Result<SocketAddr, Refusal> {
 }
 
 /// Makes this side's end for a sender, and tries to connect it.
-fn admit(site: &Site, hello: &Hello, call: &Call, since: Instant) -> Result<Joining, Refusal> {
+fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Joining, Refusal> {
     site.check_backend(call.backend, call.process)?;
     if !call.terms.fit(&site.settings) {
         let words = "the peer's rails, queue pairs or healing do not fit the settings here";
         return Err(Refusal::new(Code::Usage, words));
     }
     let wire = site.wire(call.terms, End::Receiver)?;
-    let mut joining = Joining::new(wire, &hello.reach, since, site.settings.connect_timeout)?;
+    let mut joining = Joining::new(wire, &hello.reach, site.settings.connect_timeout)?;
     joining.step()?;
     Ok(joining)
 }

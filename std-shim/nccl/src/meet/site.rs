@@ -8,7 +8,7 @@ use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
-use polyrail::link::{Reach, Reason, Session, Timeouts, next_attempt};
+use polyrail::link::{Attempts, GaveUp, Reach, Reason, Session, Timeouts};
 use polyrail::p2p::{End, P2pAddress, P2pConnectError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,67 +100,35 @@ impl Site {
 pub(super) struct Joining {
     pub(super) wire: Box<dyn Wire>,
     address: P2pAddress,
-    /// When the present attempt began.
-    began: Option<Instant>,
-    next: Instant,
-    /// The time of the last attempt.
-    until: Instant,
-    is_joined: bool,
-    /// Why the last attempt failed.
-    failed: Option<P2pConnectError>,
+    attempts: Attempts<P2pConnectError>,
 }
 
 impl Joining {
-    /// Starts to connect an end to the peer's, for up to four fifths of `limit` from `since`: the
-    /// other end, which waits for `limit`, is still there to be sent the reason of a failure.
+    /// Starts to connect an end to the peer's, which waits for `limit`.
     pub(super) fn new(
         wire: Box<dyn Wire>,
         reach: &Reach,
-        since: Instant,
         limit: Duration,
     ) -> Result<Self, Refusal> {
         let address = reach.messages().cloned().ok_or_else(|| {
             Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
         })?;
-        let now = Instant::now();
-        let until = since.checked_add(limit / 5 * 4).unwrap_or(now);
-        Ok(Self { wire, address, began: None, next: now, until, is_joined: false, failed: None })
+        Ok(Self { wire, address, attempts: Attempts::new(Instant::now(), limit) })
     }
 
     /// Continues to connect, or tries again if that is due. Returns whether the end is connected.
     pub(super) fn step(&mut self) -> Result<bool, Refusal> {
-        let now = Instant::now();
-        if self.is_joined || now < self.next.min(self.until) {
-            return Ok(self.is_joined);
-        }
-        let began = *self.began.get_or_insert(now);
-        match self.wire.connect(&self.address) {
-            Ok(is_joined) if is_joined || now < self.until => self.is_joined = is_joined,
-            Ok(_) => return Err(self.late()),
-            Err(error) if error.may_pass() && now < self.until => {
-                self.began = None;
-                self.next = next_attempt(began);
-                self.failed = Some(error);
-            }
-            Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
-        }
-        Ok(self.is_joined)
-    }
-
-    fn late(&self) -> Refusal {
-        match &self.failed {
-            Some(error) => Refusal::new(Code::System, Chain(error)),
-            None => Refusal::new(
-                Code::System,
-                "the queue pairs were not connected in time: the device is still searching for a \
-                 path to the peer",
-            ),
-        }
+        let Self { wire, address, attempts } = self;
+        let step = attempts.step(|| wire.connect(address), P2pConnectError::may_pass);
+        step.map_err(|gave_up| match gave_up {
+            GaveUp::Failed(error) => Refusal::new(Code::System, Chain(&error)),
+            GaveUp::Searching(error) => Refusal::new(Code::System, error),
+        })
     }
 
     /// Returns why the end is not connected, if an attempt failed.
     pub(super) fn failure(&self) -> Option<&P2pConnectError> {
-        self.failed.as_ref().filter(|_| !self.is_joined)
+        self.attempts.failure()
     }
 }
 

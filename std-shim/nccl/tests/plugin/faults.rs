@@ -37,6 +37,9 @@ cases! {
     paths_that_are_found_late_are_waited_for,
     a_search_for_paths_holds_no_call_up,
     paths_that_are_never_found_end_the_attempt: &[("POLYRAIL_CONNECT_TIMEOUT_MS", "6000")],
+    a_receiver_that_accepts_late_sends_why_it_is_not_connected: &[
+        ("POLYRAIL_CONNECT_TIMEOUT_MS", "6000"),
+    ],
     rails_that_drop_everything_end_the_connection: &[
         ("POLYRAIL_QP_TIMEOUT", "14"),
         ("POLYRAIL_RETRIES", "1"),
@@ -101,6 +104,30 @@ fn paths_that_are_never_found_end_the_attempt(plugin: &Plugin) {
         assert_eq!(table.close_listen(listener), 0);
         without.iter().for_each(|nic| plugin.fault(nic, 0, 10));
     }
+}
+
+/// The receiver's attempt ends later than six seconds after the sender began.
+fn a_receiver_that_accepts_late_sends_why_it_is_not_connected(plugin: &Plugin) {
+    let (table, context, [here, there]) = merged_devices(plugin);
+    ["s2", "s3"].iter().for_each(|nic| plugin.fault(nic, 0, 9));
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, there, handle.as_mut_ptr().cast()).unwrap();
+    logged();
+    let begin = Instant::now();
+    let (mut sender, mut receiver) = (Ok(Pointer::default()), Ok(Pointer::default()));
+    until("two errors", || {
+        if sender.is_ok() {
+            sender = at_once(|| table.connect(context, here, handle.as_mut_ptr().cast()));
+        }
+        if receiver.is_ok() && begin.elapsed() > Duration::from_secs(3) {
+            receiver = at_once(|| table.accept(listener));
+        }
+        (sender.is_err() && receiver.is_err()).then_some(())
+    });
+    let lines = logged();
+    let reasons = lines.iter().filter(|line| line.contains("no path to the peer"));
+    assert!(reasons.count() >= 2, "{lines:?}");
+    assert_eq!(table.close_listen(listener), 0);
 }
 
 fn no_request_free_is_not_now(plugin: &Plugin) {

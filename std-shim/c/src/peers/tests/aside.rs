@@ -19,6 +19,32 @@ fn is_joining(peers: *mut Peers, peer: u64) -> bool {
     found.state().link.as_ref().is_some_and(PeerLink::is_joining)
 }
 
+/// The pause after an attempt in vain is longer than the rest of the time.
+#[test]
+fn the_last_attempt_finds_a_path_that_came_during_a_long_pause() {
+    const MESSAGE_MS: u32 = 10_000;
+    let ends = [open(For::Requests), open(For::Requests)];
+    let both = ends.map(|(_, peers)| peers);
+    refuse_paths(ends[0].0, u32::MAX);
+    search_paths(ends[0].0, Duration::from_secs(2));
+    let peers = both.map(|peers| (peers, add(peers)));
+    begin_to_meet(peers, MESSAGE_MS);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(4) {
+        both.iter().for_each(|peers| ok(polyrail_peers_drive(*peers)));
+    }
+    refuse_paths(ends[0].0, 0);
+    search_paths(ends[0].0, Duration::from_millis(1));
+    for peer in peers {
+        let (kind, words) = next_event(both, peer);
+        assert_eq!(kind, EventKind::Connected as u32, "{words}");
+    }
+    for (domain, peers) in ends {
+        ok(polyrail_peers_close(peers));
+        ok(polyrail_domain_close(domain));
+    }
+}
+
 #[test]
 fn peers_without_a_path_hold_nobody_up() {
     for_both(hold_up);
