@@ -156,6 +156,7 @@ impl VerbsError {
             ("ibv_modify_qp", ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
                 "no route or no neighbour for the remote GID: check the GID index and the addresses"
             }
+            ("ibv_modify_qp", EBUSY) => "another thread is connecting the queue pair",
             ("ibv_modify_qp", EINVAL) => "the queue pair's state does not allow the transition",
             ("ibv_create_ah", EINVAL | ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
                 "check the remote LID or GID and the GID index"

@@ -155,17 +155,19 @@ pub enum DeviceError {
 
 impl DeviceError {
     /// Whether the same call may succeed later: a port is down, no path to the peer's address is
-    /// found, or the system can start no thread that connects a queue pair.
+    /// found, an earlier attempt with another address has not ended, or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::PortDown { .. } | Self::Modify(ModifyError::NoPath) | Self::Thread { .. } => true,
             #[cfg(feature = "verbs")]
             Self::NoAddress { .. } => true,
-            // Over RoCE the kernel resolves the peer's address (rdma_resolve_ip).
+            // Over RoCE the kernel resolves the peer's address (rdma_resolve_ip). EBUSY: an earlier
+            // attempt is still doing so.
             #[cfg(feature = "verbs")]
             Self::Transition(error) => matches!(
                 error.errno(),
                 libc::EAGAIN
+                    | libc::EBUSY
                     | libc::EINTR
                     | libc::EADDRNOTAVAIL
                     | libc::EHOSTDOWN
@@ -233,7 +235,9 @@ mod tests {
             let error = polyrail_ffi::VerbsError { call: "ibv_modify_qp", errno, argument };
             DeviceError::from(polyrail_ffi::ModifyError::Verbs(error))
         };
-        assert!(refused(libc::ETIMEDOUT).may_pass() && refused(libc::ENETUNREACH).may_pass());
+        for errno in [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EBUSY] {
+            assert!(refused(errno).may_pass());
+        }
         assert!(!refused(libc::EINVAL).may_pass() && !refused(libc::ENOMEM).may_pass());
     }
 
