@@ -217,3 +217,61 @@ impl Attempt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::listen::{Listener, MOST_ANSWERED};
+    use super::*;
+    use crate::devices::Devices;
+    use crate::settings::{Backend, Settings};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Nothing here takes as long.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Calls until it returns something.
+    fn until<T>(mut call: impl FnMut() -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            match call() {
+                Some(done) => return done,
+                None => assert!(begin.elapsed() < LONG),
+            }
+        }
+    }
+
+    #[test]
+    fn senders_that_are_never_ready_keep_no_other_sender_out() {
+        // The places of senders are not freed by time.
+        let connect_timeout = 10 * LONG;
+        let settings =
+            Settings { backend: Backend::Software, connect_timeout, ..Settings::default() };
+        let devices = Devices::open(&settings).unwrap();
+        let device = Arc::clone(devices.get(0).unwrap());
+        let site = Site { settings: Arc::new(settings), device, traffic_class: 0, process: 1 };
+        let (mut listener, handle) = Listener::new(site.clone()).unwrap();
+        // They have said hello, and say nothing after it.
+        let greeted = |_| {
+            let mut attempt = Attempt::new(site.clone(), handle).unwrap();
+            until(|| {
+                assert!(attempt.step().unwrap().is_none() && listener.accept().unwrap().is_none());
+                matches!(attempt.stage, Stage::Greeting(..)).then_some(())
+            });
+            attempt
+        };
+        let silent: Vec<_> = (0..MOST_ANSWERED + 6).map(greeted).collect();
+        let mut attempt = Attempt::new(site.clone(), handle).unwrap();
+        let (mut sender, mut receiver) = (None, None);
+        until(|| {
+            if sender.is_none() {
+                sender = attempt.step().unwrap();
+            }
+            if receiver.is_none() {
+                receiver = listener.accept().unwrap();
+            }
+            (sender.is_some() && receiver.is_some()).then_some(())
+        });
+        drop(silent);
+    }
+}

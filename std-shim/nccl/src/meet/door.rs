@@ -124,6 +124,11 @@ impl Door {
         callers.into_iter().flatten().for_each(|caller| refuse(*caller.link, why));
     }
 
+    /// Returns whether a sender waits for an end.
+    pub(super) fn is_called(&self, number: u64) -> bool {
+        locked(&self.hall).callers.get(&number).is_some_and(|callers| !callers.is_empty())
+    }
+
     /// Returns the next sender of an end.
     pub(super) fn caller(&self, number: u64) -> Option<Caller> {
         locked(&self.hall).callers.get_mut(&number)?.pop_front()

@@ -14,10 +14,14 @@ use polyrail::p2p::End;
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Maximum senders that are answered at a time; others wait.
-const MOST_ANSWERED: usize = 64;
+pub(super) const MOST_ANSWERED: usize = 64;
+
+/// Time that a sender has to connect its end, if others need its place. Over RoCE the kernel may
+/// search for a path for a second.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The end that listens.
 pub(crate) struct Listener {
@@ -62,7 +66,7 @@ impl Listener {
     /// Serves senders, and returns the next connected end, if there is one. Never waits.
     pub(crate) fn accept(&mut self) -> Result<Option<Met>, Refusal> {
         self.door.answer();
-        while self.answered.len() < MOST_ANSWERED
+        while self.make_room()
             && let Some(caller) = self.door.caller(self.number)
         {
             self.answered.extend(self.welcome(caller)?);
@@ -110,6 +114,22 @@ impl Listener {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether another sender can be answered. If senders wait and there is no room, drops
+    /// the sender that was answered first and is not ready after [`GRACE`]: one for which this side
+    /// is ready, if there is one.
+    fn make_room(&mut self) -> bool {
+        if self.answered.len() >= MOST_ANSWERED && self.door.is_called(self.number) {
+            let late =
+                |answered: &Answered| !answered.peer_is_ready && answered.since.elapsed() >= GRACE;
+            let all = self.answered.iter().enumerate().filter(|(_, answered)| late(answered));
+            let first = all.min_by_key(|(_, answered)| (!answered.is_ready, answered.since));
+            if let Some((at, _)) = first {
+                self.dropped(at, "it is not ready, and others need its place");
+            }
+        }
+        self.answered.len() < MOST_ANSWERED
     }
 
     /// Logs that a sender was dropped, which is not an error of this side.
