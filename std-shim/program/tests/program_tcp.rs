@@ -3,6 +3,7 @@
 
 mod program_support;
 
+use program_support::server::{LONG, Server, assert_ok};
 use program_support::*;
 use std::fs;
 use std::net::TcpListener;
@@ -301,101 +302,4 @@ fn the_readmes_example_works_as_it_stands() {
     let written = serve.split_whitespace().nth(2).unwrap();
     let copied = fs::read(place.path(written)).unwrap();
     assert!(copied == fs::read(Path::new(readme)).unwrap());
-}
-
-/// Two network namespaces, joined by links; they end with this.
-struct Hosts([String; 2]);
-
-impl Hosts {
-    /// Makes `links` links, with addresses `10.200.LINK.1` and `.2`. Both hosts also have a network of
-    /// the same addresses that does not join them, as those of containers. `None`: the system has no
-    /// `ip`, or does not permit it.
-    fn new(links: usize) -> Option<Self> {
-        let name = |side| format!("polyrail-{}-{side}", std::process::id());
-        let hosts = Self([name("a"), name("b")]);
-        let [a, b] = &hosts.0;
-        let ip = |line: &str| {
-            let output = Command::new("ip").args(line.split_whitespace()).output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let mut made = ip(&format!("netns add {a}")) && ip(&format!("netns add {b}"));
-        for link in 0..links {
-            let peer = format!("type veth peer name to-a{link} netns {b}");
-            made = made && ip(&format!("-n {a} link add to-b{link} {peer}"));
-            for (host, interface, at) in [(a, "to-b", 1), (b, "to-a", 2)] {
-                let address = format!("10.200.{link}.{at}/24");
-                made = made
-                    && ip(&format!("-n {host} addr add {address} dev {interface}{link}"))
-                    && ip(&format!("-n {host} link set {interface}{link} up"));
-            }
-        }
-        for host in [a, b] {
-            made = made
-                && ip(&format!("-n {host} link add inner type veth peer name container"))
-                && ip(&format!("-n {host} link set container up"))
-                && ip(&format!("-n {host} addr add 172.30.0.1/16 dev inner"))
-                && ip(&format!("-n {host} link set inner up"))
-                && ip(&format!("-n {host} link set lo up"));
-        }
-        let begin = Instant::now();
-        let is_up = |host: &String, interface: &str| {
-            let show = ["-n", host, "link", "show", interface];
-            let output = Command::new("ip").args(show).output();
-            output.is_ok_and(|output| stdout(&output).contains("state UP"))
-        };
-        // The kernel notes a moment later that a link has carrier.
-        let all = |host, side| (0..links).all(|link| is_up(host, &format!("{side}{link}")));
-        while made && !(all(a, "to-b") && all(b, "to-a") && is_up(b, "inner")) {
-            assert!(begin.elapsed() < LONG);
-            thread::sleep(Duration::from_millis(20));
-        }
-        made.then_some(hosts)
-    }
-
-    /// Returns the program as a command on a host.
-    fn on(&self, host: usize, place: &Place) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0[host], PROGRAM]).current_dir(&place.directory);
-        command
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for host in &self.0 {
-            _ = Command::new("ip").args(["netns", "del", host]).stderr(Stdio::null()).status();
-        }
-    }
-}
-
-#[test]
-fn two_hosts_use_every_interface_that_shares_a_network() {
-    let Some(hosts) = Hosts::new(3) else {
-        eprintln!("skipped: network namespaces take iproute2 and root");
-        return;
-    };
-    let place = Place::with_source((8 << 20) + 5);
-    let server = Server::run(hosts.on(1, &place).args(["serve", "dst"]));
-    let names = server.line("polyrail: listening at ");
-    assert!(names.ends_with("on tcp:to-a0, tcp:to-a1, tcp:to-a2, tcp:inner, tcp:lo"), "{names}");
-    for (to, first) in [("10.200.0.2", "tcp:to-b0"), ("10.200.2.2", "tcp:to-b0")] {
-        let mut copy = hosts.on(0, &place);
-        let output = copy.args(["copy", "--to", to, "--rails", "6", "--json", "src"]).output();
-        let output = output.unwrap();
-        assert_ok(&output);
-        let report = json(&output);
-        assert_eq!(report["devices"], 3, "{report}");
-        let rails = report["sender"]["rails"].as_array().unwrap();
-        assert_eq!(rails[0]["device"], first, "{report}");
-        assert!(rails[..6].iter().all(|rail| rail["bytes"].as_u64().unwrap() > 0), "{report}");
-        assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
-        fs::remove_file(place.path("dst")).unwrap();
-    }
-    let one =
-        ["copy", "--to", "10.200.1.2", "--device", "tcp:to-b1", "--rails", "2", "--json", "src"];
-    let output = hosts.on(0, &place).args(one).output().unwrap();
-    assert_ok(&output);
-    let report = json(&output);
-    assert_eq!(report["devices"], 1, "{report}");
-    assert_eq!(report["sender"]["rails"][1]["device"], "tcp:to-b1", "{report}");
 }

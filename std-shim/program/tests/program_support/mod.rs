@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
+pub mod server;
+
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};

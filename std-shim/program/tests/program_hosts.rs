@@ -1,0 +1,129 @@
+//! `serve` on one host, and `copy` on another, over TCP: two network namespaces joined by links.
+
+mod program_support;
+
+use program_support::server::{LONG, Server, assert_ok};
+use program_support::*;
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Two network namespaces, joined by links; they end with this.
+struct Hosts([String; 2]);
+
+/// Runs `ip ARGUMENTS`, and returns whether it succeeds.
+fn ip(line: &str) -> bool {
+    let output = Command::new("ip").args(line.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+impl Hosts {
+    /// Makes `links` links, with addresses `10.200.LINK.1` and `.2`. Both hosts also have a network of
+    /// the same addresses that does not join them, as those of containers. `None`, with the reason on
+    /// stderr: the system has no `ip`, or does not permit it.
+    fn new(links: usize) -> Option<Self> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = |side| format!("polyrail-{}-{number}-{side}", std::process::id());
+        let hosts = Self([name("a"), name("b")]);
+        let [a, b] = &hosts.0;
+        let mut made = ip(&format!("netns add {a}")) && ip(&format!("netns add {b}"));
+        for link in 0..links {
+            let peer = format!("type veth peer name to-a{link} netns {b}");
+            made = made && ip(&format!("-n {a} link add to-b{link} {peer}"));
+            for (host, interface, at) in [(a, "to-b", 1), (b, "to-a", 2)] {
+                let address = format!("10.200.{link}.{at}/24");
+                made = made
+                    && ip(&format!("-n {host} addr add {address} dev {interface}{link}"))
+                    && ip(&format!("-n {host} link set {interface}{link} up"));
+            }
+        }
+        for host in [a, b] {
+            made = made
+                && ip(&format!("-n {host} link add inner type veth peer name container"))
+                && ip(&format!("-n {host} link set container up"))
+                && ip(&format!("-n {host} addr add 172.30.0.1/16 dev inner"))
+                && ip(&format!("-n {host} link set inner up"))
+                && ip(&format!("-n {host} link set lo up"));
+        }
+        if !made {
+            eprintln!("skipped: network namespaces take iproute2 and root");
+            return None;
+        }
+        for link in 0..links {
+            hosts.wait_for_carrier(0, &format!("to-b{link}"));
+            hosts.wait_for_carrier(1, &format!("to-a{link}"));
+        }
+        hosts.wait_for_carrier(1, "inner");
+        Some(hosts)
+    }
+
+    /// Runs `ip ARGUMENTS` on a host, which must succeed.
+    #[track_caller]
+    fn ip(&self, host: usize, line: &str) {
+        assert!(ip(&format!("-n {} {line}", self.0[host])), "{line}");
+    }
+
+    /// Waits for the kernel, which notes a moment later that a link has carrier.
+    fn wait_for_carrier(&self, host: usize, interface: &str) {
+        let begin = Instant::now();
+        let is_up = || {
+            let show = ["-n", &self.0[host], "link", "show", interface];
+            stdout(&Command::new("ip").args(show).output().unwrap()).contains("state UP")
+        };
+        while !is_up() {
+            assert!(begin.elapsed() < LONG);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Returns the program as a command on a host.
+    fn on(&self, host: usize, place: &Place) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[host], PROGRAM]).current_dir(&place.directory);
+        command
+    }
+
+    /// Copies `src` to the server on the second host, which writes `dst`, and checks the bytes.
+    /// Returns the report.
+    #[track_caller]
+    fn copy(&self, place: &Place, to: &str, options: &[&str]) -> Value {
+        let mut copy = self.on(0, place);
+        let output = copy.args(["copy", "--to", to, "--json"]).args(options).arg("src").output();
+        let output = output.unwrap();
+        assert_ok(&output);
+        assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
+        fs::remove_file(place.path("dst")).unwrap();
+        json(&output)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            _ = Command::new("ip").args(["netns", "del", host]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+#[test]
+fn two_hosts_use_every_interface_that_shares_a_network() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    let place = Place::with_source((8 << 20) + 5);
+    let server = Server::run(hosts.on(1, &place).args(["serve", "dst"]));
+    let names = server.line("polyrail: listening at ");
+    assert!(names.ends_with("on tcp:to-a0, tcp:to-a1, tcp:to-a2, tcp:inner, tcp:lo"), "{names}");
+    for (to, first) in [("10.200.0.2", "tcp:to-b0"), ("10.200.2.2", "tcp:to-b0")] {
+        let report = hosts.copy(&place, to, &["--rails", "6"]);
+        assert_eq!(report["devices"], 3, "{report}");
+        let rails = report["sender"]["rails"].as_array().unwrap();
+        assert_eq!(rails[0]["device"], first, "{report}");
+        assert!(rails[..6].iter().all(|rail| rail["bytes"].as_u64().unwrap() > 0), "{report}");
+    }
+    let report = hosts.copy(&place, "10.200.1.2", &["--device", "tcp:to-b1", "--rails", "2"]);
+    assert_eq!(report["devices"], 1, "{report}");
+    assert_eq!(report["sender"]["rails"][1]["device"], "tcp:to-b1", "{report}");
+}
