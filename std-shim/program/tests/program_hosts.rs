@@ -127,3 +127,31 @@ fn two_hosts_use_every_interface_that_shares_a_network() {
     assert_eq!(report["devices"], 1, "{report}");
     assert_eq!(report["sender"]["rails"][1]["device"], "tcp:to-b1", "{report}");
 }
+
+#[test]
+fn the_device_of_a_server_follows_its_address_and_goes_with_it() {
+    let Some(hosts) = Hosts::new(1) else { return };
+    let place = Place::with_source((1 << 20) + 5);
+    let port = ["serve", "--tcp-port", "7500", "dst"];
+    let server = Server::run(hosts.on(1, &place).args(port));
+    let idle = server.descriptors();
+    let copy = || hosts.copy(&place, "10.200.0.2", &[]);
+    copy();
+    hosts.ip(1, "link set to-a0 down");
+    hosts.ip(1, "link set to-a0 name bond0");
+    hosts.ip(1, "link set bond0 up");
+    hosts.wait_for_carrier(1, "bond0");
+    let report = copy();
+    assert_eq!(report["devices"], 1, "{report}");
+    for number in 1..5 {
+        hosts.ip(1, &format!("addr add 10.201.{number}.2/24 dev bond0"));
+        copy();
+        hosts.ip(1, &format!("addr del 10.201.{number}.2/24 dev bond0"));
+    }
+    copy();
+    let begin = Instant::now();
+    while server.descriptors() > idle {
+        assert!(begin.elapsed() < LONG, "{} of {idle} descriptors", server.descriptors());
+        thread::sleep(Duration::from_millis(20));
+    }
+}

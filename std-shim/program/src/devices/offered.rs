@@ -17,7 +17,7 @@ use polyrail::p2p::QueuePairAddress;
 use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_devices};
 use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The devices that a server offers: RDMA devices, network interfaces, or both.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ pub struct Offered {
 enum Interfaces {
     /// Those that were named.
     Named(Vec<Interface>),
-    /// All of this host. An interface that gets an address later is opened when a peer comes.
+    /// All of this host. When a peer comes, the devices of new addresses are opened, and those of
+    /// addresses that are gone are closed.
     All { found: Mutex<Found>, options: DeviceOptions, not_used: NoteNotUsed },
 }
 
@@ -49,11 +50,21 @@ struct Found {
     is_unlisted: bool,
 }
 
-/// An open network interface.
+/// An open network interface. Clones are its users.
 #[derive(Clone, Debug)]
 struct Interface {
     own: LocalAddress,
-    domain: ProtectionDomain,
+    domain: Arc<ProtectionDomain>,
+}
+
+impl Interface {
+    fn new(own: LocalAddress, domain: ProtectionDomain) -> Self {
+        Self { own, domain: Arc::new(domain) }
+    }
+
+    fn has_ip(&self, ip: IpAddr) -> bool {
+        self.own.net.ip() == ip
+    }
 }
 
 impl Offered {
@@ -98,8 +109,8 @@ impl Offered {
         verbs.chain(self.tcp.iter().flat_map(Interfaces::names)).collect()
     }
 
-    /// Returns the domains to use with those of a peer's network interfaces.
-    fn partners(&self, visitor: &Visitor) -> Result<Vec<ProtectionDomain>, SessionError> {
+    /// Returns the interfaces to use with those of a peer.
+    fn partners(&self, visitor: &Visitor) -> Result<Vec<Interface>, SessionError> {
         let tcp = self.tcp.as_ref().ok_or_else(|| self.not_offered(Backend::Tcp))?;
         let present = tcp.present();
         let own: Vec<_> = present.iter().map(|interface| interface.own.clone()).collect();
@@ -113,7 +124,7 @@ impl Offered {
                 SessionError::NotInTurn { theirs, own }
             }
         })?;
-        Ok(partners.into_iter().map(|at| present[at].domain.clone()).collect())
+        Ok(partners.into_iter().map(|at| present[at].clone()).collect())
     }
 
     fn not_offered(&self, asked: Backend) -> SessionError {
@@ -136,7 +147,11 @@ impl Devices for Offered {
             }
             (Backend::Verbs, _) => Err(visitor.refuse(self.not_offered(Backend::Verbs))),
             (Backend::Tcp, _) => match self.partners(&visitor) {
-                Ok(domains) => visitor.serve(&domains, options, progress, watch),
+                Ok(interfaces) => {
+                    let domains =
+                        interfaces.iter().map(|open| ProtectionDomain::clone(&open.domain));
+                    visitor.serve(&domains.collect::<Vec<_>>(), options, progress, watch)
+                }
                 Err(error) => Err(visitor.refuse(error)),
             },
         }
@@ -164,7 +179,7 @@ impl Interfaces {
         if !names.is_empty() {
             let interface = |domain| -> Result<Interface, DevicesError> {
                 let own = interfaces::local_address(&domain)?;
-                Ok(Interface { own, domain })
+                Ok(Interface::new(own, domain))
             };
             let opened = open_devices(&names, &options)?;
             return Ok(Self::Named(opened.into_iter().map(interface).collect::<Result<_, _>>()?));
@@ -174,7 +189,7 @@ impl Interfaces {
         let usable = fitting(interfaces::usable()?);
         for own in &usable {
             match interfaces::open(own, &usable, &options) {
-                Ok(domain) => found.opened.push(Interface { own: own.clone(), domain }),
+                Ok(domain) => found.opened.push(Interface::new(own.clone(), domain)),
                 Err(error) => {
                     found.refuse(own, &error, not_used);
                     refused = Some(error);
@@ -247,7 +262,9 @@ impl Found {
         }
     }
 
-    /// Returns the interfaces of these addresses. Opens those that are new.
+    /// Returns the interfaces of these addresses. Opens the devices of new addresses, and closes those
+    /// of addresses that are not there if no peer uses them. A device that a peer uses has the port, so
+    /// it stays for the time when its address is back.
     fn present(
         &mut self,
         usable: Result<Vec<LocalAddress>, InterfaceError>,
@@ -266,18 +283,21 @@ impl Found {
         };
         self.is_unlisted = false;
         self.refused.retain(|ip| usable.iter().any(|own| own.net.ip() == *ip));
+        self.opened.retain(|open| {
+            let is_present = usable.iter().any(|own| open.has_ip(own.net.ip()));
+            is_present || Arc::strong_count(&open.domain) > 1
+        });
         let mut present = Vec::new();
         for own in &usable {
-            let is_it = |open: &&Interface| {
-                open.own.interface == own.interface && open.own.net.ip() == own.net.ip()
-            };
-            if let Some(open) = self.opened.iter().find(is_it) {
-                present.push(Interface { own: own.clone(), domain: open.domain.clone() });
+            // The interface of an address may change, and its device follows it.
+            if let Some(open) = self.opened.iter_mut().find(|open| open.has_ip(own.net.ip())) {
+                open.own = own.clone();
+                present.push(open.clone());
                 continue;
             }
             match interfaces::open(own, &usable, options) {
                 Ok(domain) => {
-                    let open = Interface { own: own.clone(), domain };
+                    let open = Interface::new(own.clone(), domain);
                     self.refused.retain(|ip| *ip != own.net.ip());
                     self.opened.push(open.clone());
                     present.push(open);
@@ -289,11 +309,15 @@ impl Found {
     }
 }
 
-/// Returns the addresses that fit into an offer. Loopback, which is last, does.
+/// Returns the addresses that fit into an offer, those that several interfaces have once. Loopback,
+/// which is last, does.
 fn fitting(usable: Vec<LocalAddress>) -> Vec<LocalAddress> {
     let mut fitting: Vec<LocalAddress> = Vec::new();
     let mut interfaces: Vec<String> = Vec::new();
     for own in usable {
+        if fitting.iter().any(|other| other.net.ip() == own.net.ip()) {
+            continue;
+        }
         let is_known = interfaces.contains(&own.interface);
         let has_place = interfaces.len() + 1 < MAX_OFFERED_INTERFACES || own.net.ip().is_loopback();
         let others = fitting.iter().filter(|other| other.interface == own.interface);

@@ -14,7 +14,6 @@ use std::fs;
 use std::net::TcpListener;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -316,4 +315,39 @@ fn a_device_that_a_server_cannot_open_later_is_reported_once() {
     assert_eq!(unlisted.len(), 1, "{unlisted:?}");
     assert!(unlisted[0].starts_with("new network interfaces: cannot list"), "{unlisted:?}");
     assert_eq!((present(Ok(Vec::new())), lines().len()), (0, 0));
+}
+
+fn unreported(device: &str, why: &dyn Error) {
+    panic!("{device}: {}", Chain(why));
+}
+
+/// A device is an address, whatever interface has it, and its port is free when it is gone.
+#[test]
+fn a_server_keeps_the_device_of_an_address_as_long_as_it_is_there_or_a_peer_uses_it() {
+    let free = TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap().port();
+    let options = DeviceOptions { port: free, ..DeviceOptions::default() };
+    let own = |interface: &str, ip: &str| LocalAddress {
+        interface: interface.into(),
+        net: ip.parse().unwrap(),
+        has_carrier: true,
+    };
+    let mut found = Found::default();
+    let before = found.present(Ok(vec![own("lo", "127.0.0.9/8")]), &options, unreported);
+    assert_eq!(before.len(), 1);
+    let renamed = vec![own("bond0", "127.0.0.9/8"), own("br0", "127.0.0.9/8")];
+    let after = found.present(Ok(renamed), &options, unreported);
+    let names: Vec<_> = after.iter().map(|open| open.own.interface.as_str()).collect();
+    assert_eq!(names, ["bond0"]);
+    assert_eq!(after[0].domain.device().id(), before[0].domain.device().id());
+    drop(after);
+
+    // A peer still uses the device when its address goes.
+    let mut present = |usable| found.present(Ok(usable), &options, unreported);
+    assert!(present(vec![]).is_empty());
+    let back = present(vec![own("lo", "127.0.0.9/8")]);
+    assert_eq!(back[0].domain.device().id(), before[0].domain.device().id());
+    drop((before, back));
+    assert!(present(vec![]).is_empty());
+    assert!(found.opened.is_empty());
+    TcpListener::bind(("127.0.0.9", free)).unwrap();
 }
