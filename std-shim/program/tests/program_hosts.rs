@@ -129,6 +129,25 @@ fn two_hosts_use_every_interface_that_shares_a_network() {
 }
 
 #[test]
+fn hosts_whose_links_share_no_network_use_each_of_them() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    for link in 0..2 {
+        for (host, interface, own, other) in [(0, "to-b", 1, 2), (1, "to-a", 2, 1)] {
+            let (net, dev) = (format!("10.200.{link}"), format!("dev {interface}{link}"));
+            hosts.ip(host, &format!("addr flush {dev}"));
+            hosts.ip(host, &format!("addr add {net}.{own}/32 {dev}"));
+            hosts.ip(host, &format!("route add {net}.{other}/32 {dev} src {net}.{own}"));
+        }
+    }
+    let place = Place::with_source((1 << 20) + 5);
+    let _server = Server::run(hosts.on(1, &place).args(["serve", "dst"]));
+    for to in ["10.200.0.2", "10.200.1.2"] {
+        let report = hosts.copy(&place, to, &[]);
+        assert_eq!(report["devices"], 2, "{report}");
+    }
+}
+
+#[test]
 fn the_device_of_a_server_follows_its_address_and_goes_with_it() {
     let Some(hosts) = Hosts::new(1) else { return };
     let place = Place::with_source((1 << 20) + 5);
