@@ -12,6 +12,7 @@ use polyrail::tcp::{
     open_another_device, open_usable_devices,
 };
 use std::error::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The open NICs.
@@ -62,16 +63,34 @@ fn open_named(
 fn describe(domain: &ProtectionDomain, reports: &[DeviceReport]) -> Description {
     let device = domain.device();
     let report = reports.iter().find(|report| report.interface == device.interface());
-    let [.., a, b, c, d, e, f, g, h] = device.gid().0;
     Description {
         name: device.name().into(),
         pci_path: pci_path("net", device.interface()),
-        // Unique on this host.
-        guid: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        guid: guid(device.address()),
         speed_mbps: report.and_then(|report| report.mbps).unwrap_or(UNKNOWN_MBPS),
         port: PORT,
         gpu: Gpu::default(),
     }
+}
+
+/// Returns a number for an address. NCCL counts NICs with equal numbers as ports of one card, so those
+/// of a host must differ: the number depends on the whole address, since interfaces in networks of
+/// equal numbering have the same last bytes, and on the interface of a link-local address, since
+/// several can have the same one. All processes of the host get the same number.
+fn guid(address: SocketAddr) -> u64 {
+    let (ip, scope) = match address {
+        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+        SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+    };
+    fnv_1a(ip.octets().into_iter().chain(scope.to_be_bytes()))
+}
+
+/// Returns the hash FNV-1a of 64 bits.
+fn fnv_1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    /// The offset basis and the prime of the [definition](http://www.isthe.com/chongo/tech/comp/fnv/).
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 impl Group for Tcp {
@@ -93,6 +112,28 @@ mod tests {
         let interfaces_for_rails = names.iter().map(|name| (*name).to_owned()).collect();
         let backend = Backend::Tcp;
         Tcp::open(&Settings { backend, interfaces_for_rails, ..Settings::default() })
+    }
+
+    #[test]
+    fn every_address_of_a_host_has_a_guid() {
+        let texts = [
+            "10.0.0.1:0",
+            "10.0.1.1:0",
+            "[fd00:0:0:1::5]:0",
+            "[fd00:0:0:2::5]:0",
+            "[::5]:0",
+            "[fe80::5%2]:0",
+            "[fe80::5%3]:0",
+        ];
+        let guids = texts.map(|text| guid(text.parse().unwrap()));
+        for (at, one) in guids.iter().enumerate() {
+            assert!(!guids[..at].contains(one), "{}", texts[at]);
+        }
+        // Another process has another port.
+        assert_eq!(guid("10.0.0.1:7".parse().unwrap()), guids[0]);
+        // The test vectors of RFC 9923 (FNV), section 8.
+        assert_eq!(fnv_1a("a".bytes()), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv_1a("foobar".bytes()), 0x8594_4171_f739_67e8);
     }
 
     #[test]
