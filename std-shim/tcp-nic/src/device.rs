@@ -16,9 +16,10 @@ use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::sync::{Apart, lock};
 use polyrail_process::{Forked, Process};
+use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -177,10 +178,14 @@ impl DeviceShared {
     }
 }
 
+/// Peers are refused at once, and the port is free, even if a forked process has the socket, too. That
+/// process does not end it.
 impl Drop for DeviceShared {
     fn drop(&mut self) {
         if !self.is_forked() {
             self.io.remove(&self.listener);
+            // A socket that does not listen any more has nothing to end.
+            _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
         }
     }
 }

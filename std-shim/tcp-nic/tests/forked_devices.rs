@@ -3,6 +3,7 @@
 mod support;
 
 use polyrail_tcp_nic::{Device, DeviceOptions};
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use support::{exchange, pair, thread};
 
@@ -47,9 +48,14 @@ fn devices_that_are_closed_are_not_served_although_a_child_has_them() {
     let listeners: Vec<_> = devices.iter().map(Device::address).collect();
     let child = Child::new();
     drop((queues, devices));
-    // The child's listener takes connections, which nobody accepts.
-    let strangers: Vec<_> = listeners.iter().map(|to| TcpStream::connect(to).unwrap()).collect();
+    for to in &listeners {
+        let refused = TcpStream::connect(to).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{to}");
+    }
+    // The port is free, although the child has the descriptor.
+    let options = DeviceOptions { port: listeners[0].port(), ..DeviceOptions::default() };
+    drop(Device::open("127.5.4.10", &options).unwrap());
     assert!(!thread::spins());
-    drop((strangers, child));
+    drop(child);
     exchange(&mut near, &mut far, 2);
 }
