@@ -10,9 +10,11 @@
 //! | `LinkLocal` | link-local: `169.254.0.0/16`, `fe80::/10` | lead to one link, which may be a management controller's |
 //! | `NoCarrier` | of interfaces without carrier | lead nowhere at present |
 //!
-//! Within a rank, IPv4 comes before IPv6, and then the kernel's order counts. Addresses of loopback
-//! (`127.0.0.0/8`, `::1`) and of interfaces that are down are left out, unless an interface is
-//! named: every host has these, so a peer would reach itself.
+//! Within a rank, IPv4 comes before IPv6; permanent IPv6 addresses come before those that
+//! expire unless they are renewed, then temporary (RFC 8981) and deprecated ones; and then the
+//! kernel's order counts. IPv6 addresses that cannot be used yet, or that another host has, are left
+//! out. So are addresses of loopback (`127.0.0.0/8`, `::1`) and of interfaces that are down, unless
+//! an interface is named: every host has these, so a peer would reach itself.
 //!
 //! [`reachable`] lists the same addresses with their networks, so that two hosts can find the
 //! interfaces that share one, and [`usable`] those of them that have carrier.
@@ -256,14 +258,14 @@ fn choose<'a>(addresses: &'a [Candidate], filter: &InterfaceFilter) -> Vec<&'a C
     chosen
 }
 
-/// Returns all addresses of this host with their networks, in the kernel's order.
+/// Returns all addresses of this host with their networks, in the order of [`interface::addresses`].
 #[cfg(feature = "tcp")]
 pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
     let all = candidates().map_err(InterfaceError::List)?;
     Ok(all.iter().map(Candidate::in_network).collect())
 }
 
-/// Returns all IP addresses of this host, in the kernel's order.
+/// Returns all IP addresses of this host, in the order of [`interface::addresses`].
 fn candidates() -> io::Result<Vec<Candidate>> {
     let candidate = |own: InterfaceAddress| {
         let is_inner_bridge = is_inner_bridge(Path::new(SYSFS), &own.interface);

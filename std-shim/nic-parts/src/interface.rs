@@ -3,8 +3,8 @@
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
-use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::{fs, io};
 
 /// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +43,81 @@ pub fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns all IP addresses of this host, in the kernel's order.
+/// Returns all IP addresses of this host: IPv4 addresses and permanent IPv6 addresses, then IPv6
+/// addresses that expire unless they are renewed, then temporary (RFC 8981), then deprecated ones.
+/// Within each group the kernel's order counts, which begins with the newest IPv6 address. IPv6
+/// addresses that cannot be used yet, or that another host has, are left out.
 ///
 /// # Errors
 ///
 /// The system refuses to list them.
 pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
-    Ok(getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect())
+    let all: Vec<_> = getifaddrs()?.filter_map(|entry| ip_address(&entry)).collect();
+    if all.iter().all(|own| own.ip.is_ipv4()) {
+        return Ok(all);
+    }
+    // Of this thread: threads can have different network namespaces. A system without it does not
+    // report lifetimes.
+    let table = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    Ok(by_lifetime(all, &table))
+}
+
+/// How long an IPv6 address is expected to stay. The least stays longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lifetime {
+    /// It does not expire.
+    Permanent,
+    /// It expires unless a router or a server renews it.
+    Dynamic,
+    /// It is replaced by another one within days (RFC 8981).
+    Temporary,
+    /// It is not to be used for new connections, and may expire soon.
+    Deprecated,
+}
+
+impl Lifetime {
+    /// Reads the flags of an address (`IFA_F_...` of `linux/if_addr.h`); `None`: it cannot be used.
+    fn of_flags(flags: u8) -> Option<Self> {
+        const TEMPORARY: u8 = 0x01;
+        const OPTIMISTIC: u8 = 0x04;
+        const DAD_FAILED: u8 = 0x08;
+        const DEPRECATED: u8 = 0x20;
+        const TENTATIVE: u8 = 0x40;
+        const PERMANENT: u8 = 0x80;
+        let has = |flag| flags & flag != 0;
+        match () {
+            () if has(DAD_FAILED) || has(TENTATIVE) && !has(OPTIMISTIC) => None,
+            () if has(DEPRECATED) => Some(Self::Deprecated),
+            () if has(TEMPORARY) => Some(Self::Temporary),
+            () if has(PERMANENT) => Some(Self::Permanent),
+            () => Some(Self::Dynamic),
+        }
+    }
+}
+
+/// Orders addresses by their lifetimes, which are in the kernel's table of IPv6 addresses, and leaves
+/// out those that cannot be used.
+fn by_lifetime(all: Vec<InterfaceAddress>, table: &str) -> Vec<InterfaceAddress> {
+    let known: Vec<_> = table.lines().filter_map(ipv6_entry).collect();
+    let lifetime = |own: &InterfaceAddress| {
+        let is_it = |(ip, interface, _): &&(Ipv6Addr, &str, _)| {
+            own.ip == *ip && own.interface == *interface
+        };
+        known.iter().find(is_it).map_or(Some(Lifetime::Permanent), |(.., lifetime)| *lifetime)
+    };
+    let mut usable: Vec<_> =
+        all.into_iter().filter_map(|own| Some((lifetime(&own)?, own))).collect();
+    usable.sort_by_key(|(lifetime, _)| *lifetime);
+    usable.into_iter().map(|(_, own)| own).collect()
+}
+
+/// Reads a line of `if_inet6` (proc_net(5)): an address, the index of its interface, the length of its
+/// prefix, its scope and its flags as hexadecimal numbers, and the name of its interface.
+fn ipv6_entry(line: &str) -> Option<(Ipv6Addr, &str, Option<Lifetime>)> {
+    let mut fields = line.split_ascii_whitespace();
+    let ip = Ipv6Addr::from_bits(u128::from_str_radix(fields.next()?, 16).ok()?);
+    let flags = u8::from_str_radix(fields.nth(3)?, 16).ok()?;
+    Some((ip, fields.next()?, Lifetime::of_flags(flags)))
 }
 
 /// Returns whether there is an interface of this name, with or without an address.
@@ -94,6 +162,56 @@ fn ip_of(storage: &SockaddrStorage) -> Option<(IpAddr, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn address(interface: &str, ip: &str) -> InterfaceAddress {
+        InterfaceAddress {
+            interface: interface.into(),
+            ip: ip.parse().unwrap(),
+            mask: None,
+            scope_id: 0,
+            is_up: true,
+            has_carrier: true,
+            is_loopback: false,
+        }
+    }
+
+    /// The table has the lines of a host of Linux 6.18.
+    #[test]
+    fn ipv6_addresses_that_stay_are_first() {
+        let table = "\
+            fd000000000000000000000000000001 04 40 00 20     eth0\n\
+            fd000000000000000000000000000002 04 40 00 01     eth0\n\
+            fd000000000000000000000000000003 04 40 00 00     eth0\n\
+            fd000000000000000000000000000004 04 40 00 c0     eth0\n\
+            fd000000000000000000000000000005 04 40 00 c8     eth0\n\
+            fd000000000000000000000000000006 04 40 00 44     eth0\n\
+            fd000000000000000000000000000007 04 40 00 82     eth0\n\
+            fd000000000000000000000000000001 05 40 00 80     eth1\n\
+            fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n\
+            not an entry\n";
+        let mut all = vec![address("eth0", "10.0.0.1")];
+        all.extend((1..8).map(|last| address("eth0", &format!("fd00::{last}"))));
+        all.extend([address("eth1", "fd00::1"), address("eth0", "fe80::fc:ff:fe00:1")]);
+        all.push(address("eth2", "fd00::9"));
+        let ordered = by_lifetime(all.clone(), table);
+        let shown = |all: &[InterfaceAddress]| {
+            let shown = all.iter().map(|own| format!("{} {}", own.interface, own.ip));
+            shown.collect::<Vec<_>>()
+        };
+        let expected = [
+            "eth0 10.0.0.1",
+            "eth0 fd00::7",
+            "eth1 fd00::1",
+            "eth0 fe80::fc:ff:fe00:1",
+            "eth2 fd00::9",
+            "eth0 fd00::3",
+            "eth0 fd00::6",
+            "eth0 fd00::2",
+            "eth0 fd00::1",
+        ];
+        assert_eq!(shown(&ordered), expected);
+        assert_eq!(by_lifetime(all.clone(), ""), all);
+    }
 
     #[test]
     fn an_address_with_a_label_belongs_to_its_interface() {

@@ -174,3 +174,26 @@ fn the_device_of_a_server_follows_its_address_and_goes_with_it() {
         thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// The kernel lists the newest IPv6 address first.
+#[test]
+fn an_interface_is_used_with_the_address_that_stays() {
+    let Some(hosts) = Hosts::new(1) else { return };
+    for (host, interface, own) in [(0, "to-b0", 1), (1, "to-a0", 2)] {
+        hosts.ip(host, &format!("-4 addr flush dev {interface}"));
+        let add = format!("addr add fd00::{own}/64 dev {interface} nodad");
+        if !ip(&format!("-n {} {add}", hosts.0[host])) {
+            eprintln!("skipped: this system has no IPv6");
+            return;
+        }
+    }
+    let expires = "dev to-a0 nodad valid_lft 3000 preferred_lft";
+    hosts.ip(1, &format!("addr add fd00::d/64 {expires} 2000"));
+    hosts.ip(1, &format!("addr add fd00::e/64 {expires} 0"));
+    let place = Place::with_source((1 << 20) + 5);
+    let _server = Server::run(hosts.on(1, &place).args(["serve", "--device", "tcp:to-a0", "dst"]));
+    hosts.copy(&place, "fd00::2", &["--rails", "2"]);
+    hosts.ip(1, "addr del fd00::d/64 dev to-a0");
+    hosts.ip(1, "addr del fd00::e/64 dev to-a0");
+    hosts.copy(&place, "fd00::2", &["--rails", "2"]);
+}

@@ -201,7 +201,8 @@ impl Device {
     /// `fe80::1%eth0`). A link-local address needs its interface behind `%` only if several have it.
     /// Peers' link-local addresses are taken to be on the link of the device's interface. Of an
     /// interface, the first IPv4 address is used, or else the first IPv6 address; link-local
-    /// addresses come last.
+    /// addresses come last. Permanent IPv6 addresses come before those that expire unless they are
+    /// renewed, then come temporary (RFC 8981), then deprecated ones.
     ///
     /// # Errors
     ///

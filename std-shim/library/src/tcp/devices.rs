@@ -31,7 +31,8 @@ fn as_text<S: Serializer>(addresses: &[IpNet], serializer: S) -> Result<S::Ok, S
     serializer.collect_seq(addresses.iter().map(IpNet::to_string))
 }
 
-/// Lists the network interfaces of this host that have an address, in the kernel's order.
+/// Lists the network interfaces of this host that have an address, in the kernel's order;
+/// IPv6 addresses that expire or are deprecated come last.
 ///
 /// # Errors
 ///
