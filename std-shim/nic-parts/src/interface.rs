@@ -4,7 +4,9 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::{fs, io};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::{fs, io, mem};
 
 /// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +122,47 @@ fn ipv6_entry(line: &str) -> Option<(Ipv6Addr, &str, Option<Lifetime>)> {
     Some((ip, fields.next()?, Lifetime::of_flags(flags)))
 }
 
+/// Returns whether an interface is a dummy, which discards all that is sent by it. Hosts have
+/// addresses there that belong to no link.
+///
+/// # Errors
+///
+/// The system has no descriptor left to ask for the driver.
+pub fn is_dummy(interface: &str) -> io::Result<bool> {
+    Ok(driver(interface)?.is_some_and(|driver| driver == *b"dummy"))
+}
+
+/// Returns the name of the driver of an interface; `None` if there is no such interface, or it has no
+/// driver, as loopback interfaces.
+fn driver(interface: &str) -> io::Result<Option<Vec<u8>>> {
+    /// `ETHTOOL_GDRVINFO` of `linux/ethtool.h`.
+    const GET_DRIVER: u32 = 3;
+    /// The beginning of `struct ethtool_drvinfo`, and the length of the rest.
+    #[repr(C)]
+    struct Driver {
+        command: u32,
+        name: [u8; 32],
+        rest: [u8; 160],
+    }
+    let mut driver = Driver { command: GET_DRIVER, name: [0; 32], rest: [0; 160] };
+    // SAFETY: zeros are an empty name and no address.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays 0.
+    if interface.len() >= request.ifr_name.len() {
+        return Ok(None);
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut driver).cast();
+    // Any socket will do.
+    let socket = UnixDatagram::unbound()?;
+    // SAFETY: the system writes to `driver`, which is as long as the command takes.
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) };
+    let name = driver.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok((status == 0).then(|| name.to_vec()))
+}
+
 /// Returns whether there is an interface of this name, with or without an address.
 ///
 /// # Errors
@@ -211,6 +254,16 @@ mod tests {
         ];
         assert_eq!(shown(&ordered), expected);
         assert_eq!(by_lifetime(all.clone(), ""), all);
+    }
+
+    #[test]
+    fn a_loopback_interface_is_not_a_dummy() {
+        let names = addresses().unwrap().into_iter().map(|own| own.interface);
+        for name in names.chain(["no such".into(), "a name that is too long".into()]) {
+            let driver = driver(&name).unwrap();
+            assert_eq!(is_dummy(&name).unwrap(), driver.as_deref() == Some(b"dummy"), "{name}");
+            assert!(name != "lo" || driver.is_none(), "{driver:?}");
+        }
     }
 
     #[test]

@@ -128,6 +128,35 @@ fn two_hosts_use_every_interface_that_shares_a_network() {
     assert_eq!(report["sender"]["rails"][1]["device"], "tcp:to-b1", "{report}");
 }
 
+/// Hosts whose routers are on the hosts have their addresses on loopback or dummy interfaces.
+#[test]
+fn an_address_that_no_link_has_is_reached_by_its_route() {
+    let Some(hosts) = Hosts::new(1) else { return };
+    let place = Place::with_source((1 << 20) + 5);
+    let mut near = "lo";
+    for host in [0, 1] {
+        if ip(&format!("-n {} link add of-host type dummy", hosts.0[host])) {
+            hosts.ip(host, "link set of-host up");
+            near = "of-host";
+        } else {
+            eprintln!("skipped: dummy interfaces, which this system has not");
+        }
+    }
+    for (interface, net) in [("lo", "10.9.0"), (near, "10.9.1")] {
+        for (host, own, other) in [(0, 1, 2), (1, 2, 1)] {
+            hosts.ip(host, &format!("addr add {net}.{own}/32 dev {interface}"));
+            let via = format!("via 10.200.0.{other} src {net}.{own}");
+            hosts.ip(host, &format!("route add {net}.{other}/32 {via}"));
+        }
+        let device = format!("tcp:{net}.2");
+        let _server = Server::run(hosts.on(1, &place).args(["serve", "--device", &device, "dst"]));
+        let device = format!("tcp:{net}.1");
+        hosts.copy(&place, &format!("{net}.2"), &["--device", &device, "--rails", "2"]);
+        // One side of a connection may have a link's address.
+        hosts.copy(&place, &format!("{net}.2"), &["--device", "tcp:to-b0", "--rails", "2"]);
+    }
+}
+
 #[test]
 fn hosts_whose_links_share_no_network_use_each_of_them() {
     let Some(hosts) = Hosts::new(2) else { return };

@@ -204,6 +204,10 @@ impl Device {
     /// addresses come last. Permanent IPv6 addresses come before those that expire unless they are
     /// renewed, then come temporary (RFC 8981), then deprecated ones.
     ///
+    /// Connections to other hosts are bound to the interface, so that they use it even if a route
+    /// prefers another one. From an address on a loopback or dummy interface, which lead nowhere, the
+    /// routes decide.
+    ///
     /// # Errors
     ///
     /// See [`OpenError`].

@@ -386,7 +386,8 @@ pub(crate) fn prepare(stream: &socket2::Socket) -> io::Result<()> {
 
 /// Binds a connection to the interface of its device. Otherwise the system sends by the route to the
 /// peer's address, which may lead over another interface. Between addresses of one host, packets go
-/// over the loopback interface.
+/// over the loopback interface; from an address on a loopback or dummy interface, the route leads to
+/// other hosts.
 fn bind_to_interface(
     stream: &socket2::Socket,
     device: &DeviceShared,
@@ -395,6 +396,9 @@ fn bind_to_interface(
     if !interface::is_of_this_host(peer)? {
         let own = interface::having(device.address, &device.interface)?
             .ok_or(io::ErrorKind::AddrNotAvailable)?;
+        if !interface::leads_to_others(&own)? {
+            return Ok(());
+        }
         match stream.bind_device(Some(own.interface.as_bytes())) {
             Ok(()) => {}
             // Linux before 5.7 permits it to root only.

@@ -1,6 +1,8 @@
 //! The network interface of a device.
 
-use polyrail_nic_parts::interface::{InterfaceAddress, addresses, interface_of, is_link_local};
+use polyrail_nic_parts::interface::{
+    InterfaceAddress, addresses, interface_of, is_dummy, is_link_local,
+};
 use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +32,16 @@ pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<Inter
         (own, address) => own.ip() == address.ip(),
     };
     Ok(addresses()?.into_iter().filter(is_own).min_by_key(|own| own.interface != name))
+}
+
+/// Returns whether packets to other hosts can leave by an interface. By loopback and dummy interfaces,
+/// where hosts have addresses that belong to no link, they cannot.
+///
+/// # Errors
+///
+/// The system has no descriptor left to ask for the kind of the interface.
+pub(crate) fn leads_to_others(own: &InterfaceAddress) -> io::Result<bool> {
+    Ok(!own.is_loopback && !is_dummy(&own.interface)?)
 }
 
 /// Finds the address of a device: of the interface of this name, or the address itself, perhaps with
