@@ -34,8 +34,9 @@ type Pair = (usize, usize);
 /// of the control connection is enough.
 ///
 /// `own` are the addresses of this host, the best first, without those of links only. `route` returns
-/// the address from which the system sends to another one; if the hosts share no network, it decides
-/// about interfaces other than those of the control connection.
+/// the address from which the system sends to another one; it decides if the hosts share no network.
+/// The route to everything else, which also leads to the server's containers, counts only if no other
+/// pair is known.
 pub(super) fn reaching(
     own: &[LocalAddress],
     theirs: &[Vec<IpNet>],
@@ -79,8 +80,11 @@ pub(super) fn reaching(
             if pairs.iter().any(|(_, used)| *used == their) {
                 continue;
             }
-            let from =
-                nets.iter().filter(|net| is_foreign(net.ip())).find_map(|net| route(net.ip()));
+            let leads_there = |ip: IpAddr| {
+                route(ip).filter(|from| pairs.is_empty() || route(elsewhere(ip)) != Some(*from))
+            };
+            let mut foreign = nets.iter().map(IpNet::ip).filter(|ip| is_foreign(*ip));
+            let from = foreign.find_map(leads_there);
             let at = from.and_then(place).filter(|at| !is_used(&pairs, *at));
             pairs.extend(at.map(|at| (at, their)));
         }
@@ -88,6 +92,14 @@ pub(super) fn reaching(
     pairs.sort_unstable();
     pairs.truncate(MAX_DEVICES);
     pairs.into_iter().map(|(at, _)| own[at].clone()).collect()
+}
+
+/// Returns an address of the same version of IP that no host has (RFC 5737, RFC 3849).
+fn elsewhere(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => [192, 0, 2, 1].into(),
+        IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
+    }
 }
 
 /// Why the devices of a peer get no partners.
@@ -247,9 +259,11 @@ mod tests {
         let own = host(&["eth0 10.0.0.1/32", "eth1 10.0.1.1/32", "eth2 10.0.2.1/32", LO]);
         let theirs = offer(&[&["10.0.1.2/32"], &["10.0.0.2/32"], &["172.17.0.1/16"]]);
         let met = Met { own: ip("10.0.0.1"), peer: ip("10.0.0.2") };
+        // All but these goes over the third link, also to the server's containers.
         let route = |to: IpAddr| match to.to_string().as_str() {
+            "10.0.0.2" => Some(ip("10.0.0.1")),
             "10.0.1.2" => Some(ip("10.0.1.1")),
-            _ => Some(ip("10.0.0.1")),
+            _ => Some(ip("10.0.2.1")),
         };
         assert_eq!(reaching(&own, &theirs, met, route), own[..2]);
         // The server asks for routes as well.
