@@ -13,9 +13,9 @@ pub const LONG: Duration = Duration::from_secs(120);
 
 /// A server process, which ends with this.
 pub struct Server {
-    child: Child,
+    pub child: Child,
     /// Lines that it printed on stderr.
-    said: Arc<Mutex<Vec<String>>>,
+    pub said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
