@@ -329,7 +329,8 @@ fn a_server_keeps_the_device_of_an_address_as_long_as_it_is_there_or_a_peer_uses
     let own = |interface: &str, ip: &str| LocalAddress {
         interface: interface.into(),
         net: ip.parse().unwrap(),
-        has_carrier: true,
+        rank: AddressRank::Nic,
+        is_loopback: true,
     };
     let mut found = Found::default();
     let before = found.present(Ok(vec![own("lo", "127.0.0.9/8")]), &options, unreported);
