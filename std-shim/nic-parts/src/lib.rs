@@ -6,7 +6,7 @@
 //!
 //! 1. plain data: [`address`]; [`error`]; [`event`]; [`state`], the states of a queue pair and the
 //!    rules of its transitions; [`options`];
-//! 2. [`sync`]: locks, random numbers and clocks;
+//! 2. [`sync`]: locks, random numbers and times;
 //! 3. memory: [`dma`], the only way in which bytes are accessed; [`pages`], memory to register;
 //!    [`memory`], the table of keys; [`local`], the buffers of one request;
 //! 4. queues: [`lists`], requests with several buffers; [`staging`], a batch before it is posted;

@@ -1,9 +1,8 @@
-//! Locks, random numbers and clocks.
+//! Locks, random numbers and times.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Locks a mutex, poisoned or not: a device continues after a thread of the user panicked.
 #[inline]
@@ -75,33 +74,6 @@ impl SplitMix64 {
     }
 }
 
-/// The clock of a fabric or device, in nanoseconds since its creation.
-#[derive(Debug)]
-pub enum Clock {
-    /// Real time, for the threaded mode.
-    Wall(Instant),
-    /// Virtual time, for the deterministic mode.
-    Virtual(AtomicU64),
-}
-
-impl Clock {
-    /// Returns the nanoseconds since its creation.
-    #[inline]
-    pub fn now(&self) -> u64 {
-        match self {
-            Self::Wall(start) => nanos(start.elapsed()),
-            Self::Virtual(now) => now.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Advances virtual time to `to`. Does nothing in real time.
-    pub fn advance_to(&self, to: u64) {
-        if let Self::Virtual(now) = self {
-            now.fetch_max(to, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Returns `duration` in nanoseconds, at most `u64::MAX`, which are 584 years.
 #[inline]
 pub fn nanos(duration: Duration) -> u64 {
@@ -128,14 +100,5 @@ mod tests {
         }
         assert_eq!(seen, [true; 5]);
         assert_eq!(rng.below(0), 0);
-    }
-
-    #[test]
-    fn virtual_time_never_runs_backwards() {
-        let clock = Clock::Virtual(AtomicU64::new(5));
-        clock.advance_to(3);
-        assert_eq!(clock.now(), 5);
-        clock.advance_to(9);
-        assert_eq!(clock.now(), 9);
     }
 }

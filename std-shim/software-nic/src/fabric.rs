@@ -1,10 +1,11 @@
 //! The fabric, which connects devices and moves data between them.
 
+use crate::clock::Clock;
 use crate::device::Device;
 use crate::options::DeviceConfig;
 use crate::shared::{DeviceShared, FabricShared};
 use crate::step::Step;
-use polyrail_nic_parts::sync::{Clock, lock};
+use polyrail_nic_parts::sync::lock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};

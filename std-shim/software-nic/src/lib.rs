@@ -11,7 +11,8 @@
 //! Then, here:
 //!
 //! 1. plain data: [`DeviceConfig`] (`options`), [`Step`] (`step`), [`Fault`] (`fault`);
-//! 2. state behind locks: `send_queue`, `receives`; and `line`, which limits the rate of sending;
+//! 2. state behind locks: `send_queue`, `receives`; `line`, which limits the rate of sending; and
+//!    `clock`;
 //! 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
 //!    locks;
 //! 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
@@ -92,6 +93,7 @@
 //! | fields that verbs leaves undefined | misleading values | rxe: zeros |
 
 mod batch;
+mod clock;
 mod completion_queue;
 mod connect;
 mod deferred;

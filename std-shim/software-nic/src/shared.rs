@@ -18,6 +18,7 @@
 //! is why a failing responder only marks its send queue as failed, and the poller of that queue
 //! flushes it.
 
+use crate::clock::Clock;
 use crate::fault::Faults;
 use crate::line::Line;
 use crate::receives::{Responder, SrqInner};
@@ -34,7 +35,7 @@ use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
 use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::state::StateCell;
-use polyrail_nic_parts::sync::{Apart, Clock, SplitMix64, lock, write};
+use polyrail_nic_parts::sync::{Apart, SplitMix64, lock, write};
 use polyrail_process::Process;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
