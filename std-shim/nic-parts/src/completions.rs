@@ -1,12 +1,8 @@
 //! The contents of a completion queue.
 //!
-//! Two rings, allocated at creation: *visible* completions, which polls return, and *pending*
-//! completions, which the scheduler has not made visible yet or which a fault delays. Both count
-//! against the capacity. Completions of a work queue become visible in order. `Q` is the queue pair
-//! that is notified when its completions are polled.
+//! `Q` is the queue pair that is notified when its completions are polled.
 
-use crate::sync::SplitMix64;
-use polyrail_core::verbs::{Completion, Imm, WcFlags, WcOpcode};
+use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,23 +26,6 @@ pub struct Entry {
 
 /// The owner index of entries whose queue pair is destroyed.
 pub const NOBODY: u32 = u32::MAX;
-
-/// A completion that polls do not return yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    /// The time at which it may become visible, in nanoseconds of the device's clock.
-    pub due: u64,
-    /// The completion.
-    pub entry: Entry,
-}
-
-impl Pending {
-    /// Returns whether both completions are of one work queue, whose order must be kept.
-    pub fn same_queue(&self, other: &Self) -> bool {
-        let key = |entry: &Entry| (entry.owner, entry.completion.qp_num, entry.is_recv);
-        key(&self.entry) == key(&other.entry)
-    }
-}
 
 /// Numbers of released slots of a queue pair's two work queues, counted from the beginning. Written
 /// by the poller.
@@ -106,17 +85,13 @@ impl Released {
 /// The completions of a queue, its owners, and the requested notification.
 #[derive(Debug)]
 pub struct Completions<Q> {
-    /// Visible completions, oldest first.
+    /// Completions, oldest first.
     pub showing: VecDeque<Entry>,
-    /// Completions that are not visible yet, oldest first.
-    pub pending: VecDeque<Pending>,
     /// The work queues that complete here; `None` after their queue pair was destroyed.
     pub owners: Vec<Option<Owner<Q>>>,
     /// Whether a completion found the queue full. The queue is broken then.
     pub overrun: bool,
-    /// Source of the values of undefined fields; see [`spoil`].
-    pub rubbish: SplitMix64,
-    /// Number of visible completions so far that wake waits for solicited completions.
+    /// Number of completions so far that wake waits for solicited completions.
     pub solicited: u64,
     /// The requested notification, of which there is at most one.
     pub armed: Option<Notify>,
@@ -134,15 +109,12 @@ pub enum Notify {
 }
 
 impl<Q> Completions<Q> {
-    /// Makes an empty queue of `capacity` completions, without owners. `seed` determines the values
-    /// of undefined fields.
-    pub fn new(capacity: u32, seed: u64) -> Self {
+    /// Makes an empty queue of `capacity` completions, without owners.
+    pub fn new(capacity: u32) -> Self {
         Self {
             showing: VecDeque::with_capacity(capacity as usize),
-            pending: VecDeque::with_capacity(capacity as usize),
             owners: Vec::new(),
             overrun: false,
-            rubbish: SplitMix64::new(seed),
             solicited: 0,
             armed: None,
             notified: false,
@@ -163,32 +135,25 @@ impl<Q> Completions<Q> {
     /// Undoes [`attach`](Self::attach). Its completions stay in the queue.
     pub fn detach(&mut self, owner: u32) {
         self.owners[owner as usize] = None;
-        let pending = self.pending.iter_mut().map(|pending| &mut pending.entry);
-        for entry in self.showing.iter_mut().chain(pending) {
+        for entry in &mut self.showing {
             if entry.owner == owner {
                 entry.owner = NOBODY;
             }
         }
     }
 
-    /// Drops the invisible completions of `owner`, whose queue pair was reset.
-    pub fn forget_pending(&mut self, owner: u32) {
-        self.pending.retain(|pending| pending.entry.owner != owner);
-    }
-
-    /// Returns the number of completions, visible or not.
+    /// Returns the number of completions.
     #[inline]
     pub fn held(&self) -> usize {
-        self.showing.len() + self.pending.len()
+        self.showing.len()
     }
 
     /// Changes the capacity; completions in the queue stay.
     pub fn make_room(&mut self, capacity: usize) {
         self.showing.reserve(capacity.saturating_sub(self.showing.len()));
-        self.pending.reserve(capacity.saturating_sub(self.pending.len()));
     }
 
-    /// Makes a completion visible. Returns whether a notification was requested for it.
+    /// Adds a completion. Returns whether a notification was requested for it.
     #[inline]
     pub fn show(&mut self, entry: Entry) -> bool {
         self.showing.push_back(entry);
@@ -203,28 +168,7 @@ impl<Q> Completions<Q> {
         notifies
     }
 
-    /// Returns whether a pending entry is due and the first of its work queue.
-    pub fn may_show(&self, index: usize, now: u64) -> bool {
-        let this = &self.pending[index];
-        this.due <= now && !self.pending.range(..index).any(|earlier| earlier.same_queue(this))
-    }
-
-    /// Makes all due completions visible, in order. Returns whether a notification was requested
-    /// for one of them.
-    pub fn show_due(&mut self, now: u64) -> bool {
-        let mut notifies = false;
-        let mut index = 0;
-        while index < self.pending.len() {
-            if !self.may_show(index, now) {
-                index += 1;
-            } else if let Some(pending) = self.pending.remove(index) {
-                notifies |= self.show(pending.entry);
-            }
-        }
-        notifies
-    }
-
-    /// Moves the oldest visible completions to `out`, as many as fit, and releases their slots.
+    /// Moves the oldest completions to `out`, as many as fit, and releases their slots.
     /// Returns them.
     #[inline]
     pub fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
@@ -247,33 +191,10 @@ impl<Q> Completions<Q> {
     }
 }
 
-/// Fills the fields that verbs leaves undefined on a failed completion with misleading values.
-pub fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
-    const LIES: [WcOpcode; 6] = [
-        WcOpcode::SEND,
-        WcOpcode::RDMA_WRITE,
-        WcOpcode::RDMA_READ,
-        WcOpcode::RECV,
-        WcOpcode::RECV_RDMA_WITH_IMM,
-        WcOpcode(0xdead),
-    ];
-    let a = rng.next();
-    let b = rng.next();
-    completion.opcode = LIES[rng.below(LIES.len())];
-    completion.byte_len = a as u32;
-    completion.imm = Imm::from_number((a >> 32) as u32);
-    completion.src_qp = b as u32;
-    completion.wc_flags = WcFlags::from_bits_retain((b >> 32) as u32 | 2);
-    completion.pkey_index = (a >> 16) as u16;
-    completion.slid = (b >> 16) as u16;
-    completion.sl = (a >> 8) as u8;
-    completion.dlid_path_bits = (b >> 8) as u8;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_core::verbs::WcStatus;
+    use polyrail_core::verbs::{WcOpcode, WcStatus};
 
     fn entry(owner: u32, wr_id: u64) -> Entry {
         let completion = Completion::success(17, wr_id, WcOpcode::SEND);
@@ -290,7 +211,7 @@ mod tests {
         let qp = Arc::new(());
         let (first, first_released) = owner(&qp);
         let (second, second_released) = owner(&qp);
-        let mut completions = Completions::new(8, 1);
+        let mut completions = Completions::new(8);
         let indices = [first, second].map(|owner| completions.attach(owner));
         for wr_id in 0..2 {
             for index in indices {
@@ -308,37 +229,20 @@ mod tests {
     fn completions_of_a_detached_owner_stay_and_release_nothing() {
         let qp = Arc::new(());
         let (first, first_released) = owner(&qp);
-        let mut completions = Completions::new(8, 1);
+        let mut completions = Completions::new(8);
         let index = completions.attach(first);
         completions.show(entry(index, 0));
-        completions.pending.push_back(Pending { due: 0, entry: entry(index, 1) });
+        completions.show(entry(index, 1));
         completions.detach(index);
         let (next, next_released) = owner(&qp);
         assert_eq!(completions.attach(next), index, "a free index is used again");
-        completions.forget_pending(index);
-        completions.show_due(0);
         assert_eq!(completions.take(&mut [MaybeUninit::uninit(); 8]).len(), 2);
         assert_eq!((first_released.sends(), next_released.sends()), (0, 0));
     }
 
     #[test]
-    fn a_work_queue_keeps_its_order_while_another_overtakes() {
-        let mut completions = Completions::<()>::new(8, 1);
-        for (due, owner, wr_id) in [(9, 0, 0), (1, 0, 1), (1, 1, 2)] {
-            completions.pending.push_back(Pending { due, entry: entry(owner, wr_id) });
-        }
-        let mut shown = |now| {
-            completions.show_due(now);
-            let mut out = [MaybeUninit::uninit(); 8];
-            completions.take(&mut out).iter().map(|one| one.wr_id).collect::<Vec<_>>()
-        };
-        assert_eq!(shown(1), [2]);
-        assert_eq!(shown(9), [0, 1]);
-    }
-
-    #[test]
     fn a_notification_is_given_once_for_a_completion_that_was_requested() {
-        let mut completions = Completions::<()>::new(8, 1);
+        let mut completions = Completions::<()>::new(8);
         assert!(!completions.show(entry(0, 0)));
         completions.armed = Some(Notify::Solicited);
         assert!(!completions.show(entry(0, 1)));

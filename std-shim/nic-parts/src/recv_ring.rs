@@ -10,8 +10,6 @@ pub struct RecvRing {
     lists: Lists,
     taken: u64,
     posted: u64,
-    /// A receive was needed while the ring was empty.
-    was_missed: bool,
 }
 
 impl RecvRing {
@@ -25,7 +23,6 @@ impl RecvRing {
             lists: Lists::new(size, max_sge),
             taken: 0,
             posted: 0,
-            was_missed: false,
         }
     }
 
@@ -66,18 +63,11 @@ impl RecvRing {
         true
     }
 
-    /// Returns whether a receive was needed while the ring was empty, since the last call.
-    #[inline]
-    pub fn was_missed(&mut self) -> bool {
-        std::mem::take(&mut self.was_missed)
-    }
-
     /// Takes the oldest receive, and returns it with the number of receives taken since the
     /// beginning.
     #[inline]
     pub fn pop(&mut self) -> Option<(Listed<RecvRequest>, u64)> {
         if self.is_empty() {
-            self.was_missed = true;
             return None;
         }
         let request = self.slots[self.index(self.taken)];

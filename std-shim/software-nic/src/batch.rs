@@ -143,7 +143,7 @@ fn post_own(qp: &QpShared, staged: &Staging<'_, RecvRequest>) -> Posted {
             Err(Refusal::QueueFull)
         }
     });
-    let was_missed = posts.was_missed();
+    let was_missed = posts.take_missed();
     drop(posts);
     // A flush that ran before these receives were added followed the transition to ERR, so ERR is
     // visible here.
@@ -164,5 +164,5 @@ fn post_shared(srq: &SrqShared, staged: &Staging<'_, RecvRequest>) -> Posted {
         }
     };
     let (_, result) = staged.commit(take);
-    (lock(&srq.inner).ring.was_missed(), result)
+    (lock(&srq.inner).ring.take_missed(), result)
 }

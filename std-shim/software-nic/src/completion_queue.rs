@@ -1,12 +1,13 @@
 //! Completion queues as queue pairs see them: where completions go, and which queue pairs have work
 //! to do.
 
+use crate::pending::{AllCompletions, Pending, spoil};
 use crate::receives::Responder;
 use crate::shared::{CqShared, DeviceShared, QpShared};
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::Completion;
 use polyrail_nic_parts::channel::CompletionChannel;
-use polyrail_nic_parts::completions::{Completions, Entry, Owner, Pending, ReleasedSlots, spoil};
+use polyrail_nic_parts::completions::{Entry, Owner, ReleasedSlots};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::sync::{Apart, SplitMix64, lock};
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ impl CqShared {
     ) -> Arc<Self> {
         let index = device.fabric.next_cq_index();
         let seed = device.fabric.seed ^ (u64::from(index) << 32) ^ 0x0072_7562;
-        let inner = Completions::new(capacity, seed);
+        let inner = AllCompletions::new(capacity, seed);
         Arc::new(Self {
             id: CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed)),
             index,
@@ -103,7 +104,7 @@ impl CqShared {
     }
 
     /// Adds a completion. Returns whether a notification was requested for it.
-    fn add(&self, inner: &mut Completions<QpShared>, mut entry: Entry) -> bool {
+    fn add(&self, inner: &mut AllCompletions<QpShared>, mut entry: Entry) -> bool {
         let delay = self.device.faults.delay();
         if inner.overrun {
             return false;
@@ -127,7 +128,7 @@ impl CqShared {
     }
 
     /// Records whether a poll would find anything. Called after every change of the contents.
-    pub(crate) fn note_contents(&self, inner: &Completions<QpShared>) {
+    pub(crate) fn note_contents(&self, inner: &AllCompletions<QpShared>) {
         let is_empty = inner.held() == 0 && !inner.overrun;
         // Written only if it changes, because polling threads have the line in their caches.
         if self.is_empty.load(Ordering::Relaxed) != is_empty {
@@ -163,7 +164,7 @@ impl CqShared {
     }
 
     /// Moves the queue pairs of an overrun completion queue to ERR.
-    fn fail_owners(&self, inner: &Completions<QpShared>) {
+    fn fail_owners(&self, inner: &AllCompletions<QpShared>) {
         self.device.push_event(AsyncEvent::CqError { cq: self.id });
         for qp in inner.owners.iter().flatten().filter_map(|owner| owner.qp.upgrade()) {
             if qp.state.fail() {

@@ -11,7 +11,7 @@
 //! Then, here:
 //!
 //! 1. plain data: [`DeviceConfig`] (`options`), [`Step`] (`step`), [`Fault`] (`fault`);
-//! 2. state behind locks: `send_queue`, `receives`; `line`, which limits the rate of sending; and
+//! 2. state behind locks: `send_queue`, `receives`, `posts`, `pending`; `line`, which limits the rate of sending; and
 //!    `clock`;
 //! 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
 //!    locks;
@@ -106,7 +106,9 @@ mod fault;
 mod line;
 mod modify;
 mod options;
+mod pending;
 mod poll;
+mod posts;
 mod queue_pair;
 mod receive_queue;
 mod receives;

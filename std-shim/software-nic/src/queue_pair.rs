@@ -5,6 +5,7 @@ use crate::batch::{RecvBatch, SendBatch};
 use crate::domain::ProtectionDomain;
 use crate::ending;
 use crate::poll::CompletionQueue;
+use crate::posts::Posts;
 use crate::receive_queue::SharedReceiveQueue;
 use crate::receives::{Ending, Responder};
 use crate::shared::{DeviceShared, QpShared, SendQueue};
@@ -58,7 +59,7 @@ impl QpShared {
         let send = SendQueue::new(init.cap.max_send_wr, max_inline_data, max_send_sge);
         let max_recv_wr = if init.srq.is_some() { 0 } else { init.cap.max_recv_wr };
         let recv = Responder::new(max_recv_sge);
-        let posts = RecvRing::new(max_recv_wr, max_recv_sge);
+        let posts = Posts::new(RecvRing::new(max_recv_wr, max_recv_sge));
         let limits = QpLimits {
             max_send_wr: send.capacity(),
             max_recv_wr: posts.capacity(),

@@ -2,6 +2,7 @@
 
 use crate::batch::RecvBatch;
 use crate::domain::ProtectionDomain;
+use crate::posts::Posts;
 use crate::receives::SrqInner;
 use crate::shared::{DeviceShared, SrqShared};
 use polyrail_core::hardware;
@@ -41,7 +42,8 @@ impl SrqShared {
         max_wr: u32,
         limit: u32,
     ) -> Arc<Self> {
-        let inner = SrqInner { ring: RecvRing::new(max_wr, MAX_SGE), limit, limit_reached: false };
+        let ring = Posts::new(RecvRing::new(max_wr, MAX_SGE));
+        let inner = SrqInner { ring, limit, limit_reached: false };
         let capacity = inner.ring.capacity();
         Arc::new(Self { device: Arc::clone(device), domain, capacity, inner: Mutex::new(inner) })
     }

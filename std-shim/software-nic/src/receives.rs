@@ -1,11 +1,11 @@
 //! The state of the receiving end: the responder side of a queue pair, and the contents of a shared
 //! receive queue.
 
+use crate::posts::Posts;
 use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
 use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::completions::Entry;
 use polyrail_nic_parts::lists::Listed;
-use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::sync::lock;
 use std::sync::Mutex;
 
@@ -44,7 +44,7 @@ impl AtHand {
     }
 
     /// Takes receives from the queue. If it is empty, the queue records that a receive was needed.
-    fn fill(&mut self, ring: &mut RecvRing) {
+    fn fill(&mut self, ring: &mut Posts) {
         (self.taken, self.end) = (ring.taken(), ring.taken());
         self.sges.clear();
         self.list = (0, 0);
@@ -79,7 +79,7 @@ impl AtHand {
 /// The contents of a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SrqInner {
-    pub(crate) ring: RecvRing,
+    pub(crate) ring: Posts,
     /// Falling below it raises the event; 0 is disarmed.
     pub(crate) limit: u32,
     pub(crate) limit_reached: bool,
@@ -135,7 +135,7 @@ impl Responder {
 
     /// Takes the oldest receive, and returns it with the number of receives taken since the
     /// beginning. Takes more from the queue if none is at hand.
-    pub(crate) fn pop(&mut self, posts: &Mutex<RecvRing>) -> Option<(Listed<RecvRequest>, u64)> {
+    pub(crate) fn pop(&mut self, posts: &Mutex<Posts>) -> Option<(Listed<RecvRequest>, u64)> {
         if self.at_hand.is_empty() {
             self.at_hand.fill(&mut lock(posts));
         }
@@ -148,7 +148,7 @@ impl Responder {
     }
 
     /// Returns whether a receive is posted.
-    pub(crate) fn has_receives(&self, posts: &Mutex<RecvRing>) -> bool {
+    pub(crate) fn has_receives(&self, posts: &Mutex<Posts>) -> bool {
         !self.at_hand.is_empty() || !lock(posts).is_empty()
     }
 
@@ -167,12 +167,13 @@ impl Responder {
 mod tests {
     use super::*;
     use polyrail_nic_parts::pages::Pages;
+    use polyrail_nic_parts::recv_ring::RecvRing;
 
     #[test]
     fn lists_stay_with_their_receives_however_many_are_at_hand() {
         const MOST: u32 = 24;
         let pages = Pages::new(4096).unwrap();
-        let ring = Mutex::new(RecvRing::new(64, MOST));
+        let ring = Mutex::new(Posts::new(RecvRing::new(64, MOST)));
         let list = |at: usize| -> Vec<_> {
             let sge = |i| pages.local(at * 50 + i, 1).unwrap().sge(1);
             // A single buffer is not a list.
@@ -192,6 +193,6 @@ mod tests {
             assert_eq!((request.wr_id, taken), (at as u64, at as u64 + 1));
             assert_eq!(addresses(responder.list_of_taken()), addresses(&list(at)));
         }
-        assert!(responder.pop(&ring).is_none() && lock(&ring).was_missed());
+        assert!(responder.pop(&ring).is_none() && lock(&ring).take_missed());
     }
 }

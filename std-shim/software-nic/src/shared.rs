@@ -21,19 +21,20 @@
 use crate::clock::Clock;
 use crate::fault::Faults;
 use crate::line::Line;
+use crate::pending::AllCompletions;
+use crate::posts::Posts;
 use crate::receives::{Responder, SrqInner};
 use crate::send_queue;
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
 use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::channel::CompletionChannel;
-use polyrail_nic_parts::completions::{Completions, ReleasedSlots};
+use polyrail_nic_parts::completions::ReleasedSlots;
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 use polyrail_nic_parts::memory::{DomainId, MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
-use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::state::StateCell;
 use polyrail_nic_parts::sync::{Apart, SplitMix64, lock, write};
 use polyrail_process::Process;
@@ -196,7 +197,7 @@ pub(crate) struct CqShared {
     pub(crate) device: Arc<DeviceShared>,
     /// Changed under the lock of `inner`.
     pub(crate) capacity: AtomicU32,
-    pub(crate) inner: Apart<Mutex<Completions<QpShared>>>,
+    pub(crate) inner: Apart<Mutex<AllCompletions<QpShared>>>,
     /// Whether a poll would find nothing in `inner`, changed under its lock. Polls of an empty
     /// queue therefore do not contend with threads that complete requests there.
     pub(crate) is_empty: Apart<AtomicBool>,
@@ -237,7 +238,7 @@ pub(crate) struct QpShared {
     pub(crate) send: Apart<Mutex<SendQueue>>,
     pub(crate) recv: Apart<Mutex<Responder>>,
     /// Its own receives, as posted.
-    pub(crate) posts: Apart<Mutex<RecvRing>>,
+    pub(crate) posts: Apart<Mutex<Posts>>,
     pub(crate) released: Arc<ReleasedSlots>,
     pub(crate) send_owner: u32,
     pub(crate) recv_owner: u32,

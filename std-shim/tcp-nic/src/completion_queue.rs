@@ -93,7 +93,7 @@ impl CqShared {
             id,
             device: Arc::clone(device),
             capacity: AtomicU32::new(capacity),
-            inner: Apart::new(Mutex::new(Completions::new(capacity, id.0))),
+            inner: Apart::new(Mutex::new(Completions::new(capacity))),
             is_empty: Apart::new(AtomicBool::new(true)),
             channel,
             epoll,
