@@ -5,7 +5,7 @@
 //! | [rank](AddressRank) | addresses | reason for the rank |
 //! |---|---|---|
 //! | `Nic` | of NICs, bonds, VLANs, bridges with a NIC | |
-//! | `Loopback` | on a loopback interface, but not of loopback: a router's or a host's `/32` | may be a service's address, which leads to a load balancer |
+//! | `Loopback` | on a loopback or dummy interface, but not of loopback: a router's or a host's `/32` | may be a service's address, which leads to a load balancer |
 //! | `InnerBridge` | of bridges without a NIC, such as `docker0` | lead to containers and virtual machines of this host |
 //! | `LinkLocal` | link-local: `169.254.0.0/16`, `fe80::/10` | lead to one link, which may be a management controller's |
 //! | `NoCarrier` | of interfaces without carrier | lead nowhere at present |
@@ -108,7 +108,7 @@ pub enum InterfaceError {
 pub enum AddressRank {
     /// Of a NIC, a bond, a VLAN, or a bridge with a NIC.
     Nic,
-    /// Of a loopback interface.
+    /// Of a loopback or dummy interface.
     Loopback,
     /// Of a bridge without a NIC.
     InnerBridge,
@@ -150,6 +150,8 @@ struct Candidate {
     own: InterfaceAddress,
     /// Whether its interface is a bridge without a NIC.
     is_inner_bridge: bool,
+    /// Whether its interface discards all that is sent by it.
+    is_dummy: bool,
 }
 
 impl Deref for Candidate {
@@ -166,7 +168,7 @@ impl Candidate {
             () if !self.is_up || !self.has_carrier => AddressRank::NoCarrier,
             () if is_link_local(self.ip) => AddressRank::LinkLocal,
             () if self.is_inner_bridge => AddressRank::InnerBridge,
-            () if self.is_loopback => AddressRank::Loopback,
+            () if self.is_loopback || self.is_dummy => AddressRank::Loopback,
             () => AddressRank::Nic,
         }
     }
@@ -267,11 +269,12 @@ pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
 
 /// Returns all IP addresses of this host, in the order of [`interface::addresses`].
 fn candidates() -> io::Result<Vec<Candidate>> {
-    let candidate = |own: InterfaceAddress| {
+    let candidate = |own: InterfaceAddress| -> io::Result<Candidate> {
         let is_inner_bridge = is_inner_bridge(Path::new(SYSFS), &own.interface);
-        Candidate { own, is_inner_bridge }
+        let is_dummy = interface::is_dummy(&own.interface)?;
+        Ok(Candidate { own, is_inner_bridge, is_dummy })
     };
-    Ok(interface::addresses()?.into_iter().map(candidate).collect())
+    interface::addresses()?.into_iter().map(candidate).collect()
 }
 
 /// Returns whether an interface is a bridge none of whose ports is a NIC, or leads to one.
@@ -314,7 +317,8 @@ mod tests {
             has_carrier: true,
             is_loopback: interface == "lo",
         };
-        Candidate { own, is_inner_bridge: interface == "docker0" }
+        let (is_inner_bridge, is_dummy) = (interface == "docker0", interface == "dummy0");
+        Candidate { own, is_inner_bridge, is_dummy }
     }
 
     fn shown(addresses: &[Candidate], filter: &InterfaceFilter) -> Vec<String> {
@@ -346,14 +350,12 @@ mod tests {
     #[test]
     fn an_address_of_a_bmc_or_of_containers_is_last() {
         let no_cable = |name, ip| {
-            let Candidate { own, .. } = address(name, ip);
-            let own = InterfaceAddress { has_carrier: false, ..own };
-            Candidate { own, is_inner_bridge: false }
+            let candidate = address(name, ip);
+            let own = InterfaceAddress { has_carrier: false, ..candidate.own };
+            Candidate { own, ..candidate }
         };
-        let down = Candidate {
-            own: InterfaceAddress { is_up: false, ..address("eth1", "10.0.1.1").own },
-            is_inner_bridge: false,
-        };
+        let down = address("eth1", "10.0.1.1");
+        let down = Candidate { own: InterfaceAddress { is_up: false, ..down.own }, ..down };
         let host = [
             address("usb0", "169.254.3.1"),
             address("docker0", "172.17.0.1"),
@@ -372,8 +374,10 @@ mod tests {
         let host = [v4, address("lo", "10.0.0.5"), v6, address("eth0", "fe80::1")];
         assert_eq!(shown(&host, &InterfaceFilter::all()), ["10.0.0.5:1", "[fe80::1%7]:1"]);
         // The address of a service behind a load balancer is there, too.
-        let host = [address("lo", "10.0.0.5"), address("eth0", "10.1.0.1")];
-        assert_eq!(shown(&host, &InterfaceFilter::all()), ["10.1.0.1:1", "10.0.0.5:1"]);
+        for interface in ["lo", "dummy0"] {
+            let host = [address(interface, "10.0.0.5"), address("eth0", "10.1.0.1")];
+            assert_eq!(shown(&host, &InterfaceFilter::all()), ["10.1.0.1:1", "10.0.0.5:1"]);
+        }
     }
 
     #[test]

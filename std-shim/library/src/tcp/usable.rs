@@ -9,8 +9,8 @@ use polyrail_tcp_nic::{DeviceOptions, ProtectionDomain};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotUsed {
-    /// It is a loopback interface with another address, and other interfaces are used.
-    #[error("it is an address of a loopback interface, which may lead to a load balancer")]
+    /// It is a loopback or dummy interface with an address of the host, and other interfaces are used.
+    #[error("it is an address of a loopback or dummy interface, which may lead to a load balancer")]
     Loopback,
     /// It is a bridge without a NIC, and other interfaces are used.
     #[error("it is a bridge without a NIC, which leads to containers of this host")]
