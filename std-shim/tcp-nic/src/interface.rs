@@ -45,8 +45,9 @@ pub(crate) fn leads_to_others(own: &InterfaceAddress) -> io::Result<bool> {
 }
 
 /// Finds the address of a device: of the interface of this name, or the address itself, perhaps with
-/// its interface (`fe80::1%eth0`). Without that, it may be an address of several interfaces. The label
-/// of an address (`eth0:1`) names its interface.
+/// its interface (`fe80::1%eth0`). Without that, a link-local address may be one of several interfaces;
+/// another address is the same wherever it is, and its device is that of a link. The label of an
+/// address (`eth0:1`) names its interface.
 pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
     let all = addresses()?;
     let (address, zone) = match name.split_once('%') {
@@ -63,7 +64,14 @@ pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
         let is_zone = |zone: &str| zone == own.interface || zone.parse() == Ok(own.scope_id);
         zone.is_none_or(is_zone)
     };
-    let exact: Vec<_> = all.iter().filter(|own| own.ip == ip && is_in_zone(own)).cloned().collect();
+    let has_it = |own: &&InterfaceAddress| own.ip == ip && is_in_zone(own);
+    let mut exact: Vec<_> = all.iter().filter(has_it).cloned().collect();
+    if !is_link_local(ip) {
+        exact.sort_by_key(|own| own.is_loopback);
+        exact.truncate(1);
+    }
+    // An interface can have an address with several prefixes.
+    exact.dedup_by(|one, other| one.interface == other.interface);
     // All of 127.0.0.0/8 is of the loopback interface, which lists only one.
     let lo = all.into_iter().find(|own| own.is_loopback && is_in_zone(own));
     Ok(match lo {

@@ -175,6 +175,18 @@ fn a_port_that_is_taken_is_refused_with_its_address_and_free_later() {
     exchange(&mut one, &mut other, 2);
 }
 
+/// Unlike a link-local address, it is the same one wherever it is.
+#[test]
+fn an_address_of_several_interfaces_is_one_device() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    namespace.link("eth0");
+    for place in ["10.99.0.1/32 dev lo", "10.99.0.1/24 dev eth0", "10.99.0.1/32 dev eth0"] {
+        namespace.run(&format!("ip addr add {place}"));
+    }
+    assert_eq!(open("10.99.0.1").unwrap().interface(), "eth0");
+    assert_eq!(open("10.99.0.1%lo").unwrap().interface(), "lo");
+}
+
 #[test]
 fn link_local_addresses_are_those_of_their_interface() {
     let Some(mut namespace) = Namespace::enter() else { return };
