@@ -44,8 +44,11 @@
 //!
 //! # Cost
 //!
-//! Each call on the data path takes one branch, which is always the same for one queue pair. A
-//! program with a single backend does not need this module.
+//! Each call on the data path chooses between the backends, about 20 instructions. Counted by
+//! callgrind over the software NIC, at both ends together: a WRITE_WITH_IMM over one rail and its
+//! notification take 165 instructions more than without this module, of 11,049; one of 16 fragments
+//! over four rails takes 678 more, of 138,389. Nothing allocates. A program whose devices are always
+//! of one backend saves this by using the backend's own types.
 
 mod batch;
 mod completion_queue;

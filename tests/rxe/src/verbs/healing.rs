@@ -4,9 +4,7 @@ use crate::fixture::{GID_INDEX, PORT, Rails};
 use polyrail::backend::{DeviceEvent, Domain, EventCursor};
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
 use polyrail::memory::RegisteredBuffer;
-use polyrail::rdma::{
-    CompletionQueue, OpenOptions, QueuePair, VerbsDomain, VerbsRegion, open_devices,
-};
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail::virtual_cq::Event;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailFailure, RailId, Scheme};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
@@ -16,27 +14,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of each WRITE, and how many are in flight: a few milliseconds' worth.
-const LENGTH: u32 = 64 << 10;
-const WINDOW: u64 = 4;
+pub(super) const LENGTH: u32 = 64 << 10;
+pub(super) const WINDOW: u64 = 4;
 
 fn domains(end: &str) -> Vec<VerbsDomain> {
     let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
     open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap()
 }
 
-/// One end, with the memory that all its WRITEs read or reach.
-struct Side {
-    endpoint: Endpoint<QueuePair, CompletionQueue>,
-    memory: RegisteredBuffer<VerbsRegion>,
+/// One end with a rail on each device, with the memory that all its WRITEs read or reach.
+pub(super) struct Side<D: Domain> {
+    pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
+    pub(super) memory: RegisteredBuffer<D::Region>,
     posted: u64,
-    done: u64,
+    pub(super) done: u64,
 }
 
-impl Side {
-    fn new(end: &str, scheme: Scheme) -> Self {
-        let domains = domains(end);
-        let domains: Vec<&VerbsDomain> = domains.iter().collect();
-        let builder = EndpointBuilder::new().rails(2).scheme(scheme).max_msg_size(16 << 10);
+impl<D: Domain> Side<D> {
+    fn new(domains: &[D], scheme: Scheme) -> Self {
+        let domains: Vec<&D> = domains.iter().collect();
+        let rails = domains.len();
+        let builder = EndpointBuilder::new().rails(rails).scheme(scheme).max_msg_size(16 << 10);
         let endpoint = builder.rail_failure(RailFailure::Reroute).build(&domains).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let memory = RegisteredBuffer::new(LENGTH as usize, access, &domains).unwrap();
@@ -60,15 +58,15 @@ impl Side {
     }
 }
 
-struct Ends {
-    near: Side,
-    far: Side,
+pub(super) struct Ends<D: Domain> {
+    pub(super) near: Side<D>,
+    pub(super) far: Side<D>,
     keys: Vec<DeviceKeys>,
 }
 
-impl Ends {
-    fn new(scheme: Scheme) -> Self {
-        let [mut near, mut far] = ["A", "B"].map(|end| Side::new(end, scheme));
+impl<D: Domain> Ends<D> {
+    pub(super) fn new([near, far]: [Vec<D>; 2], scheme: Scheme) -> Self {
+        let [mut near, mut far] = [near, far].map(|domains| Side::new(&domains, scheme));
         connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         let both = near.memory.keys().iter().zip(far.memory.keys());
         let keys = both
@@ -95,7 +93,11 @@ impl Ends {
     }
 
     /// Returns when it was so.
-    fn run_until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) -> Instant {
+    pub(super) fn run_until(
+        &mut self,
+        what: &str,
+        mut is_so: impl FnMut(&mut Self) -> bool,
+    ) -> Instant {
         let start = Instant::now();
         while !is_so(self) {
             self.step();
@@ -157,7 +159,7 @@ struct Healed {
 fn heal(rails: &Rails, scheme: Scheme, number: usize) -> Healed {
     let rail = RailId::Data(number as u8);
     let other = RailId::Data(1 - number as u8);
-    let mut ends = Ends::new(scheme);
+    let mut ends = Ends::new(["A", "B"].map(domains), scheme);
     let watched = &domains("A")[number];
     let reader = watched.event_cursor();
     ends.run_until("traffic", |ends| ends.near.done > 3 * WINDOW);
@@ -175,7 +177,7 @@ fn heal(rails: &Rails, scheme: Scheme, number: usize) -> Healed {
         let down = down.join().unwrap();
         rails.set_link(number, true);
         let up = Instant::now();
-        let is_ready = |side: &Side| side.endpoint.state() == QpState::Ready;
+        let is_ready = |side: &Side<VerbsDomain>| side.endpoint.state() == QpState::Ready;
         let back = ends.run_until("return", |ends| is_ready(&ends.near) && is_ready(&ends.far));
         let done = ends.near.done;
         ends.run_until("traffic", |ends| ends.near.done > done + 3 * WINDOW);

@@ -5,6 +5,7 @@ mod devices;
 mod events;
 mod healing;
 mod last_wqe;
+mod mixed;
 mod options;
 mod p2p;
 mod p2p_thread;
@@ -42,6 +43,8 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_port_that_goes_down_is_healed_long_before_requests_time_out;
         last_wqe:
             after_the_last_shared_receive_nothing_arrives;
+        mixed:
+            tcp_carries_on_while_rdma_links_are_down;
         options:
             what_a_device_does_not_have_is_refused_in_words;
         p2p:
