@@ -5,8 +5,9 @@ mod fixture;
 #[path = "../../process/tests/in_fork/mod.rs"]
 mod in_fork;
 
-use fixture::{ALL_ACCESS, ended, submit};
+use fixture::{ALL_ACCESS, LONG, ended, submit};
 use in_fork::in_fork;
+use polyrail::any::{AnyDomain, OpenOptions, open_devices};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointSet, connect_endpoints};
 use polyrail::link::{
@@ -20,7 +21,7 @@ use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_process::Forked;
 use std::error::Error;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 4096;
 
@@ -116,4 +117,36 @@ fn a_child_does_not_wait_for_a_path_that_its_parent_searches_for(domain: &Protec
     let ([mut near, far], others) = all.unwrap();
     near.connect(&address).unwrap();
     drop((far, others));
+}
+
+/// The fabric that devices of the software NIC share, if none is named, is one of the process.
+#[test]
+fn a_child_opens_devices_of_the_software_nic_by_their_names() {
+    let names = ["software:near", "software:far"];
+    let open = || open_devices(&names, &OpenOptions::default()).unwrap();
+    let exchange = |opened: &[AnyDomain]| {
+        let [near, far] = opened else { panic!("two") };
+        let builder = EndpointBuilder::new();
+        let mut sender = builder.build(&[near]).unwrap();
+        let mut receiver = builder.build(&[far]).unwrap();
+        connect_endpoints(&mut sender, &mut receiver).unwrap();
+        let from = RegisteredBuffer::new(BYTES, ALL_ACCESS, &[near]).unwrap();
+        let to = RegisteredBuffer::new(BYTES, ALL_ACCESS, &[far]).unwrap();
+        from.write_at(0, b"a child's").unwrap();
+        let keys = from.toward(&to.remote()).unwrap();
+        let local = from.local(0, BYTES as u32).unwrap();
+        receiver.post_recv(&RecvWr::notification(1)).unwrap();
+        sender.post_send(&SendWr::write_with_imm(2, local, to.addr(), 3, &keys)).unwrap();
+        let begin = Instant::now();
+        while receiver.poll(16).completions.is_empty() {
+            sender.poll(16).check().unwrap();
+            assert!(begin.elapsed() < LONG);
+        }
+        let mut arrived = [0; 9];
+        to.read_at(0, &mut arrived).unwrap();
+        assert_eq!(&arrived, b"a child's");
+    };
+    exchange(&open());
+    in_fork(|| exchange(&open()));
+    exchange(&open());
 }

@@ -8,13 +8,13 @@ use crate::nic::{DeviceConfig, Fabric, NicError};
 use crate::rdma;
 #[cfg(feature = "tcp")]
 use crate::tcp;
-use std::sync::OnceLock;
+use polyrail_process::PerProcess;
 
 /// Options of opening devices, by backend.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// The fabric of software NICs; `None` selects a fabric of the process, on which all software
-    /// NICs reach each other.
+    /// NICs reach each other. A fork has its own.
     pub fabric: Option<Fabric>,
     /// Options of devices over TCP.
     #[cfg(feature = "tcp")]
@@ -78,7 +78,7 @@ pub enum OpenError {
 }
 
 /// The fabric of software NICs whose options have none.
-static FABRIC: OnceLock<Fabric> = OnceLock::new();
+static FABRIC: PerProcess<Fabric> = PerProcess::new();
 
 /// Opens devices by their names, in this order, and allocates a protection domain of each. Endpoints
 /// use them in turn.
@@ -160,7 +160,7 @@ fn open_software(
     options: &OpenOptions,
 ) -> Result<AnyDomain, OpenError> {
     check_new(opened, name)?;
-    let fabric = options.fabric.as_ref().unwrap_or_else(|| FABRIC.get_or_init(Fabric::threaded));
+    let fabric = options.fabric.as_ref().unwrap_or_else(|| FABRIC.get_or_make(Fabric::threaded));
     let domain = fabric.create_device(DeviceConfig::named(name)).alloc_pd();
     let failed = |source| OpenError::Software { device: name.to_owned(), source };
     domain.map(AnyDomain::Software).map_err(failed)
