@@ -289,8 +289,20 @@ plant core/src/virtual_qp/choose.rs 'self.ahead = if gets_less { here } else { h
         };'
 
 bug "a reserved rail takes no fragments though it is alone" scenarios
-plant core/src/virtual_qp/state.rs '!self.rails[at].is_reserved || self.stands_alone(at)' \
-  '!self.rails[at].is_reserved || (!PLANTED && self.stands_alone(at))'
+plant core/src/virtual_qp/state.rs '!self.rails[at].leaves_fragments() || self.is_needed(at)' \
+  '!self.rails[at].leaves_fragments() || (!PLANTED && self.is_needed(at))'
+
+bug "a standby rail is open while a home rail is in service" simulate-ends
+plant core/src/virtual_qp/state.rs '!rail.is_standby && rail.is_in_service()' \
+  '!PLANTED && !rail.is_standby && rail.is_in_service()'
+
+bug "a standby rail is not opened when the last home rail leaves service" simulate-ends
+plant core/src/virtual_qp/state.rs 'if self.rails[at].leaves_fragments() {' \
+  'if self.rails[at].is_reserved || (!PLANTED && self.rails[at].is_standby) {'
+
+bug "what a standby rail lost is posted to it again while a home rail is in service" simulate-ends
+plant core/src/virtual_qp/reroute/recover.rs '&& !self.is_standing_by(own);' \
+  '&& (PLANTED || !self.is_standing_by(own));'
 
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \

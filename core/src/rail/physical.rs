@@ -43,6 +43,9 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) is_enabled: bool,
     /// It leaves fragments to the other rails, as long as there are any: its owner reserves it.
     pub(crate) is_reserved: bool,
+    /// It carries fragments only while no home rail is in service
+    /// ([`Config::standby`](crate::virtual_qp::Config::standby)).
+    pub(crate) is_standby: bool,
     /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no
     /// lost fragments, whose places they would take.
     pub(crate) carries: bool,
@@ -73,6 +76,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             turn_bit: 0,
             is_enabled: true,
             is_reserved: false,
+            is_standby: false,
             carries: true,
             // One comparison answers both whether a completion is of this rail and whether the rail
             // is in its usual state (`accepts_at`).
@@ -121,6 +125,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     #[inline]
     pub(crate) const fn is_in_service(&self) -> bool {
         self.is_enabled && self.health.lifecycle.is_in_service()
+    }
+
+    /// Whether other rails come first: it is reserved, or a standby rail.
+    #[inline]
+    pub(crate) const fn leaves_fragments(&self) -> bool {
+        self.is_reserved | self.is_standby
     }
 
     /// Takes note of what may have changed what it carries.

@@ -59,6 +59,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let notify = notify.map(|qp| Rail::new(qp, RailId::Notify, config.max_msgs_per_qp));
         validate(&config, &qp.rails, notify.as_ref())?;
+        for rail in &mut qp.rails {
+            rail.is_standby = config.standby.contains(rail.id);
+        }
         qp.scheme = SchemeState::new(config.scheme, notify, qp.window(), qp.rails.len());
         let limits = || qp.rails.iter().map(|rail| rail.qp.limits());
         // Any rail may get any fragment, so the least capable rail decides.
@@ -68,6 +71,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         qp.max_recv_sge = usable(max_recv_sge.unwrap_or_default());
         qp.number_devices();
         qp.chooser = Chooser::new(&config, &mut qp.rails)?;
+        // The chooser begins with all rails; standby rails are closed while a home rail works.
+        (0..qp.rails.len()).for_each(|at| qp.update_availability(at));
         Ok(qp)
     }
 
@@ -192,6 +197,14 @@ fn validate<Q: QueuePair, const DEPTH: usize>(
     }
     if rails.is_empty() {
         return Err(BuildError::NoRails);
+    }
+    let rail_0 = RailId::Data(0);
+    let is_rail = |id: &RailId| rails.iter().any(|rail| rail.id == *id);
+    if let Some(rail) = { config.standby }.find(|id| *id == rail_0 || !is_rail(id)) {
+        return Err(match rail {
+            RailId::Data(0) => BuildError::StandbyRail0,
+            _ => BuildError::StandbyRail { rail, rails: rails.len() },
+        });
     }
     let several = rails.len() > 1;
     if notify.is_some() && !(several && config.scheme.uses_notify_qp()) {

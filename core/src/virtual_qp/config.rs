@@ -1,7 +1,7 @@
 //! The configuration of a virtual queue pair, and the errors of building one.
 
 use super::scheme::Scheme;
-use crate::rail::MAX_RAILS;
+use crate::rail::{MAX_RAILS, RailId, RailSet};
 use crate::verbs::{DeviceId, ImmOrder, ReportOrder};
 
 /// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
@@ -82,6 +82,10 @@ pub struct Config {
     /// rails than this are in service. With 0, requests wait for a rail, and the owner decides how
     /// long.
     pub min_rails: u8,
+    /// Data rails that carry fragments only while no other data rail is in service, for example
+    /// rails over a slower network. None by default. See [Standby
+    /// rails](super::VirtualQp#standby-rails).
+    pub standby: RailSet,
     /// The report order of requests that do not set [their
     /// own](crate::verbs::SendWr::report_order).
     pub report_order: ReportOrder,
@@ -101,6 +105,7 @@ impl Default for Config {
             pass_through: PassThroughOrder::default(),
             rail_failure: RailFailure::default(),
             min_rails: 1,
+            standby: RailSet::default(),
             report_order: ReportOrder::default(),
             imm_order: ImmOrder::default(),
         }
@@ -166,6 +171,18 @@ pub enum BuildError {
         /// The requested value.
         min_rails: u8,
         /// Rails given.
+        rails: usize,
+    },
+    /// Rail 0 is in [`Config::standby`]: no other rail carries SENDs, atomics and receives with
+    /// buffers, so rail 0 cannot be kept free.
+    #[error("rail 0 cannot be a standby rail, because only rail 0 carries SENDs and atomics")]
+    StandbyRail0,
+    /// A rail in [`Config::standby`] is not a data rail of this virtual queue pair.
+    #[error("{rail} cannot be a standby rail: there are {rails} data rails, counted from 0")]
+    StandbyRail {
+        /// The rail.
+        rail: RailId,
+        /// Number of data rails.
         rails: usize,
     },
     /// [`RailFailure::Reroute`] with a queue pair that uses a shared receive queue: without

@@ -151,6 +151,30 @@ use arrayvec::ArrayVec;
 /// completions. [`unfenced`](Self::unfenced) then names the rails through which the peer's memory
 /// may still be written.
 ///
+/// # Standby rails
+///
+/// The data rails in [`Config::standby`](super::Config::standby) carry fragments only while no other
+/// data rail, a *home rail*, is in service. A home rail is in service if it has not failed and its
+/// owner has not taken it [out of service](Self::set_rail_in_service). Home rails without credits are
+/// in service: requests wait for them.
+///
+/// | event | standby rails |
+/// |---|---|
+/// | the last home rail leaves service | open at once: waiting requests go over them, and so does what the home rail lost |
+/// | a home rail enters service | close at once: they get no new fragments, and what is in flight on them completes |
+/// | a standby rail failed and a home rail is in service | what the standby rail lost goes over home rails |
+/// | no rail is in service | requests wait (with [`min_rails`](super::Config::min_rails) 0) |
+///
+/// One exception: if the driver of a standby rail took only the front of a batch, the rest follows
+/// on the same rail, also after a home rail has returned.
+///
+/// Rail 0 is always a home rail. The notify queue pair of SPRAY is not a data rail: it carries all
+/// notifications, whichever rails are in service. Standby rails count for
+/// [`min_rails`](super::Config::min_rails). Only the sender decides which rails carry fragments, so the
+/// two ends may choose differently; with DQPLB, the receives of all rails stay posted. Without
+/// [`RailFailure::Reroute`](super::RailFailure::Reroute), home rails leave service only by
+/// [`set_rail_in_service`](Self::set_rail_in_service).
+///
 /// # Time
 ///
 /// The type and the arguments of a call bound its number of steps. The length of a request does not

@@ -184,9 +184,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let RailId::Data(at) = id {
             self.update_availability(usize::from(at));
         }
-        // Those that leave fragments to the others take them if there are no others.
+        // Those that leave fragments to the others take them if there are no others. For a standby
+        // rail this is the only place where it opens and closes: whether a home rail is in service
+        // changes nowhere else.
         for at in 0..self.rails.len() {
-            if self.rails[at].is_reserved {
+            if self.rails[at].leaves_fragments() {
                 self.update_availability(at);
             }
         }
@@ -220,16 +222,30 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Returns whether a data rail may take fragments, apart from credits.
     #[inline]
     pub(super) fn may_accept(&self, at: usize) -> bool {
-        self.may_carry(at) && (!self.rails[at].is_reserved || self.stands_alone(at))
+        self.may_carry(at) && (!self.rails[at].leaves_fragments() || self.is_needed(at))
     }
 
-    /// Whether no other data rail takes fragments.
+    /// Returns whether a rail that leaves fragments to others may take them, because there are no
+    /// others.
     #[cold]
-    fn stands_alone(&self, at: usize) -> bool {
+    fn is_needed(&self, at: usize) -> bool {
+        let Rail { is_reserved, is_standby, .. } = self.rails[at];
         let takes = |(other, rail): (usize, &Rail<Q, DEPTH>)| {
-            other != at && rail.carries && !rail.is_reserved
+            // A standby rail does not relieve a reserved home rail: it is closed, since that rail
+            // is in service.
+            other != at && rail.carries && !rail.is_reserved && rail.is_standby == is_standby
         };
-        !self.rails.iter().enumerate().any(takes)
+        let others_take = is_reserved && self.rails.iter().enumerate().any(takes);
+        !others_take && !self.is_standing_by(at)
+    }
+
+    /// Returns whether a data rail is a standby rail and a home rail is in service, so that nothing
+    /// may be posted to it that another rail can carry.
+    pub(super) fn is_standing_by(&self, at: usize) -> bool {
+        // In service, and not `carries`: a home rail without credits, or with lost fragments to
+        // post first, keeps the standby rails closed.
+        self.rails[at].is_standby
+            && self.rails.iter().any(|rail| !rail.is_standby && rail.is_in_service())
     }
 
     /// Whether rail 0 takes a new pass-through request now.

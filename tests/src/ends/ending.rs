@@ -1,6 +1,7 @@
 //! What holds after every step, and how a world ends: with all trouble over, nothing waits.
 
 use super::action::{Action, poll_all};
+use super::physical::Name;
 use super::shape::{Kind, Troubles, connection, peer};
 use super::{End, Summary, World};
 use crate::link::Link;
@@ -53,12 +54,42 @@ impl World {
         self.directions.iter_mut().for_each(super::Direction::check_memory);
     }
 
-    fn check_posted(&self) {
+    fn check_posted(&mut self) {
         for qp in &mut self.nics.borrow_mut().qps {
+            let Name { end, rail, .. } = qp.name;
             let posted = &qp.sent[qp.seen..];
-            posted.iter().for_each(|request| self.directions[qp.name.end].number_posted(request));
+            posted.iter().for_each(|request| self.directions[end].number_posted(request));
+            if !posted.is_empty() && self.shape.is_standby(end, rail) {
+                self.summary.stood_in += posted.len() as u64;
+                // The rest of a batch follows its front, whatever has returned since.
+                let home = (0..self.shape.rails).find(|home| {
+                    self.homes[end][*home]
+                        .is_some_and(|was| self.home_in_service(end, *home) == Some(was))
+                });
+                let is_rest = qp.was_owed;
+                assert!(
+                    is_rest || home.is_none(),
+                    "{posted:?} went over standby rail {rail} of end {end}, and {home:?} is in service"
+                );
+            }
             qp.seen = qp.sent.len();
         }
+    }
+
+    /// Takes note of the home rails in service, and of what drivers had not taken, before a step.
+    pub(super) fn note_homes(&mut self) {
+        for end in self.all_ends() {
+            let homes = (0..self.shape.rails).map(|rail| self.home_in_service(end, rail));
+            self.homes[end] = homes.collect();
+        }
+        self.nics.borrow_mut().qps.iter_mut().for_each(|qp| qp.was_owed = qp.is_owed);
+    }
+
+    /// The generation of a data rail that keeps the standby rails of its end closed.
+    fn home_in_service(&self, end: usize, rail: usize) -> Option<u16> {
+        let serves = self.ends[end].wanted[rail] && self.state(end, rail) == RailState::InService;
+        let is_home = serves && !self.shape.is_standby(end, rail);
+        is_home.then(|| self.generation(end, rail))
     }
 
     /// The events give the owner the state of every rail.

@@ -10,8 +10,9 @@
 //!
 //! The oracle knows memory, and checks after every step: what was reported or notified does not
 //! change any more; requests, notifications and SENDs are reported once and in order, failed or
-//! not; no fragment is a duplicate; events of rails agree with their states. When an owner may
-//! sleep, another poll does nothing. In the end, with all trouble over, nothing waits if what it
+//! not; no fragment is a duplicate; nothing is posted to a standby rail while a home rail is in
+//! service; events of rails agree with their states. When an owner may sleep, another poll does
+//! nothing. In the end, with all trouble over, nothing waits if what it
 //! needs is left, whatever rails are out of service, and either both ends of a connection are in
 //! the error state or none.
 //!
@@ -84,6 +85,8 @@ pub struct Summary {
     pub out_of_service: u64,
     /// Polls after which an owner might sleep.
     pub sleeps: u64,
+    /// Requests that were posted to standby rails.
+    pub stood_in: u64,
 }
 
 impl AddAssign for Summary {
@@ -99,19 +102,21 @@ impl AddAssign for Summary {
         self.shared += other.shared;
         self.out_of_service += other.out_of_service;
         self.sleeps += other.sleeps;
+        self.stood_in += other.stood_in;
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { steps, requests, receives, reports, failures, .. } = self;
-        let Self { replaced, stragglers, given_up, shared, out_of_service, sleeps, .. } = self;
+        let Self { replaced, stragglers, given_up, shared, .. } = self;
+        let Self { out_of_service, sleeps, stood_in, .. } = self;
         write!(
             f,
             "{steps} steps; {requests} requests ({shared} with others) and {receives} receives posted, \
              {reports} reported; {failures} rails failed, {replaced} replaced, {out_of_service} taken out of \
              service; {stragglers} stragglers executed; {given_up} connections given up; owners might sleep \
-             {sleeps} times"
+             {sleeps} times; {stood_in} requests went over standby rails"
         )
     }
 }
@@ -162,6 +167,8 @@ pub struct World {
     surrendered: Vec<bool>,
     /// By end: data rails that it could use before the last step.
     usable: Vec<usize>,
+    /// By end: generations of the home rails that were in service before the last step.
+    homes: Vec<Vec<Option<u16>>>,
     /// Failures of each connection; a request bears a limited number of them.
     hard_failures: Vec<usize>,
     summary: Summary,
@@ -218,6 +225,7 @@ impl World {
             attempts: vec![vec![None; queue_pairs]; connections],
             left: shape.troubles,
             usable: vec![shape.rails; ends.len()],
+            homes: vec![Vec::new(); ends.len()],
             hard_failures: vec![0; connections],
             surrendered: vec![false; ends.len()],
             links: (0..connections).map(|_| Link::default()).collect(),

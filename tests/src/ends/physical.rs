@@ -33,6 +33,8 @@ pub(super) struct Qp {
     pub(super) sent: Vec<SendRequest>,
     /// How many of these the oracle has seen.
     pub(super) seen: usize,
+    /// What [`is_owed`](Self::is_owed) was before the last step.
+    pub(super) was_owed: bool,
     /// Requests that had left when it went to the error state.
     pub(super) left: usize,
     /// Requests that the peer has executed.
@@ -91,6 +93,7 @@ impl Qp {
             is_destroyed: false,
             sent: Vec::new(),
             seen: 0,
+            was_owed: false,
             left: 0,
             executed: 0,
             completed: 0,

@@ -31,7 +31,7 @@ impl search::Shape for Shape {
 }
 
 /// What makes a world plainer.
-const PLAINER: [fn(&mut Shape); 14] = [
+const PLAINER: [fn(&mut Shape); 16] = [
     |shape| {
         shape.connections = 1;
         shape.jobs.truncate(2);
@@ -45,6 +45,8 @@ const PLAINER: [fn(&mut Shape); 14] = [
     |shape| (shape.polls_anyhow, shape.posts_many) = (false, false),
     |shape| shape.slots.fill((8, 8)),
     |shape| shape.uneven = false,
+    |shape| shape.standby = [0; 2],
+    |shape| shape.standby[1] = 0,
     |shape| shape.budget = usize::MAX,
     |shape| shape.flushes_at_once = true,
     |shape| shape.min_rails = 0,

@@ -218,6 +218,8 @@ pub struct Shape {
     pub min_rails: u8,
     /// See [`Config`].
     pub order: PassThroughOrder,
+    /// Standby rails of each host, bit by bit. Rail 0, and rails that do not exist, are left out.
+    pub standby: [u8; 2],
     /// Which rail gets the next fragments is decided by their bandwidth.
     pub uneven: bool,
     /// Send and receive slots of each physical queue pair, the notify queue pair's last.
@@ -275,6 +277,7 @@ impl Shape {
             max_msgs_per_qp: 4,
             min_rails: 0,
             order: PassThroughOrder::Ordered,
+            standby: [0; 2],
             uneven: false,
             slots: vec![(4, 4); 3],
             sge: 1,
@@ -341,6 +344,11 @@ impl Shape {
         shape.choose_jobs(choices);
         if choices.one_in(5) {
             shape.strain(choices);
+        }
+        if choices.one_in(3) {
+            // The ends may differ, since only the sender decides.
+            let some = choices.below(256) as u8;
+            shape.standby = [0; 2].map(|_| pick(choices, &[u8::MAX, u8::MAX, some, 0]));
         }
         shape
     }
@@ -431,6 +439,11 @@ impl Shape {
         pairs
     }
 
+    /// Whether a rail of an end is a standby rail.
+    pub(super) const fn is_standby(&self, end: usize, rail: usize) -> bool {
+        rail > 0 && rail < self.rails && self.standby[side(end)] >> rail & 1 == 1
+    }
+
     /// What a queue pair is granted.
     pub fn limits(&self, rail: usize) -> QpLimits {
         let (max_send_wr, max_recv_wr) = self.slots[rail];
@@ -457,6 +470,10 @@ impl Shape {
             pass_through: self.order,
             rail_failure: RailFailure::Reroute,
             min_rails: self.min_rails,
+            standby: (0..self.rails)
+                .filter(|rail| self.is_standby(end, *rail))
+                .map(|rail| self.rail_id(rail))
+                .collect(),
             ..Config::default()
         }
     }

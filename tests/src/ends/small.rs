@@ -44,7 +44,11 @@ fn worlds() -> Vec<Shape> {
         &[WRITE, WRITE.fenced()],
     ];
     let spray = spray.iter().map(|jobs| small(Spray, jobs));
-    spray.chain(dqplb.iter().map(|jobs| small(Dqplb, jobs))).collect()
+    let dqplb = dqplb.iter().map(|jobs| small(Dqplb, jobs));
+    let standby = [(Spray, [TWO, WRITE]), (Dqplb, [TWO, IMM])];
+    // Rail 1 stands by.
+    let standby = standby.map(|(scheme, jobs)| Shape { standby: [2; 2], ..small(scheme, &jobs) });
+    spray.chain(dqplb).chain(standby).collect()
 }
 
 impl Small for Shape {
@@ -53,7 +57,8 @@ impl Small for Shape {
     }
 
     fn describe(&self) -> String {
-        format!("{:?} {:?}", self.scheme, self.jobs[0])
+        let standby = if self.standby == [0; 2] { "" } else { " with a standby rail" };
+        format!("{:?}{standby} {:?}", self.scheme, self.jobs[0])
     }
 
     fn build_small(&self) -> SmallWorld<Self> {

@@ -21,6 +21,7 @@ impl World {
     /// If a promise is broken.
     pub fn perform(&mut self, action: Action) {
         self.note_usable(&action);
+        self.note_homes();
         self.summary.steps += 1;
         match action {
             Action::Post { end, run } => self.post(end, run),

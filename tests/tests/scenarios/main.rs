@@ -33,4 +33,5 @@ mod report_order;
 mod reroute;
 mod routing;
 mod signals;
+mod standby;
 mod tracker;

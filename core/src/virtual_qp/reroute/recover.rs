@@ -346,13 +346,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// The rail for a lost batch of `count` fragments: its own rail if that is back, or any rail
-    /// that may be given fragments.
+    /// The rail for a lost batch of `count` fragments: its own rail if that is back and does not
+    /// stand by, or any rail that may be given fragments.
     fn choose_again(&mut self, own: usize, count: u32) -> Option<usize> {
         let rail = &self.rails[own];
         // Lost batches keep their places in the ring of their rail, and while they do it carries
         // nothing else ("lost batches keep their places" in `lost_invariants`).
-        if rail.is_in_service() && !self.is_owed(own) && rail.sends.credits() > 0 {
+        let is_open = rail.is_in_service() && !self.is_standing_by(own);
+        if is_open && !self.is_owed(own) && rail.sends.credits() > 0 {
             return Some(own);
         }
         let Self { rails, chooser, .. } = self;
