@@ -36,7 +36,8 @@ use arrayvec::ArrayVec;
 /// *Health*: [`state`](Self::state), [`failure`](Self::failure),
 /// [`first_error`](Self::first_error), [`take_protocol_error`](Self::take_protocol_error),
 /// [`check_stalled`](Self::check_stalled), [`set_rail_in_service`](Self::set_rail_in_service),
-/// [`reserve_rail`](Self::reserve_rail), [`counters`](Self::counters).
+/// [`reserve_rail`](Self::reserve_rail), [`set_standby`](Self::set_standby),
+/// [`counters`](Self::counters).
 ///
 /// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
 /// [`take_rail_event`](Self::take_rail_event), [`replace_rail`](Self::replace_rail) and others, see
@@ -168,7 +169,8 @@ use arrayvec::ArrayVec;
 /// One exception: if the driver of a standby rail took only the front of a batch, the rest follows
 /// on the same rail, also after a home rail has returned.
 ///
-/// Rail 0 is always a home rail. The notify queue pair of SPRAY is not a data rail: it carries all
+/// Rail 0 begins as a home rail; [`set_standby`](Self::set_standby) changes the role of a rail, for
+/// example after it moved to another device. The notify queue pair of SPRAY is not a data rail: it carries all
 /// notifications, whichever rails are in service. Standby rails count for
 /// [`min_rails`](super::Config::min_rails). Only the sender decides which rails carry fragments, so the
 /// two ends may choose differently; with DQPLB, the receives of all rails stay posted. Without

@@ -176,6 +176,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
+    /// Makes a rail a standby rail or a home rail, in place of what
+    /// [`Config::standby`](super::Config::standby) says. This is for a rail whose new queue pair is on
+    /// another device, for example a rail 0 that moves to the device of a standby rail: call it
+    /// before [`replace_rail`](Self::replace_rail), which may post waiting requests to the rail. (Rail
+    /// 0 keeps the requests that no other rail can carry.) Returns whether the rail exists.
+    pub fn set_standby(&mut self, rail: u8, standby: bool) -> bool {
+        let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
+        chosen.is_standby = standby;
+        self.update_rail(RailId::Data(rail));
+        // Requests that waited for a rail may use this one, or the rails that it kept closed.
+        self.pump_all();
+        true
+    }
+
     /// Takes note of what may have changed whether a rail takes requests.
     pub(super) fn update_rail(&mut self, id: RailId) {
         if let Some(rail) = self.rail_mut(id) {
@@ -185,8 +199,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.update_availability(usize::from(at));
         }
         // Those that leave fragments to the others take them if there are no others. For a standby
-        // rail this is the only place where it opens and closes: whether a home rail is in service
-        // changes nowhere else.
+        // rail this is the only place where it opens and closes, because all changes of which home
+        // rails are in service end here.
         for at in 0..self.rails.len() {
             if self.rails[at].leaves_fragments() {
                 self.update_availability(at);

@@ -5,6 +5,7 @@ use super::physical::Name;
 use super::shape::{Kind, Troubles, connection, peer};
 use super::{End, Summary, World};
 use crate::link::Link;
+use polyrail_core::verbs::{Opcode, SendRequest};
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Failure, RailEvent, RailEventKind, RailState, Scheme};
 
@@ -59,17 +60,19 @@ impl World {
             let Name { end, rail, .. } = qp.name;
             let posted = &qp.sent[qp.seen..];
             posted.iter().for_each(|request| self.directions[end].number_posted(request));
-            if !posted.is_empty() && self.shape.is_standby(end, rail) {
-                self.summary.stood_in += posted.len() as u64;
-                // The rest of a batch follows its front, whatever has returned since.
-                let home = (0..self.shape.rails).find(|home| {
-                    self.homes[end][*home]
-                        .is_some_and(|was| self.home_in_service(end, *home) == Some(was))
+            let is_fragment =
+                |request: &&SendRequest| !matches!(request.opcode, Opcode::Send | Opcode::FetchAdd);
+            let fragments = posted.iter().filter(is_fragment).count();
+            if fragments > 0 && rail < self.shape.rails && self.ends[end].standby[rail] {
+                self.summary.stood_in += fragments as u64;
+                let was_open = (0..self.shape.rails).all(|home| {
+                    let before = self.homes[end][home];
+                    before.is_none() || before != self.home_in_service(end, home)
                 });
-                let is_rest = qp.was_owed;
+                // The rest of a batch follows its front, whatever has returned since.
                 assert!(
-                    is_rest || home.is_none(),
-                    "{posted:?} went over standby rail {rail} of end {end}, and {home:?} is in service"
+                    was_open || qp.was_owed,
+                    "end {end} uses standby rail {rail} while a home rail is in service: {posted:?}"
                 );
             }
             qp.seen = qp.sent.len();
@@ -88,7 +91,7 @@ impl World {
     /// The generation of a data rail that keeps the standby rails of its end closed.
     fn home_in_service(&self, end: usize, rail: usize) -> Option<u16> {
         let serves = self.ends[end].wanted[rail] && self.state(end, rail) == RailState::InService;
-        let is_home = serves && !self.shape.is_standby(end, rail);
+        let is_home = serves && !self.ends[end].standby[rail];
         is_home.then(|| self.generation(end, rail))
     }
 

@@ -130,6 +130,8 @@ struct End {
     pairs: Vec<[usize; 2]>,
     /// By data rail: it is to be in service.
     wanted: Vec<bool>,
+    /// By data rail: it is a standby rail.
+    standby: Vec<bool>,
     /// The last event of each rail, with the generation.
     heard: Vec<Option<(u16, Heard)>>,
     next_job: usize,
@@ -302,6 +304,7 @@ impl End {
             keys: keys(shape.keys, end, &pairs),
             pairs,
             wanted: vec![true; shape.rails],
+            standby: (0..shape.rails).map(|rail| shape.is_standby(end, rail)).collect(),
             heard: vec![None; shape.queue_pairs()],
             qp,
             next_job: 0,

@@ -159,6 +159,14 @@ impl World {
         let (at, id) = (qp.at, self.shape.rail_id(rail));
         let (cq, index) = (&mut self.cqs[side(end)], connection(end) as u16);
         let this = &mut self.ends[end];
+        if let RailId::Data(number) = id
+            && self.shape.standby != [0; 2]
+        {
+            // Before it returns, since requests may be waiting for it.
+            let changes = generation % 3 == 1;
+            this.standby[rail] = self.shape.is_standby(end, rail) != changes;
+            this.qp.set_standby(number, this.standby[rail]);
+        }
         match this.qp.replace_rail(cq, index, id, generation, qp) {
             Ok(old) => {
                 this.installed[rail] = at;

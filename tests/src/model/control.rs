@@ -62,6 +62,10 @@ impl End {
         let setup = setup.fragment(128).depth(depth).reroute();
         let setup = setup.config(|config| config.min_rails = min_rails);
         let setup = if choices.coin() { setup.unordered() } else { setup };
+        let standby = if choices.one_in(3) { choices.below(4) as u8 } else { 0 };
+        let stands_by = |rail: &u8| standby >> (rail - 1) & 1 == 1;
+        let standby = (1..rails as u8).filter(stands_by).map(RailId::Data).collect();
+        let setup = setup.config(|config| config.standby = standby);
         let scheme = setup.config.scheme;
         let mut rig = setup.build();
         if scheme.receives_on_rails() {
@@ -196,7 +200,7 @@ impl End {
     /// What an owner does.
     fn own(&mut self, choices: &mut dyn Choices) {
         let rail = self.rail(choices);
-        match choices.below(7) {
+        match choices.below(8) {
             0 => {
                 self.rig.qp.fail_rail(rail);
             }
@@ -211,6 +215,9 @@ impl End {
             4 if choices.one_in(16) => self.rig.qp.fail(),
             5 => {
                 self.rig.qp.reserve_rail(choices.below(3) as u8, choices.coin());
+            }
+            6 => {
+                self.rig.qp.set_standby(choices.below(3) as u8, choices.coin());
             }
             _ => {
                 self.rig.qp.set_rail_in_service(choices.below(3) as u8, choices.coin());

@@ -20,7 +20,7 @@ pub(super) struct PostedReceives {
 }
 
 impl World {
-    /// All send credits of the rails are back: one request takes every slot. It writes over all
+    /// All send credits of the home rails are back: one request takes every slot. It writes over all
     /// that was sent before, so nothing may be under way: a fault that was planned can have struck
     /// since the connection was found healthy.
     pub(super) fn check_credits(&mut self, at: usize) {
@@ -33,7 +33,7 @@ impl World {
 
     fn burst(&mut self, at: usize, end: usize) {
         let shape = self.connections[at].shape;
-        let credits: u32 = shape.data_rails().map(|rail| shape.credits(rail)).sum();
+        let credits: u32 = shape.home_rails().map(|rail| shape.credits(rail)).sum();
         let length = credits * shape.config.max_msg_size;
         assert!(length as usize <= AREA, "it fits all places of a direction together");
         let ground = self.connections[at].ground(end, &self.hosts);
@@ -70,7 +70,7 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(self.connections[at].damaged, "nothing fails by itself");
         }
-        for rail in shape.data_rails() {
+        for rail in shape.home_rails() {
             let physical = qp.physical(rail).expect("a rail");
             let taken = physical.outstanding_sends();
             let all = shape.credits(rail);

@@ -153,6 +153,10 @@ impl ConnectionShape {
             let limit = limits.min().unwrap_or(u32::MAX) / FRAGMENT_ALIGN * FRAGMENT_ALIGN;
             config.max_msg_size = wanted_msg_size.min(limit);
         }
+        if choices.one_in(3) {
+            let rails = (1..rails as u8).filter(|_| choices.coin());
+            config.standby = rails.map(RailId::Data).collect();
+        }
         let alike = Grant::choose(choices, 5);
         let uneven = choices.coin();
         let grant = |()| if uneven { Grant::choose(choices, 5) } else { alike };
@@ -246,6 +250,12 @@ impl ConnectionShape {
         (0..self.rails as u8).map(RailId::Data)
     }
 
+    /// The data rails that carry fragments while all are in service.
+    pub(super) fn home_rails(&self) -> impl Iterator<Item = RailId> + use<> {
+        let standby = self.config.standby;
+        self.data_rails().filter(move |rail| !standby.contains(*rail))
+    }
+
     /// Bytes that fit inline into a request of several fragments, or of one whole.
     pub(super) fn inline_limit(&self, is_cut: bool) -> u32 {
         let rails = if is_cut { &self.grants[..self.rails] } else { &self.grants[..1] };
@@ -286,8 +296,8 @@ impl fmt::Display for ConnectionShape {
             f,
             "{scheme:?} over {rails} rails of a type for {size:?}, fragments of {max_msg_size}, \
              {max_msgs_per_qp} messages a rail, {policy}, {pass_through:?}, {report_order:?}, rail 0 on device \
-             {first_device}, rnr_retry {rnr_retry}, data receives {:?}, shared {:?}\n    granted",
-            self.data_receives, self.shared_receives
+             {first_device}, rnr_retry {rnr_retry}, data receives {:?}, shared {:?}, standby {}\n    granted",
+            self.data_receives, self.shared_receives, config.standby
         )?;
         let notify = self.has_notify().then_some(&self.notify_grant);
         self.grants[..*rails].iter().chain(notify).try_for_each(|grant| {
