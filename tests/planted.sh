@@ -304,6 +304,17 @@ bug "what a standby rail lost is posted to it again while a home rail is in serv
 plant core/src/virtual_qp/reroute/recover.rs '&& !self.is_standing_by(own);' \
   '&& (PLANTED || !self.is_standing_by(own));'
 
+bug "new shares go over a standby rail while a home rail is in service" simulate-p2p
+plant core/src/p2p/sender/isend.rs '(available & self.lanes.open, [0, 1, 2, 3, 4, 5, 6, 7])' \
+  '(if PLANTED { available } else { available & self.lanes.open }, [0, 1, 2, 3, 4, 5, 6, 7])'
+
+bug "the standby rails of a connection stay closed when the last home rail fails" simulate-p2p
+plant core/src/p2p/lanes.rs 'if any_home {' 'if PLANTED || any_home {'
+
+bug "entries go over a standby rail while a home rail is in service" simulate-p2p
+plant core/src/p2p/receiver/irecv.rs 'lane.health.lifecycle.is_in_service() && self.lanes.is_open(lane)' \
+  'lane.health.lifecycle.is_in_service() && (PLANTED || self.lanes.is_open(lane))'
+
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
   'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.length) };'
@@ -823,7 +834,7 @@ plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \
   'rewrites() || (self.lacks_receives() && !PLANTED)'
 
 bug "a sender with something to post does not say that it is to be polled" simulate-p2p
-plant core/src/p2p/sender/reroute.rs '(owed.is_some() || self.has_lost) && lane.has_room(1)' \
+plant core/src/p2p/sender/reroute.rs '(owed.is_some() || takes_lost) && lane.has_room(1)' \
   '!PLANTED && (owed.is_some() || self.has_lost) && lane.has_room(1)'
 
 bug "with five or seven rails, the mask and the size overlap" simulate-p2p

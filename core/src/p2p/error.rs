@@ -287,6 +287,24 @@ pub enum BuildError {
         /// Rails.
         rails: u8,
     },
+    /// The standby rails are all rails, so none is left for them to stand by for, or some of them do
+    /// not exist.
+    #[error(
+        "{standby:?} cannot be the standby rails of {rails} rails: another rail has to be left"
+    )]
+    Standby {
+        /// What was asked for.
+        standby: Mask,
+        /// Rails.
+        rails: u8,
+    },
+    /// Without re-routing, the first rail that fails ends the connection, so no standby rail would
+    /// ever be used.
+    #[error("the standby rails {standby:?} need re-routing, which is off")]
+    StandbyNeedsReroute {
+        /// What was asked for.
+        standby: Mask,
+    },
     /// The queue pairs cannot be divided evenly among the rails, or are more than the type holds.
     #[error(
         "{given} queue pairs for {rails} rails: each rail needs the same number, and {max} is the limit"

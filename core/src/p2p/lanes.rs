@@ -5,6 +5,7 @@ use super::card::Ports;
 use super::error::{BuildError, Failure};
 use super::immediate::SIZE_UNIT;
 use super::lane::Lane;
+use super::mask::Mask;
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Reroute};
@@ -18,6 +19,11 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     pub(super) all: ArrayVec<Lane<Q, DEPTH>, QPS>,
     /// Whether other queue pairs take over from one that fails, and the messages about that.
     pub(super) reroute: Reroute,
+    /// Rails that stand by while another rail is in service.
+    standby: Mask,
+    /// Rails that may be given new shares and entries: the home rails, or all if no home rail is in
+    /// service. Credits and failures of queue pairs are another matter.
+    pub(super) open: Mask,
     /// Why the connection failed.
     pub(super) failure: Option<Failure>,
     /// A poll has something to do beyond its completions.
@@ -49,8 +55,40 @@ impl<Q, const QPS: usize, const DEPTH: usize> DerefMut for Lanes<Q, QPS, DEPTH> 
 }
 
 impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
-    pub(super) const fn new(all: ArrayVec<Lane<Q, DEPTH>, QPS>, reroute: Reroute) -> Self {
-        Self { all, reroute, failure: None, needs_recovery: false, hints: [0; HINTS] }
+    pub(super) const fn new(
+        all: ArrayVec<Lane<Q, DEPTH>, QPS>,
+        reroute: Reroute,
+        standby: Mask,
+    ) -> Self {
+        let (failure, needs_recovery, hints) = (None, false, [0; HINTS]);
+        // All queue pairs begin in service, and at least one is of a home rail.
+        Self { all, reroute, standby, open: standby.others(), failure, needs_recovery, hints }
+    }
+
+    /// Whether a queue pair may be given new shares and entries, credits aside.
+    #[inline]
+    pub(super) fn is_open(&self, lane: &Lane<Q, DEPTH>) -> bool {
+        !(lane.own & self.open).is_empty()
+    }
+
+    /// Opens or closes the standby rails, after a queue pair has left service or returned.
+    pub(super) fn update_open(&mut self) {
+        self.open = self.open_now();
+    }
+
+    fn open_now(&self) -> Mask {
+        let is_home = |lane: &Lane<Q, DEPTH>| {
+            !self.standby.contains(lane.rail) && lane.health.lifecycle.is_in_service()
+        };
+        // A home rail is in service as long as one of its queue pairs is.
+        let any_home = self.all.iter().any(is_home);
+        if any_home { self.standby.others() } else { Mask::EMPTY.others() }
+    }
+
+    /// Checks what must hold between any two calls.
+    pub(super) fn invariants(&self) {
+        self.all.iter().for_each(|lane| lane.queue.invariants());
+        assert_eq!(self.open, self.open_now(), "standby rails are open if no home rail works");
     }
 
     /// Returns a queue pair and its place.
@@ -126,7 +164,7 @@ const LEAST_REQUESTS: u32 = 2;
 pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
     queue_pairs: impl IntoIterator<Item = Q>,
     rails: u8,
-    (reroutes, min_rails): (bool, u8),
+    (reroutes, min_rails, standby): (bool, u8, Mask),
 ) -> Result<ArrayVec<Lane<Q, DEPTH>, QPS>, BuildError> {
     if rails == 0 || usize::from(rails) > MAX_RAILS {
         return Err(BuildError::Rails { rails });
@@ -136,6 +174,13 @@ pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
     }
     if reroutes && min_rails > rails {
         return Err(BuildError::MinRails { min_rails, rails });
+    }
+    let all = Mask::first(rails);
+    if standby & all != standby || standby == all {
+        return Err(BuildError::Standby { standby, rails });
+    }
+    if !standby.is_empty() && !reroutes {
+        return Err(BuildError::StandbyNeedsReroute { standby });
     }
     let mut lanes = ArrayVec::<Lane<Q, DEPTH>, QPS>::new();
     let count = |given| BuildError::QueuePairs { given, rails, max: QPS };

@@ -81,6 +81,11 @@ impl Mask {
         (u8::BITS - self.0.leading_zeros()) as u8
     }
 
+    /// The rails that are not in the set.
+    pub(super) const fn others(self) -> Self {
+        Self(!self.0)
+    }
+
     /// The set without this rail.
     #[inline]
     pub const fn without(self, rail: u8) -> Self {

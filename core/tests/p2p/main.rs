@@ -17,3 +17,4 @@ mod pools;
 mod refusals;
 mod reroute;
 mod rig;
+mod standby;

@@ -5,9 +5,11 @@ use super::host::Host;
 use super::memory::{Memory, Words};
 use super::shape::{Line, MOST, Shape};
 use crate::link::Link;
+use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::p2p::{Account, FlushHandle, Receiver, RecvHandle, Region, SendHandle, Sender};
 use polyrail_core::verbs::DeviceKeys;
 use polyrail_core::virtual_cq::CompletionTarget;
+use polyrail_core::virtual_qp::RailState;
 
 /// Queue pairs that an end has room for.
 const QPS: usize = 16;
@@ -101,6 +103,9 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) told_failed: u8,
     /// Devices whose account means nothing any more.
     pub(super) stale: u8,
+    /// By end, the sender first: the home queue pairs that were in service before the last step,
+    /// with their generations.
+    pub(super) homes: [Vec<(usize, u16)>; 2],
     /// Something happened for which it may fail.
     pub(super) may_fail: bool,
     /// Somebody does not keep to the protocol.
@@ -234,6 +239,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             is_lossy: false,
             told_failed: 0,
             stale: 0,
+            homes: Default::default(),
             may_fail: false,
             is_forged: false,
         }
@@ -318,6 +324,50 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let failure =
             if host == self.line.from { self.sender.failure() } else { self.receiver.failure() };
         failure.is_some()
+    }
+
+    /// The queue pairs that keep the standby rails of an end closed, with their generations.
+    fn homes(&self, is_receivers: bool) -> impl Iterator<Item = (usize, u16)> {
+        let standby = self.line.standby_of(is_receivers);
+        let places = if standby.is_empty() { 0 } else { self.near.len() };
+        let is_home = move |place: &usize| !standby.contains((*place % self.line.rails) as u8);
+        (0..places).filter(is_home).filter_map(move |place| {
+            let state = match is_receivers {
+                true => self.receiver.queue_pair_state(place),
+                false => self.sender.queue_pair_state(place),
+            };
+            let (state, generation) = state.expect("a queue pair in each place");
+            (state == RailState::InService).then_some((place, generation))
+        })
+    }
+
+    /// Takes note of the home rails in service before a step.
+    pub(super) fn note_homes(&mut self) {
+        self.homes = [false, true].map(|is_receivers| self.homes(is_receivers).collect());
+    }
+
+    /// Checks that no idle standby rail was used in a step in which a home rail was in service.
+    /// Returns how many requests standby rails were given.
+    pub(super) fn check_standby(&self, nics: &Nics) -> u64 {
+        let nics = nics.borrow();
+        let mut stood_in = 0;
+        if self.is_forged {
+            return stood_in;
+        }
+        for (is_receivers, places) in [(false, &self.near), (true, &self.far)] {
+            let standby = self.line.standby_of(is_receivers);
+            let before = &self.homes[usize::from(is_receivers)];
+            let home = self.homes(is_receivers).find(|home| before.contains(home));
+            let stands_by = |at: &&usize| standby.contains(nics.qps[**at].name.rail);
+            for qp in places.iter().filter(stands_by).map(|at| &nics.qps[*at]) {
+                let (posted, was_busy) = qp.before;
+                // One that was installed in this step was idle.
+                stood_in += qp.posted - posted;
+                let is_fine = qp.posted == posted || home.is_none() || was_busy || qp.has_refused;
+                assert!(is_fine, "{:?} is used while home rail {home:?} is in service", qp.name);
+            }
+        }
+        stood_in
     }
 
     /// Checks what must hold between any two steps.

@@ -14,9 +14,9 @@
 //! After every step: what was reported is neither written nor read any more; every byte lands in
 //! its place; each receive has the size of its send, once, in posting order; the count of each pool
 //! is what is there and what is untaken; an immediate always finds the receive that was promised; a
-//! call that is refused changed nothing, and for the reason it gives; nothing fails of itself, and
-//! what fails, fails alone; events of a queue pair are reported in the order in which they
-//! happened. When an owner has polled until nothing comes any more, nothing is left that could be
+//! call that is refused changed nothing, and for the reason it gives; nothing new goes over a
+//! standby rail while a home rail is in service; nothing fails of itself, and what fails, fails
+//! alone; events of a queue pair are reported in the order in which they happened. When an owner has polled until nothing comes any more, nothing is left that could be
 //! posted, and no end reports that it needs a poll. In the end, with all faults over, no request
 //! waits.
 //!
@@ -89,6 +89,8 @@ pub struct Summary {
     pub controls: u64,
     /// Shares and entries of queue pairs that failed that went out again.
     pub again: u64,
+    /// Requests that were posted to standby rails.
+    pub stood_in: u64,
 }
 
 impl AddAssign for Summary {
@@ -106,6 +108,7 @@ impl AddAssign for Summary {
         self.renewed += other.renewed;
         self.controls += other.controls;
         self.again += other.again;
+        self.stood_in += other.stood_in;
     }
 }
 
@@ -113,11 +116,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { steps, receives, sends, refused, reports, flushes, .. } = self;
         let Self { failures, forgeries, replaced, losses, renewed, controls, again, .. } = self;
+        let Self { stood_in, .. } = self;
         write!(
             f,
             "{steps} steps; {receives} receives and {sends} sends accepted, {refused} refused, \
              {reports} reported, {flushes} flushed; {failures} queue pairs failed, {renewed} replaced, \
-             {losses} devices gone, {again} shares and entries again, {controls} control messages; \
+             {losses} devices gone, {again} shares and entries again, {controls} control messages, {stood_in} \
+             requests over standby rails; \
              {forgeries} forgeries, {replaced} connections replaced"
         )
     }
@@ -183,13 +188,21 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     }
 
     /// Checks what must hold between any two steps.
-    fn check(&self) {
-        for connection in &self.connections {
+    fn check(&mut self) {
+        for connection in &mut self.connections {
             connection.invariants();
+            self.summary.stood_in += connection.check_standby(&self.nics);
         }
         for (number, host) in self.hosts.iter().enumerate() {
             host.check_pools(&self.nics, |device| self.posted(number, device));
         }
+        self.note_homes();
+    }
+
+    /// Takes note of what decides, in the next step, whether standby rails may be used.
+    fn note_homes(&mut self) {
+        self.nics.borrow_mut().note_posted();
+        self.connections.iter_mut().for_each(Connection::note_homes);
     }
 
     /// What may come for receives that wait finds a receive in the queue, whatever the accounts

@@ -35,7 +35,7 @@ impl search::Shape for Shape {
 }
 
 /// What makes a world plainer.
-const PLAINER: [fn(&mut Shape); 16] = [
+const PLAINER: [fn(&mut Shape); 18] = [
     |shape| shape.tears = false,
     |shape| shape.flushes_all = true,
     |shape| shape.word_after = 0,
@@ -52,6 +52,8 @@ const PLAINER: [fn(&mut Shape); 16] = [
     |shape| shape.lines.iter_mut().for_each(|line| line.separate_signal = None),
     |shape| shape.lines.iter_mut().for_each(|line| line.max_message = [[1 << 30; 8]; 2]),
     |shape| shape.lines.iter_mut().for_each(|line| line.split = Default::default()),
+    |shape| shape.lines.iter_mut().for_each(|line| line.standby = [0; 2]),
+    |shape| shape.lines.iter_mut().for_each(|line| line.standby[1] = 0),
 ];
 
 impl<const DEPTH: usize, const SLOTS: usize> search::World for World<DEPTH, SLOTS> {

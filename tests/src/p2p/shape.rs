@@ -4,7 +4,7 @@ use super::bystander;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::p2p::{
-    EntryForm, ImmLayout, ReceiverConfig, SIZE_UNIT, SenderConfig, SplitPolicy,
+    EntryForm, ImmLayout, Mask, ReceiverConfig, SIZE_UNIT, SenderConfig, SplitPolicy,
 };
 
 /// Devices that each host can have, and rails of a connection.
@@ -94,6 +94,9 @@ pub struct Line {
     pub reroutes: bool,
     /// See [`SenderConfig`].
     pub min_rails: u8,
+    /// Standby rails of the sender and of the receiver, bit by bit. What an end cannot have is left
+    /// out: rails that do not exist, and all of them if all stand by, or if rails are not re-routed.
+    pub standby: [u8; 2],
     /// How much may be received before anything is sent, relatively to the slots.
     pub ahead: u32,
     /// The most buffers of a receive.
@@ -298,6 +301,7 @@ impl Shape {
         line.flushes = true;
         line.limit = 8 * rails as u32;
         line.split_threshold = pick(choices, &[0, 1 << 30]);
+        line.choose_standby(choices);
         for (host, devices) in line.devices.iter_mut().enumerate() {
             (0..MOST).for_each(|rail| devices[rail] = rail % rails % shape.devices[host]);
         }
@@ -406,6 +410,7 @@ impl Line {
             flushes: false,
             reroutes: false,
             min_rails: 0,
+            standby: [0; 2],
             ahead: 8,
             buffers: 1,
         }
@@ -450,7 +455,23 @@ impl Line {
                 *longest = if uneven { pick(choices, &[long, long / 2 + 256, 4096]) } else { long };
             }
         }
+        line.choose_standby(choices);
         line
+    }
+
+    /// The ends may differ, since each decides for what it sends.
+    fn choose_standby(&mut self, choices: &mut dyn Choices) {
+        if choices.one_in(3) {
+            let some = choices.below(256) as u8;
+            self.standby = [0; 2].map(|_| pick(choices, &[!1, !2, some, 0]));
+        }
+    }
+
+    /// The standby rails of the sender, or of the receiver.
+    pub(super) fn standby_of(&self, is_receivers: bool) -> Mask {
+        let all = Mask::first(self.rails as u8);
+        let standby = Mask::from_bits(self.standby[usize::from(is_receivers)]) & all;
+        if self.reroutes && standby != all { standby } else { Mask::EMPTY }
     }
 
     /// What a queue pair is granted.
@@ -475,6 +496,7 @@ impl Line {
             entry_form: self.form,
             reroutes: self.reroutes,
             min_rails: self.min_rails,
+            standby: self.standby_of(false),
         }
     }
 
@@ -484,6 +506,7 @@ impl Line {
             rails: self.rails as u8,
             reroutes: self.reroutes,
             min_rails: self.min_rails,
+            standby: self.standby_of(true),
         }
     }
 

@@ -42,6 +42,12 @@ fn with_signals(mut shape: Shape) -> Shape {
     shape
 }
 
+/// Rail 1 stands by at both ends.
+fn with_a_standby_rail(mut shape: Shape) -> Shape {
+    shape.lines[0].standby = [2; 2];
+    shape
+}
+
 /// A device is asked twice whether a queue pair takes receives.
 fn with_late_words(shape: Shape) -> Shape {
     Shape { word_after: 1, ..shape }
@@ -70,6 +76,8 @@ impl Small for Shape {
             failing(&[&[BOTH], &[ONE, ONE]], true),
             failing(&[&[0], &[BOTH]], true),
             Shape { tears: true, ..failing(&[&[BOTH]], true) },
+            with_a_standby_rail(failing(two, true)),
+            with_a_standby_rail(failing(&[&[ONE, BOTH]], true)),
         ]
     }
 
@@ -78,9 +86,10 @@ impl Small for Shape {
         let line = &self.lines[0];
         let Troubles { failures, .. } = troubles;
         let (reroutes, form, separate) = (line.reroutes, line.form, line.separate_signal.is_some());
+        let standby = line.standby_of(false);
         format!(
             "{script:?}, {failures} failures, re-routing {reroutes}, {} devices, torn {tears}, {form:?}, signals \
-             apart {separate}, words late {word_after}",
+             apart {separate}, words late {word_after}, standby {standby:?}",
             devices[0]
         )
     }

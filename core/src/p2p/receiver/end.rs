@@ -29,11 +29,15 @@ pub struct ReceiverConfig {
     /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages
     /// wait for a rail for as long as its owner likes.
     pub min_rails: u8,
+    /// Rails over which no entries are written while another rail is in service; none by default.
+    /// The sender's [`standby`](crate::p2p::SenderConfig::standby) decides over which rails messages
+    /// come.
+    pub standby: Mask,
 }
 
 impl Default for ReceiverConfig {
     fn default() -> Self {
-        Self { virtual_qp_num: 0, rails: 1, reroutes: false, min_rails: 1 }
+        Self { virtual_qp_num: 0, rails: 1, reroutes: false, min_rails: 1, standby: Mask::EMPTY }
     }
 }
 
@@ -161,8 +165,8 @@ impl<
             assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
         }
         let rails = config.rails;
-        let ReceiverConfig { reroutes, min_rails, .. } = config;
-        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails))?;
+        let ReceiverConfig { reroutes, min_rails, standby, .. } = config;
+        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails, standby))?;
         // A queue pair with its own receive queue takes nothing from the shared one, whose receives
         // are all that this end posts.
         if let Some(own) = lanes.iter().find(|lane| lane.qp.limits().max_recv_wr > 0) {
@@ -183,7 +187,7 @@ impl<
             max_buffers: 0,
             waiting: 0,
             pools: ArrayVec::new(),
-            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails)),
+            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails), standby),
             fenced: Mask::EMPTY,
             failed: Mask::EMPTY,
             lkeys: region.lkeys(&devices),
@@ -399,8 +403,8 @@ impl<
     ///
     /// If it does not: a bug of this crate.
     pub fn invariants(&self) {
+        self.lanes.invariants();
         for lane in self.lanes.iter() {
-            lane.queue.invariants();
             let works = lane.health.lifecycle.is_in_service() && self.lanes.failure.is_none();
             assert!(works || lane.is_stopped, "nothing is posted to what failed");
         }

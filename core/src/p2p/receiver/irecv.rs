@@ -6,7 +6,7 @@ use super::slot::{Slot, State};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_KEYS, ENTRY_WORDS, Entry, MAX_BUFFERS};
 use crate::p2p::error::{CallError, NotNow};
-use crate::p2p::lane::{Purpose, blank, find_keys, key};
+use crate::p2p::lane::{Lane, Purpose, blank, find_keys, key};
 use crate::p2p::lanes::Devices;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{self, RECORD_WORDS};
@@ -232,19 +232,25 @@ impl<
         let device = if devices == 1 { 0 } else { at % devices };
         let place = usize::from(self.first_lanes[device]);
         let lane = &self.lanes[place];
-        let works = usize::from(lane.device_at) == device && lane.health.lifecycle.is_in_service();
+        let works = usize::from(lane.device_at) == device && self.writes_entries(lane);
         if works { lane.has_room(1).then_some(place) } else { self.find_entry_lane(at) }
     }
 
-    /// Finds the queue pair for the entries of a slot if the usual one has failed.
+    /// Whether a queue pair may be given entries, credits aside.
+    #[inline]
+    fn writes_entries(&self, lane: &Lane<Q, DEPTH>) -> bool {
+        lane.health.lifecycle.is_in_service() && self.lanes.is_open(lane)
+    }
+
+    /// Finds the queue pair for the entries of a slot if the usual one has failed or stands by.
     #[cold]
     fn find_entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
         let mut in_turn = (0..devices).map(|step| (at + step) % devices);
         let place = in_turn.find_map(|device| {
-            self.lanes.iter().position(|lane| {
-                usize::from(lane.device_at) == device && lane.health.lifecycle.is_in_service()
-            })
+            self.lanes
+                .iter()
+                .position(|lane| usize::from(lane.device_at) == device && self.writes_entries(lane))
         });
         place.filter(|place| self.lanes[*place].has_room(1))
     }

@@ -81,6 +81,7 @@ impl<
         lane.is_stopped = true;
         // Shares of this rail may be moved from now on.
         self.failed |= lane.own;
+        self.lanes.update_open();
         // Before the rail's Failed is sent: the peer may then move shares, and the pools must have
         // receives for them (`prepare_message`).
         self.count_rails();
@@ -105,6 +106,7 @@ impl<
 
     fn returned(&mut self, place: usize) {
         self.lanes[place].is_stopped = false;
+        self.lanes.update_open();
     }
 
     fn request_recovery(&mut self) {

@@ -8,6 +8,7 @@ use crate::p2p::error::{BuildError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS, SIZE_UNIT};
 use crate::p2p::lane::Lane;
 use crate::p2p::lanes::{Devices, Lanes, connect, devices, lanes, ports};
+use crate::p2p::mask::Mask;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
 use crate::p2p::split::{Split, SplitPolicy};
@@ -37,6 +38,10 @@ pub struct SenderConfig {
     /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages
     /// wait for a rail for as long as its owner likes.
     pub min_rails: u8,
+    /// Rails that carry nothing of a new message while another rail is in service, for example rails
+    /// over a slower network; none by default. See [Standby
+    /// rails](crate::p2p::Sender#standby-rails).
+    pub standby: Mask,
 }
 
 impl Default for SenderConfig {
@@ -50,6 +55,7 @@ impl Default for SenderConfig {
             entry_form: EntryForm::default(),
             reroutes: false,
             min_rails: 1,
+            standby: Mask::EMPTY,
         }
     }
 }
@@ -109,6 +115,18 @@ impl Default for SenderConfig {
 ///
 /// What no other rail would do better (a bad key, a length) fails the connection, as does a message
 /// behind more than twice as many failures of devices and drivers as there are rails.
+///
+/// # Standby rails
+///
+/// Rails in [`standby`](SenderConfig::standby) carry new messages, and shares that were lost, only
+/// while no other rail, a *home rail*, is in service: while no queue pair of a home rail is. Home
+/// rails without credits are in service, so [`isend`](Self::isend) returns
+/// [`NoCredits`](crate::p2p::NotNow::NoCredits) then. When a home rail returns, shares that were
+/// assigned to standby rails are completed there. The receiver takes shares over any rail, so only
+/// the sender's choice matters for them; the receiver's
+/// [`standby`](crate::p2p::ReceiverConfig::standby) decides for the entries that it writes. Receives
+/// are posted on the devices of standby rails as on others, and standby rails count for
+/// [`min_rails`](SenderConfig::min_rails).
 #[derive(Debug)]
 pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
     pub(super) config: SenderConfig,
@@ -166,8 +184,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
         }
         let rails = config.rails;
-        let SenderConfig { reroutes, min_rails, .. } = config;
-        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails))?;
+        let SenderConfig { reroutes, min_rails, standby, .. } = config;
+        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails, standby))?;
         let devices = devices(&mut lanes);
         region.check(Self::REGION_WORDS, &devices)?;
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
@@ -182,7 +200,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
-            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails)),
+            lanes: Lanes::new(lanes, Reroute::new(reroutes, min_rails), standby),
             owed: [None; QPS],
             owes: false,
             has_lost: false,
@@ -342,9 +360,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ///
     /// If it does not: a bug of this crate.
     pub fn invariants(&self) {
-        for lane in self.lanes.iter() {
-            lane.queue.invariants();
-        }
+        self.lanes.invariants();
         let owes = self.owed.iter().any(Option::is_some);
         assert!(self.owes || !owes, "what is owed is known to be");
         for slot in &self.slots {

@@ -323,7 +323,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.layout.encode_units(at as u8, mask, units)
     }
 
-    /// Returns the rails with room for `requests`, and the queue pair of each rail in turn.
+    /// Returns the open rails with room for `requests`, and the queue pair of each rail in turn.
     #[inline]
     pub(super) fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
         // Neither is usual, so the loop below looks at one queue pair for each rail and at nothing
@@ -341,7 +341,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             };
             available |= Mask::from_bits(u8::from(has_room) << rail);
         }
-        (available, [0, 1, 2, 3, 4, 5, 6, 7])
+        (available & self.lanes.open, [0, 1, 2, 3, 4, 5, 6, 7])
     }
 
     /// Finds the available rails if rails have several queue pairs, or if some wait for credits.
@@ -351,7 +351,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let mut chosen = [0; MAX_RAILS];
         let rails = usize::from(self.config.rails);
         for (rail, chosen) in chosen.iter_mut().enumerate().take(rails) {
-            if let Some(place) = self.choose_lane(rail, requests) {
+            if self.lanes.open.contains(rail as u8)
+                && let Some(place) = self.choose_lane(rail, requests)
+            {
                 available |= Mask::of(rail as u8);
                 *chosen = place as u8;
             }

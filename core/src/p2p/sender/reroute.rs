@@ -78,6 +78,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         // one sends all of it.
         self.owed[place] = None;
         self.lanes[place].is_stopped = true;
+        self.lanes.update_open();
     }
 
     fn drain_rail(&mut self, place: usize) -> Option<u32> {
@@ -95,6 +96,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     fn returned(&mut self, place: usize) {
         self.lanes[place].is_stopped = false;
+        self.lanes.update_open();
     }
 
     fn request_recovery(&mut self) {
@@ -149,7 +151,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         // What waits for credits goes on with a completion.
         let takes_more = |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| {
-            (owed.is_some() || self.has_lost) && lane.has_room(1)
+            let takes_lost = self.has_lost && self.lanes.is_open(lane);
+            (owed.is_some() || takes_lost) && lane.has_room(1)
         };
         let drains = |lane: &Lane<Q, DEPTH>| lane.health.lifecycle.state() == RailState::Draining;
         self.owed.iter().zip(self.lanes.iter()).any(takes_more) || self.lanes.iter().any(drains)

@@ -205,7 +205,13 @@ impl Rig {
         // SAFETY: the fabric keeps the words.
         let records = unsafe { Region::new(records, keys) }.expect("few devices");
         let (rails, min_rails) = (setup.rails, setup.sender.min_rails);
-        let config = ReceiverConfig { virtual_qp_num: number, rails, reroutes, min_rails };
+        let config = ReceiverConfig {
+            virtual_qp_num: number,
+            rails,
+            reroutes,
+            min_rails,
+            standby: config.standby,
+        };
         let mut receiver =
             TestReceiver::new(config, right, flushes, accounts, records).expect("a good receiver");
         sender.connect(&receiver.card()).expect("the ends fit");

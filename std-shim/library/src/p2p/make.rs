@@ -115,13 +115,15 @@ impl<D: Domain> Make<'_, D> {
             entry_form,
             reroutes: self.builder.reroutes,
             min_rails: self.builder.min_rails,
+            ..SenderConfig::default()
         }
     }
 
     fn receiver_config(&self, number: u16) -> ReceiverConfig {
         let rails = self.builder.rails as u8;
         let P2pBuilder { reroutes, min_rails, .. } = *self.builder;
-        ReceiverConfig { virtual_qp_num: receiver_index(number).into(), rails, reroutes, min_rails }
+        let virtual_qp_num = receiver_index(number).into();
+        ReceiverConfig { virtual_qp_num, rails, reroutes, min_rails, ..ReceiverConfig::default() }
     }
 
     /// Creates a completion queue on each device, deep enough for everything that can be in flight

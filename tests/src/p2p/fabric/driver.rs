@@ -42,6 +42,7 @@ unsafe impl Devices for Fabric {
         let qp = &mut self.qps[at];
         if qp.is_gone {
             self.has_refused = true;
+            qp.has_refused = true;
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
         }
         assert!(!qp.said_word, "nothing is posted after the driver's word");
@@ -52,6 +53,7 @@ unsafe impl Devices for Fabric {
         assert!(longest.unwrap_or(0) <= qp.limits.max_msg_size, "a message that is too long");
         let answer = answer(qp.mood.take(), batch.len());
         self.has_refused |= answer.is_err();
+        qp.has_refused |= answer.is_err();
         let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
         qp.slots += accepted;
         qp.posted += u64::from(accepted);

@@ -81,6 +81,11 @@ pub(super) struct Qp {
     silent: u32,
     /// Requests that its driver took.
     pub(super) posted: u64,
+    /// Its driver refused requests.
+    pub(super) has_refused: bool,
+    /// Before the last step: how many requests its driver had taken, and whether a share may have
+    /// waited for it.
+    pub(super) before: (u64, bool),
     /// What the driver answers to the next batch, if it does not take all of it.
     pub(super) mood: Option<CommitError>,
     /// The driver refuses this many times to move it to the error state.
@@ -227,11 +232,21 @@ impl Fabric {
             slots: 0,
             silent: 0,
             posted: 0,
+            has_refused: false,
+            before: (0, false),
             mood: None,
             keeps_working: 0,
             is_honest: true,
         });
         self.qps.len() - 1
+    }
+
+    /// Takes note of what was posted before a step.
+    pub(super) fn note_posted(&mut self) {
+        for qp in &mut self.qps {
+            // A share that is longer than the queue, or was refused in part, goes on where it began.
+            qp.before = (qp.posted, qp.slots > 0 || qp.has_refused);
+        }
     }
 
     pub(super) fn connect(&mut self, near: usize, far: usize) {
