@@ -229,6 +229,14 @@ fn what_cannot_be_built_is_refused() {
             .starts_with("device x: 1048576 bytes of inline data exceed what the device supports"),
         "{error}"
     );
+    let other = fabric.create_device(DeviceConfig::named("y")).alloc_pd().unwrap();
+    let standby = |positions: &[usize]| build(new().standby_devices(positions), &[&domain, &other]);
+    for position in [2, 7, 8, 100] {
+        let refused = BuildError::StandbyDevice { position, devices: 2 };
+        assert_eq!(standby(&[1, position]), refused);
+    }
+    assert_eq!(standby(&[0, 1]), BuildError::OnlyStandbyDevices { devices: 2 });
+    assert_eq!(standby(&[0]), BuildError::StandbyFirstDevice);
     domain.device().inject(When::Now, Fault::DeviceGone);
     assert_eq!(Chain(&build(new(), &[&domain])).to_string(), "device x: the device is gone");
 }

@@ -486,3 +486,49 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
         assert!(generation(&near) >= Some(20) && generation(&near) == generation(&far));
     }
 }
+
+/// The rails of the second device stand by: while the first device is away they carry everything, and
+/// nothing before and afterwards.
+#[test]
+fn rails_of_a_standby_device_take_over_and_stand_back() {
+    let home_after = Some(Duration::ZERO);
+    for scheme in SCHEMES {
+        let healing = Healing {
+            first_interval: Duration::ZERO,
+            longest_interval: Duration::ZERO,
+            fallback_after: Duration::ZERO,
+            home_after,
+            ..Healing::default()
+        };
+        let mut ends = Ends::new(9, 2, &healed(scheme).healing(healing).standby_devices(&[1]));
+        let standby = |ends: &Ends| -> u64 {
+            let of = |near: bool, rail| {
+                let counters = ends.side(near).endpoint.virtual_qp().counters(RailId::Data(rail));
+                counters.unwrap().send_requests
+            };
+            [true, false].map(|near| of(near, 1) + of(near, 3)).iter().sum()
+        };
+        ends.pause_after(MESSAGES / 3);
+        assert_eq!(standby(&ends), 0, "{scheme:?}");
+        let device = ends.near.devices[0].clone();
+        device.inject(When::Now, Fault::LinkDown);
+        let rail_0_is_on = |ends: &Ends, device: usize| {
+            ["near", "far"].iter().zip([&ends.near, &ends.far]).all(|(name, end)| {
+                let rail_0 = end.endpoint.rail_reports()[0].to_string();
+                let is_there = rail_0.starts_with(&format!("rail 0 (device {name}{device}"));
+                is_there && end.state(RailId::Data(0)) == RailState::InService
+            })
+        };
+        // Requests wait for rail 0, so it moves. There it stands by, too.
+        poll_until(&mut ends, |ends| rail_0_is_on(ends, 1));
+        let before = standby(&ends);
+        ends.pause_after(2 * MESSAGES / 3);
+        assert!(standby(&ends) > before, "{scheme:?}: {}", ends.report());
+        device.inject(When::Now, Fault::LinkUp);
+        poll_until(&mut ends, |ends| rail_0_is_on(ends, 0) && ends.is_ready());
+        let before = standby(&ends);
+        ends.limit(MESSAGES);
+        ends.finish(|_| ());
+        assert_eq!(standby(&ends), before, "{scheme:?}: {}", ends.report());
+    }
+}

@@ -481,3 +481,58 @@ fn carry_something(way: Way) {
     pair.poll_until(Pair::is_whole);
     pair.exchange();
 }
+
+/// The rail of the second device stands by, at both ends: while the first device is away it carries
+/// everything, and nothing before and afterwards.
+#[test]
+fn rails_of_a_standby_device_take_over_and_stand_back() {
+    let standby = |pair: &Pair| -> Vec<u64> {
+        let requests = |side: &Side| {
+            let sender = side.endpoint.sender().and_then(|sender| sender.counters(1));
+            let receiver = side.endpoint.receiver().and_then(|receiver| receiver.counters(1));
+            [sender, receiver].map(|counters| counters.map_or(0, |all| all.send_requests))
+        };
+        pair.sides().into_iter().flat_map(requests).collect()
+    };
+    for way in WAYS {
+        let mut pair = Pair::with(way, P2pBuilder::new().standby_devices(&[1]));
+        (0..3).for_each(|_| pair.exchange());
+        assert_eq!(standby(&pair), [0; 4]);
+        let device = pair.near.devices[0].clone();
+        device.inject(When::Now, Fault::LinkDown);
+        (0..3).for_each(|_| pair.exchange());
+        let [sent, .., offered] = standby(&pair)[..] else { panic!("two ends") };
+        assert!(sent > 0 && offered > 0, "{sent} {offered}");
+        device.inject(When::Now, Fault::LinkUp);
+        pair.poll_until(|pair| {
+            pair.sides().iter().all(|side| {
+                let state = |end| side.endpoint.queue_pair_state(end, 0);
+                let states = [End::Sender, End::Receiver].into_iter().filter_map(state);
+                states.into_iter().all(|(state, _)| state == RailState::InService)
+            })
+        });
+        let before = standby(&pair);
+        (0..3).for_each(|_| pair.exchange());
+        assert_eq!(standby(&pair), before);
+    }
+}
+
+#[test]
+fn devices_that_cannot_stand_by_are_refused() {
+    let fabric = Fabric::threaded();
+    let domain = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
+    let (first, second) = (domain("first"), domain("second"));
+    let error = |builder: P2pBuilder| {
+        builder.build(&[&first, &second]).map(|_| ()).unwrap_err().to_string()
+    };
+    let builder = || P2pBuilder::new().rail_failure(RailFailure::Reroute);
+    let all = error(builder().standby_devices(&[0, 1]));
+    assert_eq!(all, "all 2 devices would stand by, and none is left for them to stand by for");
+    for beyond in [2, 8, 1000] {
+        let text = format!("device {beyond} cannot stand by: there are 2 devices, counted from 0");
+        assert_eq!(error(builder().standby_devices(&[1, beyond])), text);
+    }
+    let fatal = error(P2pBuilder::new().standby_devices(&[1]));
+    assert_eq!(fatal, "the standby rails Mask(0b00000010) need re-routing, which is off");
+    assert!(builder().standby_devices(&[0]).build(&[&first, &second]).is_ok());
+}

@@ -27,6 +27,26 @@ pub enum BuildError {
         /// The maximum number.
         max: usize,
     },
+    /// There is no device at a position of
+    /// [`standby_devices`](super::EndpointBuilder::standby_devices).
+    #[error("device {position} cannot stand by: there are {devices} devices, counted from 0")]
+    StandbyDevice {
+        /// The position.
+        position: usize,
+        /// Number of protection domains.
+        devices: usize,
+    },
+    /// All devices were to stand by.
+    #[error("all {devices} devices would stand by, and none is left for them to stand by for")]
+    OnlyStandbyDevices {
+        /// Number of protection domains.
+        devices: usize,
+    },
+    /// The first device has rail 0, which cannot stand by: no other rail carries SENDs and atomics.
+    #[error(
+        "the first device cannot stand by, because it has rail 0, which carries SENDs and atomics"
+    )]
+    StandbyFirstDevice,
     /// The routing table of the set is too small.
     #[error(
         "{needed} queue pairs, but a set with ROUTES = {routes} has room for {max}: with ROUTES = {enough} \

@@ -1,6 +1,7 @@
 //! Options of an endpoint.
 
 use super::build_error::BuildError;
+use super::place::StandbyDevices;
 use super::sizes::{DEPTH, Shape, largest_queue};
 use crate::backend::{ConnectOptions, Domain};
 use crate::heal::Healing;
@@ -13,6 +14,7 @@ use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 pub struct EndpointBuilder {
     pub(super) rails: usize,
     pub(super) config: Config,
+    pub(super) standby_devices: StandbyDevices,
     pub(super) shape: Shape,
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
@@ -32,6 +34,7 @@ impl EndpointBuilder {
         Self {
             rails: 4,
             config: Config::default(),
+            standby_devices: StandbyDevices::default(),
             shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0, max_wr: u32::MAX },
             options: ConnectOptions::default(),
             always_notify_qp: false,
@@ -183,6 +186,20 @@ impl EndpointBuilder {
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         self.config(Config { min_rails, ..self.config })
+    }
+
+    /// Sets the devices that stand by, by their positions among the devices that
+    /// [`build`](Self::build) is given, counted from 0. Their rails carry fragments only while no rail
+    /// of another device is in service: see [standby
+    /// rails](polyrail_core::virtual_qp::VirtualQp#standby-rails) and [the page about
+    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides for
+    /// what it sends.
+    ///
+    /// The first device cannot stand by, because it has rail 0, which carries SENDs and atomics.
+    /// [`build`](Self::build) refuses it, all devices, and a position that no device has.
+    #[must_use]
+    pub fn standby_devices(self, positions: &[usize]) -> Self {
+        Self { standby_devices: StandbyDevices::new(positions), ..self }
     }
 
     /// How the endpoint repairs rails if they are re-routed.

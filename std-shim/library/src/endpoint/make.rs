@@ -14,7 +14,7 @@ use crate::heal::Healer;
 use crate::queue_pair::{Joined, Place, check_mtu, random_psn};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, RailFailure, RailId, Scheme, VirtualQp};
 use polyrail_process::Process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -139,6 +139,15 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     ) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let mut places = places(rails, domains)?;
+        builder.standby_devices.check(domains.len())?;
+        if builder.standby_devices.contains(0) {
+            return Err(BuildError::StandbyFirstDevice);
+        }
+        let on_standby =
+            |(_, place): &(usize, &Place)| builder.standby_devices.contains(place.device);
+        let standby = places.iter().enumerate().filter(on_standby);
+        let standby = standby.map(|(rail, _)| RailId::Data(rail as u8));
+        builder.config.standby = builder.config.standby.chain(standby).collect();
         builder.options.check()?;
         for place in &places {
             let domain = domains[place.device];

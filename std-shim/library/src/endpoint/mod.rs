@@ -77,7 +77,7 @@ pub use wait::WaitError;
 
 pub(crate) use channels::Channels;
 pub(crate) use make::MOST_GRANTED;
-pub(crate) use place::{places, refused};
+pub(crate) use place::{StandbyDevices, places, refused};
 pub(crate) use sizes::most_requests;
 pub(crate) use wait::{Armed, arm};
 

@@ -4,7 +4,7 @@ use super::build_error::BuildError;
 use super::sizes::MAX_DEVICES;
 use crate::backend::{DeviceError, Domain, Port};
 use crate::queue_pair::Place;
-use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
+use polyrail_core::virtual_qp::{Config, MAX_RAILS, RailId};
 
 /// Returns the place of each rail: devices alternate, then the ports of each device. With more
 /// devices than rails, the last devices get none.
@@ -24,6 +24,56 @@ pub(crate) fn places<D: Domain>(rails: usize, domains: &[&D]) -> Result<Vec<Plac
         Place { device, port: ports[device][turn % ports[device].len()] }
     };
     Ok((0..rails).map(place).collect())
+}
+
+/// Positions of devices whose rails stand by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StandbyDevices {
+    /// Bit p of each position p that a device can have.
+    positions: u8,
+    /// A position that no device can have.
+    beyond: Option<usize>,
+}
+
+const _: () = assert!(MAX_DEVICES == u8::BITS as usize, "a bit for each device");
+
+impl StandbyDevices {
+    pub(crate) fn new(positions: &[usize]) -> Self {
+        let mut standby = Self::default();
+        for &position in positions {
+            if position < MAX_DEVICES {
+                standby.positions |= 1 << position;
+            } else {
+                standby.beyond = Some(position);
+            }
+        }
+        standby
+    }
+
+    /// Refuses positions that none of these devices has, and a set of all devices.
+    pub(crate) fn check(self, devices: usize) -> Result<(), BuildError> {
+        let has_it = |position: &usize| self.contains(*position);
+        let unknown = (devices..MAX_DEVICES).find(has_it).or(self.beyond);
+        if let Some(position) = unknown {
+            return Err(BuildError::StandbyDevice { position, devices });
+        }
+        if (0..devices).all(|position| self.contains(position)) {
+            return Err(BuildError::OnlyStandbyDevices { devices });
+        }
+        Ok(())
+    }
+
+    pub(crate) const fn contains(self, position: usize) -> bool {
+        position < MAX_DEVICES && self.positions >> position & 1 == 1
+    }
+}
+
+/// Whether all data rails that begin on a device stand by, so that another rail stands by as well
+/// while its queue pair is there. `homes` are the places of the rails at the beginning.
+pub(super) fn stands_by(device: usize, homes: &[Place], config: &Config) -> bool {
+    let rails = homes.iter().enumerate().filter(|(_, home)| home.device == device);
+    let mut rails = rails.map(|(rail, _)| RailId::Data(rail as u8)).peekable();
+    rails.peek().is_some() && rails.all(|rail| config.standby.contains(rail))
 }
 
 /// Returns the ports of a device, at least one.

@@ -2,6 +2,7 @@
 //! that failed.
 
 use super::connect::RailMismatch;
+use super::place::stands_by;
 use super::qp::EndpointQp;
 use super::sizes::MAX_DEVICES;
 use crate::backend::{Connect, DeviceError};
@@ -63,11 +64,18 @@ where
     Q: Connect,
     C: CompletionQueue,
 {
-    let replaced = qp.qp.replace_rail(cq, index, rail, generation, queue_pair);
-    let old = replaced.map_err(|Rejected { error, queue_pair }| {
-        queue_pair.retire();
-        error
-    })?;
+    // Before the rail returns, since requests may be waiting for it.
+    qp.note_device(rail, place.device);
+    let old = match qp.qp.replace_rail(cq, index, rail, generation, queue_pair) {
+        Ok(old) => old,
+        Err(Rejected { error, queue_pair }) => {
+            queue_pair.retire();
+            if let Some(before) = qp.place_of(rail).map(|place| place.device) {
+                qp.note_device(rail, before);
+            }
+            return Err(error.into());
+        }
+    };
     if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
         *known = place;
     }
@@ -89,6 +97,17 @@ impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
+    /// Makes rail 0 a standby rail while its queue pair is on a device that stands by. As a home
+    /// rail, it would keep the standby rails closed, and carry fragments beside home rails that
+    /// return.
+    fn note_device(&mut self, rail: RailId, device: usize) {
+        if rail == RailId::Data(0) && !self.qp.config().standby.is_empty() {
+            let homes = &self.homes[..self.qp.rails().len()];
+            let stands_by = stands_by(device, homes, self.qp.config());
+            self.qp.set_standby(0, stands_by);
+        }
+    }
+
     /// Returns the generation of the next queue pair of a rail that can be given one.
     pub(super) fn next_generation(&self, rail: RailId) -> Result<u16, ReplaceError> {
         let state = self.qp.rail_state(rail);

@@ -2,7 +2,7 @@
 
 use super::message::End;
 use crate::backend::ConnectOptions;
-use crate::endpoint::Healing;
+use crate::endpoint::{Healing, StandbyDevices};
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 use polyrail_core::virtual_qp::RailFailure;
 
@@ -20,6 +20,7 @@ pub struct P2pBuilder {
     pub(super) flushes: bool,
     pub(super) reroutes: bool,
     pub(super) min_rails: u8,
+    pub(super) standby_devices: StandbyDevices,
     pub(super) healing: Healing,
     pub(super) options: ConnectOptions,
     /// The completion vector; `None`: completion queues are only polled.
@@ -48,6 +49,7 @@ impl P2pBuilder {
             flushes: false,
             reroutes: false,
             min_rails: 1,
+            standby_devices: StandbyDevices::default(),
             healing: Healing::default(),
             options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
             comp_vector: None,
@@ -135,6 +137,18 @@ impl P2pBuilder {
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         Self { min_rails, ..self }
+    }
+
+    /// Sets the devices that stand by, by their positions among the devices that
+    /// [`build`](Self::build) is given, counted from 0. Their rails carry nothing new while a rail of
+    /// another device is in service: see [standby
+    /// rails](polyrail_core::p2p::Sender#standby-rails) and [the page about
+    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides for
+    /// what it sends. It needs [`RailFailure::Reroute`]; `build` refuses all devices, and a position
+    /// that no device has.
+    #[must_use]
+    pub fn standby_devices(self, positions: &[usize]) -> Self {
+        Self { standby_devices: StandbyDevices::new(positions), ..self }
     }
 
     /// Sets how the endpoint repairs rails that failed; it does so only with

@@ -13,7 +13,7 @@ use crate::heal::Healer;
 use crate::memory::{Pages, RegionKeys};
 use crate::queue_pair::{Joined, Place, RailAddress, random_psn, steps};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
+use polyrail_core::p2p::{Mask, Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use std::sync::Arc;
 
@@ -115,15 +115,23 @@ impl<D: Domain> Make<'_, D> {
             entry_form,
             reroutes: self.builder.reroutes,
             min_rails: self.builder.min_rails,
-            ..SenderConfig::default()
+            standby: self.standby(),
         }
+    }
+
+    /// The rails on devices that stand by.
+    fn standby(&self) -> Mask {
+        let P2pBuilder { rails, standby_devices, .. } = *self.builder;
+        let stands_by = |(_, place): &(usize, &Place)| standby_devices.contains(place.device);
+        let rails = self.places.iter().take(rails).enumerate().filter(stands_by);
+        rails.fold(Mask::EMPTY, |standby, (rail, _)| standby | Mask::of(rail as u8))
     }
 
     fn receiver_config(&self, number: u16) -> ReceiverConfig {
         let rails = self.builder.rails as u8;
         let P2pBuilder { reroutes, min_rails, .. } = *self.builder;
         let virtual_qp_num = receiver_index(number).into();
-        ReceiverConfig { virtual_qp_num, rails, reroutes, min_rails, ..ReceiverConfig::default() }
+        ReceiverConfig { virtual_qp_num, rails, reroutes, min_rails, standby: self.standby() }
     }
 
     /// Creates a completion queue on each device, deep enough for everything that can be in flight
