@@ -1,8 +1,7 @@
 //! Drives a link: connects it and exchanges messages, in steps that never wait.
 
 use super::failure::link_failure;
-use super::handle::Connecting;
-use super::handle::said;
+use super::handle::{Connecting, said};
 use super::meeting::{OurLink, OurMessage as Message};
 use super::notes::PROGRAM;
 use super::peer::{Joining, Meets, PeerLink, Stage, greet, join};
@@ -11,6 +10,7 @@ use crate::error::{Failure, Refusal};
 use crate::events::{EventQueue, PeerEvent};
 use crate::types::{EventKind, POLYRAIL_MESSAGE_BYTES};
 use polyrail::link::LinkError;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Drives a link as far as possible without waiting. Sets `link` to `None` if the link ended.
@@ -80,17 +80,18 @@ impl PeerLink {
                 Connecting::Failed(failure) => Err(failure),
                 waiting => Ok(Step::Stays(Stage::Connecting(waiting))),
             },
-            Stage::Greeted(mut control, others) => match next(&mut control) {
-                Ok(None) => Ok(Step::Stays(Stage::Greeted(control, others))),
+            Stage::Greeted(mut control, mut others) => match next(&mut control) {
+                Ok(None) => {
+                    others.add_found(&mut control);
+                    let Some(waited) = others.silence(&control) else {
+                        return Ok(Step::Stays(Stage::Greeted(control, others)));
+                    };
+                    let failure = link_failure(&control.no_answer("an answer", waited));
+                    try_next(control, |answered| others.after_silence(answered, failure))
+                }
                 Ok(Some(Message::Hello(theirs))) => Ok(Step::Goes(join(control, theirs, peer)?)),
                 Ok(Some(other)) => Err(out_of_turn(&other, "\"hello\"")),
-                Err(failure) => {
-                    let answered = control.peer_addr();
-                    // The next attempt may need its descriptor.
-                    drop(control);
-                    let connecting = others.next(answered, failure)?;
-                    Ok(Step::Goes(Stage::Connecting(connecting)))
-                }
+                Err(failure) => try_next(control, |answered| others.next(answered, failure)),
             },
             Stage::Joining(joining) => Self::join(joining, number, peer, events),
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
@@ -148,6 +149,17 @@ impl PeerLink {
             false => Ok(()),
         }
     }
+}
+
+/// Tries the other addresses, because the listener that answered is not the peer.
+fn try_next(
+    control: OurLink,
+    next: impl FnOnce(Option<SocketAddr>) -> Result<Connecting, Failure>,
+) -> Result<Step, Failure> {
+    let answered = control.peer_addr();
+    // The next attempt may need its descriptor.
+    drop(control);
+    Ok(Step::Goes(Stage::Connecting(next(answered)?)))
 }
 
 /// Reports that both sides are ready, with the other side's hello.

@@ -17,6 +17,10 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The least time that a listener which answered has for its first message, if other addresses are
+/// left.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
+
 /// A link that does not belong to a peer yet.
 pub(crate) enum Unused {
     /// This side connects.
@@ -33,10 +37,10 @@ impl Object for Link {
 
 /// A link that this side connects.
 pub(crate) enum Connecting {
-    /// A thread looks up the names. Afterwards the link connects.
-    Looking(Receiver<Result<Vec<SocketAddr>, LinkError>>, Box<Others>),
-    /// This host lacks something for that, such as a thread or a file descriptor. Each step tries
-    /// again, until connecting is late.
+    /// No address is known that is still to be tried, and names are being looked up.
+    Looking(Box<Others>),
+    /// This host lacks something for connecting, such as a thread or a file descriptor. Each step
+    /// tries again, until connecting is late.
     Lacking(Failure, Box<Others>),
     /// The link connects.
     Begun(Box<OurLink>, Box<Others>),
@@ -47,32 +51,15 @@ pub(crate) enum Connecting {
 impl Connecting {
     /// Begins to connect. Never waits: only names need a thread.
     fn begin(list: &str, chosen: Chosen) -> Self {
-        let names: Vec<String> = list.split(',').map(|address| address.trim().to_owned()).collect();
-        let until = Instant::now().checked_add(chosen.timeouts.connect);
-        let addresses: Result<_, _> = names.iter().map(|address| address.parse()).collect();
-        let addresses = addresses.unwrap_or_default();
-        Self::with(Box::new(Others { names, addresses, chosen, until, refused: None }))
+        Self::with(Box::new(Others::new(list, chosen)))
     }
 
-    /// Begins to connect, or to look up the names if no address is known yet.
-    fn with(others: Box<Others>) -> Self {
-        match others.addresses.is_empty() {
-            true => Self::look_up(others),
-            false => Self::dial(others),
-        }
-    }
-
-    fn look_up(others: Box<Others>) -> Self {
-        let (sender, found) = mpsc::channel();
-        let names = others.names.clone();
-        // The link may have been closed in the meantime.
-        let look_up = move || _ = sender.send(look_up(&names));
-        match thread::Builder::new().name("polyrail-lookup".into()).spawn(look_up) {
-            Ok(_) => Self::Looking(found, others),
-            Err(source) => {
-                let error = LinkError::Io { doing: "starting a thread", source };
-                Self::not_begun(Failure::of(Code::System, &error), others)
-            }
+    /// Begins to look up the names, and to connect to the addresses that are known.
+    fn with(mut others: Box<Others>) -> Self {
+        match (others.look_up(), others.addresses.is_empty()) {
+            (_, false) => Self::dial(others),
+            (Ok(()), true) => Self::Looking(others),
+            (Err(error), true) => Self::not_begun(link_failure(&error), others),
         }
     }
 
@@ -88,6 +75,15 @@ impl Connecting {
         match failure.code {
             Code::System if !others.is_late() => Self::Lacking(failure, others),
             Code::System => Self::Failed(failure),
+            _ if others.is_looking() => {
+                others.addresses.clear();
+                others.refused.get_or_insert(failure);
+                Self::Looking(others)
+            }
+            _ if others.addresses.is_empty() && !others.silent.is_empty() => {
+                others.addresses = std::mem::take(&mut others.silent);
+                Self::dial(others)
+            }
             _ => Self::Failed(others.refused.take().unwrap_or(failure)),
         }
     }
@@ -95,20 +91,10 @@ impl Connecting {
     /// Continues as far as possible without waiting.
     pub(super) fn step(self) -> Self {
         match self {
-            Self::Looking(found, mut others) => match found.try_recv() {
-                Ok(Ok(addresses)) => {
-                    others.addresses = addresses;
-                    // The time that a name server took, which may be longer, does not count.
-                    others.until = Instant::now().checked_add(others.chosen.timeouts.connect);
-                    Self::dial(others)
-                }
-                Ok(Err(error)) => Self::not_begun(link_failure(&error), others),
-                Err(TryRecvError::Empty) => Self::Looking(found, others),
-                Err(TryRecvError::Disconnected) => {
-                    let source = io::Error::other("the thread that looked up the name ended");
-                    let error = LinkError::Io { doing: "looking up a name", source };
-                    Self::Failed(link_failure(&error))
-                }
+            Self::Looking(mut others) => match others.found() {
+                Ok(None) => Self::Looking(others),
+                Ok(Some(_)) => Self::dial(others),
+                Err(error) => Self::not_begun(link_failure(&error), others),
             },
             Self::Lacking(failure, others) if others.is_late() => Self::Failed(failure),
             Self::Lacking(_, others) => Self::with(others),
@@ -135,30 +121,131 @@ fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
     }
 }
 
+/// The lookup of names, on another thread.
+enum Lookup {
+    /// There is none: no name, or all were looked up.
+    Over,
+    /// It could not begin yet.
+    Due(Vec<String>),
+    UnderWay(Receiver<Result<Vec<SocketAddr>, LinkError>>),
+}
+
 /// The addresses of a peer that may still be the right ones. Another process may listen at an
 /// address of the list, since some addresses, such as that of `docker0`, exist on many hosts.
 pub(crate) struct Others {
-    /// The list as the program has given it.
-    names: Vec<String>,
-    /// Empty until the names are looked up.
     addresses: Vec<SocketAddr>,
+    /// Addresses that answered and then sent nothing. They are tried once more, after the others: a
+    /// peer may be busy.
+    silent: Vec<SocketAddr>,
+    lookup: Lookup,
     chosen: Chosen,
     /// When connecting fails; `None`: never.
     until: Option<Instant>,
+    /// When the address answered that is being tried.
+    answered: Option<Instant>,
     /// Why the listener that answered last is not the peer.
     refused: Option<Failure>,
 }
 
 impl Others {
+    /// Takes the list as the program has given it.
+    fn new(list: &str, chosen: Chosen) -> Self {
+        let (mut addresses, mut names) = (Vec::new(), Vec::new());
+        for address in list.split(',').map(str::trim) {
+            match address.parse() {
+                Ok(address) => addresses.push(address),
+                Err(_) => names.push(address.to_owned()),
+            }
+        }
+        let lookup = if names.is_empty() { Lookup::Over } else { Lookup::Due(names) };
+        let until = Instant::now().checked_add(chosen.timeouts.connect);
+        Self { addresses, silent: Vec::new(), lookup, chosen, until, answered: None, refused: None }
+    }
+
+    /// Begins to look up the names, if that did not begin.
+    fn look_up(&mut self) -> Result<(), LinkError> {
+        let Lookup::Due(names) = &self.lookup else { return Ok(()) };
+        let (sender, found) = mpsc::channel();
+        let names = names.clone();
+        // The link may have been closed in the meantime.
+        let look_up = move || _ = sender.send(look_up(&names));
+        let thread = thread::Builder::new().name("polyrail-lookup".into());
+        let started = thread.spawn(look_up);
+        started.map_err(|source| LinkError::Io { doing: "starting a thread", source })?;
+        self.lookup = Lookup::UnderWay(found);
+        Ok(())
+    }
+
+    const fn is_looking(&self) -> bool {
+        !matches!(self.lookup, Lookup::Over)
+    }
+
+    /// Returns the addresses that were found, once, and adds them to the others.
+    fn found(&mut self) -> Result<Option<Vec<SocketAddr>>, LinkError> {
+        self.look_up()?;
+        let Lookup::UnderWay(lookup) = &self.lookup else { return Ok(None) };
+        let found = match lookup.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(None),
+            Ok(found) => found,
+            Err(TryRecvError::Disconnected) => {
+                let source = io::Error::other("the thread that looked up the name ended");
+                Err(LinkError::Io { doing: "looking up a name", source })
+            }
+        };
+        self.lookup = Lookup::Over;
+        let found = found?;
+        self.addresses.extend(&found);
+        // The time that a name server took, which may be longer, does not count.
+        self.until = Instant::now().checked_add(self.chosen.timeouts.connect);
+        Ok(Some(found))
+    }
+
+    /// Adds the addresses of names to those that a link tries, once they are known.
+    pub(super) fn add_found(&mut self, link: &mut OurLink) {
+        // Without them, the addresses that are known have to do.
+        if let Ok(Some(found)) = self.found() {
+            link.also(&found, self.chosen.timeouts.connect);
+        }
+    }
+
     fn begin(&self) -> Result<OurLink, LinkError> {
         let Chosen { timeouts, token } = &self.chosen;
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let connect = left.unwrap_or(timeouts.connect);
-        OurLink::begin(&self.addresses, &Timeouts { connect, ..*timeouts }, token.as_ref())
+        let all = [&self.addresses[..], &self.silent].concat();
+        OurLink::begin(&all, &Timeouts { connect, ..*timeouts }, token.as_ref())
     }
 
     fn is_late(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Returns how long the address that answered has sent nothing, if that is too long because
+    /// other addresses are left: half of the time that is left for all of them. A listener that has
+    /// proved its token is the peer, and may take its time.
+    pub(super) fn silence(&mut self, link: &OurLink) -> Option<Duration> {
+        let address = link.peer_addr()?;
+        let answered = *self.answered.get_or_insert_with(Instant::now);
+        let is_the_peer = self.chosen.token.is_some() && link.is_open();
+        let is_alone = self.addresses.iter().all(|other| *other == address) && !self.is_looking();
+        if is_the_peer || is_alone || self.silent.contains(&address) {
+            return None;
+        }
+        let left = self.until.map(|until| until.saturating_duration_since(answered) / 2);
+        let most = link.message_timeout();
+        let limit = left.map_or(most, |left| left.max(LEAST_SILENCE).min(most));
+        (answered.elapsed() >= limit).then_some(limit)
+    }
+
+    /// Begins to connect to the other addresses, because the one that answered sends nothing.
+    pub(super) fn after_silence(
+        mut self: Box<Self>,
+        answered: Option<SocketAddr>,
+        failure: Failure,
+    ) -> Result<Connecting, Failure> {
+        self.silent.extend(answered);
+        self.addresses.retain(|address| Some(*address) != answered);
+        self.go_on(failure)
     }
 
     /// Begins to connect to the other addresses, because the listener that answered is not the
@@ -169,16 +256,30 @@ impl Others {
         answered: Option<SocketAddr>,
         failure: Failure,
     ) -> Result<Connecting, Failure> {
-        let Some(answered) = answered else {
-            let is_ours = failure.code == Code::System;
-            return Err(self.refused.filter(|_| !is_ours).unwrap_or(failure));
+        let Others { addresses, silent, .. } = &mut *self;
+        match answered {
+            Some(answered) => [addresses, silent].map(|all| all.retain(|one| *one != answered)),
+            None if failure.code == Code::System => return Err(failure),
+            None => [addresses, silent].map(Vec::clear),
         };
-        self.addresses.retain(|address| *address != answered);
-        if self.addresses.is_empty() || self.is_late() {
+        match (answered, self.refused.take()) {
+            (None, Some(refused)) => self.go_on(refused),
+            _ => self.go_on(failure),
+        }
+    }
+
+    /// Begins to connect to the addresses that are left, or reports this failure.
+    fn go_on(mut self: Box<Self>, failure: Failure) -> Result<Connecting, Failure> {
+        self.answered = None;
+        let is_over = self.addresses.is_empty() && self.silent.is_empty();
+        if is_over && !self.is_looking() || !is_over && self.is_late() {
             return Err(failure);
         }
         self.refused = Some(failure);
-        Ok(Connecting::dial(self))
+        match self.addresses.is_empty() && self.is_looking() {
+            true => Ok(Connecting::Looking(self)),
+            false => Ok(Connecting::dial(self)),
+        }
     }
 }
 
@@ -214,11 +315,12 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 
 /// Begins to connect to a listener, such as "10.0.0.2:7471", in the background, and returns at
 /// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
-/// Attempts begin 250 ms apart, or sooner if there are many addresses or an attempt fails, and go
-/// on until the peer answers, for `connect_ms` in all, also while this host has no file descriptor
-/// or thread for them; if another process answers instead, the remaining addresses are tried. Pass
-/// the link to polyrail_peers_meet: the events of that peer report whether the link connected.
-/// `options` may be NULL.
+/// Names are looked up meanwhile, and tried last. Attempts begin 250 ms apart, or sooner if there
+/// are many addresses or an attempt fails, and go on until the peer answers, for `connect_ms` in
+/// all, also while this host has no file descriptor or thread for them. If another process answers
+/// instead, or a process that sends nothing for half of the time that is left, the remaining
+/// addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer report whether
+/// the link connected. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,

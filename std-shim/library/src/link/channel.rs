@@ -119,6 +119,11 @@ impl<P: Purpose> Channel<P> {
         Ok(Self { dial: Some(dial), ..Self::new(stream, message, gate) })
     }
 
+    /// Adds addresses to connect to.
+    pub(super) fn also(&mut self, addresses: &[SocketAddr], timeout: (Duration, Instant)) {
+        self.dial.iter_mut().for_each(|dial| dial.also(addresses, timeout));
+    }
+
     /// Goes on to connect, and with the proofs. Returns whether both are done.
     pub(super) fn open(&mut self, now: Instant) -> Result<bool, Fault> {
         if !self.connect(now)? {

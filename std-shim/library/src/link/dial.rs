@@ -148,6 +148,12 @@ impl Dial {
         }
     }
 
+    /// Adds addresses, which are tried after those that are known, and begins the time limit again.
+    pub(super) fn also(&mut self, addresses: &[SocketAddr], (timeout, now): (Duration, Instant)) {
+        self.remaining.extend(alternate(addresses));
+        self.until = self.until.max(now.checked_add(timeout).unwrap_or(self.until));
+    }
+
     /// Continues as far as possible without waiting. `newest` is the stream of the attempt that
     /// began last, or `None` if no attempt is under way, because the next one waits until the system
     /// has resources. Returns the address that answered; `newest` is then its stream.

@@ -89,6 +89,13 @@ impl<P: Purpose> Link<P> {
         )
     }
 
+    /// Adds addresses to those of [`begin`](Self::begin), such as those of a name whose lookup took
+    /// longer, and begins the time limit of connecting again. Does nothing once an address has
+    /// answered.
+    pub fn also(&mut self, addresses: &[SocketAddr], timeout: Duration) {
+        self.channel.also(addresses, (timeout, Instant::now()));
+    }
+
     pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
         let channel = Channel::dial(target.clone(), now)?;
         Ok(Self { origin: Some(Origin::Connected(target.into())), ..Self::over(channel) })

@@ -9,7 +9,6 @@ use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{HexBytes, Reach};
 use polyrail::nic::{DeviceConfig, Fabric};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Counts the messages of the other side.

@@ -23,23 +23,133 @@ fn each_timeout_takes_effect() {
     assert_eq!(timeouts(|o| o.reconnect_ms = 13), Timeouts { resume: ms(13), ..default });
 }
 
+const LONG: Duration = Duration::from_secs(60);
+
+/// A list whose names are being looked up, and where what is found is sent.
+fn with_name(
+    addresses: &[SocketAddr],
+) -> (Box<Others>, mpsc::Sender<Result<Vec<SocketAddr>, LinkError>>) {
+    let timeouts = Timeouts { connect: LONG, ..Timeouts::default() };
+    let mut others = Others::new("", Chosen { timeouts, token: None });
+    let (sender, found) = mpsc::channel();
+    (others.addresses, others.lookup) = (addresses.to_vec(), Lookup::UnderWay(found));
+    (Box::new(others), sender)
+}
+
+fn listener() -> (std::net::TcpListener, SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Steps until the link is connected, and returns where.
+fn answered(link: &mut OurLink, others: &mut Others) -> SocketAddr {
+    let begin = Instant::now();
+    loop {
+        assert!(link.try_recv().unwrap().is_none());
+        others.add_found(link);
+        if let Some(address) = link.peer_addr() {
+            return address;
+        }
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
 /// As with a first name server that does not answer, after which the resolver asks the next one.
 #[test]
 fn a_lookup_that_takes_longer_than_connecting_may_leaves_all_of_its_time() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
-    let others = Others {
-        names: vec!["a-name:7471".into()],
-        addresses: Vec::new(),
-        chosen: Chosen { timeouts, token: None },
-        // It is late.
-        until: Some(Instant::now()),
-        refused: None,
-    };
-    let (sender, found) = mpsc::channel();
+    let (_listener, address) = listener();
+    let (mut others, sender) = with_name(&[]);
+    // It is late.
+    others.until = Some(Instant::now());
     sender.send(Ok(vec![address])).unwrap();
-    let connecting = Connecting::Looking(found, Box::new(others)).step();
+    let connecting = Connecting::Looking(others).step();
     let Connecting::Begun(_, others) = connecting else { panic!("it does not connect") };
     assert!(!others.is_late());
+}
+
+#[test]
+fn addresses_are_tried_while_names_are_looked_up() {
+    let (_listener, address) = listener();
+    let (others, _sender) = with_name(&[address]);
+    let Connecting::Begun(mut link, mut others) = Connecting::with(others) else {
+        panic!("it waits for the lookup")
+    };
+    assert_eq!(answered(&mut link, &mut others), address);
+}
+
+#[test]
+fn names_that_were_found_later_are_tried_after_addresses_that_refused() {
+    let (closed, refuses) = listener();
+    drop(closed);
+    let (_listener, address) = listener();
+    let (others, sender) = with_name(&[refuses]);
+    let Connecting::Begun(mut link, others) = Connecting::with(others) else {
+        panic!("it waits for the lookup")
+    };
+    let begin = Instant::now();
+    let failure = loop {
+        match link.try_recv() {
+            Ok(_) => assert!(begin.elapsed() < LONG),
+            Err(error) => break link_failure(&error),
+        }
+    };
+    let waiting = others.next(link.peer_addr(), failure).ok().unwrap().step();
+    assert!(matches!(waiting, Connecting::Looking(_)));
+    sender.send(Ok(vec![address])).unwrap();
+    let Connecting::Begun(mut link, mut others) = waiting.step() else {
+        panic!("it does not connect")
+    };
+    assert_eq!(answered(&mut link, &mut others), address);
+}
+
+/// A list of a literal address and a name. Both are known in the end, whichever is first.
+#[test]
+fn a_list_may_have_addresses_and_names() {
+    let chosen = Chosen { timeouts: Timeouts::default(), token: None };
+    let mut others = Others::new("10.0.0.1:7471, localhost:7472", chosen);
+    assert_eq!(others.addresses, ["10.0.0.1:7471".parse().unwrap()]);
+    let begin = Instant::now();
+    let found = loop {
+        match others.found().unwrap() {
+            Some(found) => break found,
+            None => assert!(begin.elapsed() < LONG),
+        }
+    };
+    assert!(found.iter().all(|address| address.port() == 7472), "{found:?}");
+    assert_eq!(others.addresses.len(), 1 + found.len());
+    assert!(!others.is_looking() && matches!(others.found(), Ok(None)));
+}
+
+/// The first answers, and sends nothing.
+#[test]
+fn a_silent_listener_does_not_hide_the_other_addresses() {
+    for token in [None, Some(Token::new(*b"0123456789abcdef").unwrap())] {
+        let [(_silent, first), (_also, second)] = [listener(), listener()];
+        let timeouts = Timeouts { connect: LONG, ..Timeouts::default() };
+        let chosen = Chosen { timeouts, token };
+        let others = Others::new(&format!("{first},{second}"), chosen);
+        let Connecting::Begun(mut link, mut others) = Connecting::with(Box::new(others)) else {
+            panic!("it does not connect")
+        };
+        assert_eq!(answered(&mut link, &mut others), first);
+        assert_eq!(others.silence(&link), None);
+        let limit = LEAST_SILENCE.max(link.message_timeout());
+        others.answered = others.answered.and_then(|at| at.checked_sub(limit));
+        let Some(waited) = others.silence(&link) else { panic!("it waits on") };
+        let failure = link_failure(&link.no_answer("an answer", waited));
+        let next = others.after_silence(link.peer_addr(), failure).ok().unwrap();
+        drop(link);
+        let Connecting::Begun(mut link, mut others) = next else { panic!("no other is tried") };
+        assert_eq!(answered(&mut link, &mut others), second);
+        // It is the last: the first was silent before.
+        others.answered = others.answered.and_then(|at| at.checked_sub(limit));
+        assert_eq!(others.silence(&link), None);
+        // If it refuses, the first has another chance.
+        let refused = Failure::new(Code::Link, "refused");
+        let next = others.next(link.peer_addr(), refused).ok().unwrap();
+        let Connecting::Begun(mut link, mut others) = next else { panic!("no other is tried") };
+        assert_eq!(answered(&mut link, &mut others), first);
+        assert_eq!(others.silence(&link), None);
+    }
 }

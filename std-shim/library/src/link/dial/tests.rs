@@ -169,6 +169,27 @@ fn a_dead_address_delays_the_next_one_by_a_quarter_of_a_second() {
 }
 
 #[test]
+fn addresses_that_are_added_later_have_all_of_the_time() {
+    let (dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"));
+    let net = Arc::new(Net {
+        answers: HashMap::from([(alive, Answer::Connects)]),
+        lacks: 0..0,
+        descriptors: usize::MAX,
+        tried: Mutex::default(),
+        open: Arc::default(),
+        most_open: AtomicUsize::new(0),
+    });
+    let begin = Instant::now();
+    let (mut dial, stream) = Dial::begin(net, "far".into(), &[dead], (TIMEOUT, begin)).unwrap();
+    let mut stream = Some(stream);
+    assert_eq!(dial.step(&mut stream, begin + TIMEOUT - MS).unwrap(), None);
+    dial.also(&[alive], (TIMEOUT, begin + TIMEOUT - MS));
+    // It begins to connect, and is connected.
+    assert_eq!(dial.step(&mut stream, begin + TIMEOUT).unwrap(), None);
+    assert_eq!(dial.step(&mut stream, begin + TIMEOUT).unwrap(), Some(alive));
+}
+
+#[test]
 fn an_address_that_refuses_delays_nothing() {
     let (refuses, unreachable, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"));
     let answers =
