@@ -17,6 +17,8 @@ pub(crate) struct Attempt {
     handle: Handle,
     terms: Terms,
     since: Instant,
+    /// When the peer answered, perhaps late: it then has as much time as it had for the answer.
+    answered: Option<Instant>,
     stage: Stage,
 }
 
@@ -49,12 +51,13 @@ impl Attempt {
     pub(crate) fn new(site: Site, handle: Handle) -> Result<Self, Refusal> {
         site.check_backend(handle.backend, handle.process)?;
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
-        Ok(Self { site, handle, terms, since: Instant::now(), stage: Stage::Opening(None) })
+        let (since, stage) = (Instant::now(), Stage::Opening(None));
+        Ok(Self { site, handle, terms, since, answered: None, stage })
     }
 
     /// Returns whether the attempt took too long.
     pub(crate) fn is_late(&self) -> bool {
-        self.since.elapsed() > self.site.settings.connect_timeout
+        self.answered.unwrap_or(self.since).elapsed() > self.site.settings.connect_timeout
     }
 
     /// Continues the attempt as far as possible without waiting. Returns the connected end, once
@@ -75,8 +78,7 @@ impl Attempt {
             match step? {
                 Step::Goes(stage) => {
                     if matches!(stage, Stage::Joining(..)) {
-                        // The peer has answered just now, perhaps late, and needs its time, too.
-                        self.since = Instant::now();
+                        self.answered = Some(Instant::now());
                     }
                     self.stage = stage;
                 }
