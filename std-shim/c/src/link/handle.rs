@@ -50,7 +50,7 @@ pub(crate) enum Connecting {
 
 impl Connecting {
     /// Begins to connect. Never waits: only names need a thread.
-    fn begin(list: &str, chosen: Chosen) -> Self {
+    pub(super) fn begin(list: &str, chosen: Chosen) -> Self {
         Self::with(Box::new(Others::new(list, chosen)))
     }
 

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::events::tests::take;
-use crate::link::handle::Unused;
+use crate::link::handle::{Chosen, Unused};
 use crate::link::meeting::{Meeting, OurHello};
 use crate::link::peer::NotConnected;
 use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
-use polyrail::link::{HexBytes, Reach};
+use polyrail::link::{Arrivals, HexBytes, Listener, Reach, Timeouts};
 use polyrail::nic::{DeviceConfig, Fabric};
 use std::time::Duration;
 
@@ -80,6 +80,31 @@ fn a_peer_that_floods_its_link_is_read_a_limited_number_of_messages_at_once() {
         drive(&mut link, (1, &mut peer), &mut events);
         assert!(link.is_some());
         assert_eq!(peer.heard, calls * AT_ONCE);
+    }
+}
+
+/// The first address answers, and sends nothing; the second is the peer's.
+#[test]
+fn a_silent_listener_is_left_for_the_next_address() {
+    const LONG: Duration = Duration::from_secs(60);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let list = format!("{},{}", silent.local_addr().unwrap(), listener.local_addr().unwrap());
+    let timeouts = Timeouts { message: LONG, ..Timeouts::default() };
+    let connecting = Connecting::begin(&list, Chosen { timeouts, token: None });
+    let mut peer = Counts { reach: Some(reach()), ..Counts::default() };
+    let mut link = PeerLink::begin(Unused::Connecting(connecting), b"", &mut peer).ok();
+    let (mut events, mut arrivals) = (EventQueue::default(), Arrivals::<Meeting>::default());
+    let (begin, mut answered) = (Instant::now(), Vec::new());
+    while peer.tried == 0 {
+        drive(&mut link, (1, &mut peer), &mut events);
+        let words =
+            take(&mut events).map(|(_, words)| String::from_utf8_lossy(&words).into_owned());
+        assert!(link.is_some() && begin.elapsed() < LONG, "{:?}", words.ok());
+        for mut arrival in arrivals.step(&listener, &timeouts, |_, _| ()).unwrap() {
+            arrival.link.offer(&Message::Hello(hello())).unwrap();
+            answered.push(arrival);
+        }
     }
 }
 
