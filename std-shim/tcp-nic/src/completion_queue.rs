@@ -214,19 +214,29 @@ impl CqShared {
         {
             return;
         }
-        if !qp.holds_acknowledgement.swap(true, Ordering::SeqCst) {
+        self.hold(&qp.holds_acknowledgement, owner);
+    }
+
+    /// Lets the requests that a queue pair has just posted wait until the next poll, or until
+    /// enough are [gathered](QpShared::gathers).
+    pub(crate) fn hold_requests(&self, qp: &QpShared) {
+        self.hold(&qp.holds_requests, qp.send_owner);
+    }
+
+    fn hold(&self, holds: &AtomicBool, owner: u32) {
+        if !holds.swap(true, Ordering::SeqCst) {
             lock(&self.holding).push(owner);
         }
         self.has_holding.store(true, Ordering::SeqCst);
         // The I/O thread may have taken over without seeing it.
         if self.io_watches.load(Ordering::SeqCst) {
-            self.acknowledge();
+            self.send_held();
         }
     }
 
-    /// Sends the acknowledgements that queue pairs hold, unless other frames have brought them.
-    /// Must be called without locks.
-    pub(crate) fn acknowledge(&self) {
+    /// Sends what queue pairs hold, unless it was sent for another reason. Must be called without
+    /// locks.
+    pub(crate) fn send_held(&self) {
         if !self.has_holding.load(Ordering::SeqCst)
             || !self.has_holding.swap(false, Ordering::SeqCst)
         {
@@ -235,7 +245,7 @@ impl CqShared {
         loop {
             let Some(owner) = lock(&self.holding).pop() else { return };
             if let Some(qp) = self.owner(owner) {
-                qp.acknowledge();
+                qp.send_held();
             }
         }
     }
@@ -341,7 +351,7 @@ impl CompletionQueue {
         // From now on, the I/O thread moves the data.
         cq.polled_at.store(0, Ordering::Release);
         cq.device.io.watch_cq(cq);
-        cq.acknowledge();
+        cq.send_held();
     }
 
     /// Returns the channel that it notifies.
@@ -389,7 +399,8 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         self.shared.capacity.load(Ordering::Relaxed)
     }
 
-    /// If there is no completion, this thread moves the data that has come.
+    /// Sends what waits for a poll. If there is no completion, this thread also moves the data that
+    /// has come.
     fn poll<'o>(
         &mut self,
         out: &'o mut [MaybeUninit<Completion>],
@@ -398,8 +409,8 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         if cq.device.is_forked() {
             return Err(self.error(errno::EPERM));
         }
+        cq.send_held();
         if cq.is_empty.load(Ordering::Acquire) {
-            cq.acknowledge();
             cq.polled_at.store(now(), Ordering::Release);
             cq.drive(true);
             if cq.is_empty.load(Ordering::Acquire) {

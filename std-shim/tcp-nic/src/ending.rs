@@ -134,7 +134,7 @@ pub(crate) fn cut(qp: &QpShared) {
 pub(crate) fn destroy(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
     // A receive that its owner has polled may not be acknowledged yet, if another thread placed it, or
-    // if the acknowledgement waits for an answer.
+    // if the acknowledgement waits for an answer. Requests may wait for a poll.
     qp.holds_acknowledgement.store(false, Ordering::SeqCst);
     transmit::run(qp);
     let mut outgoing = qp.write.lock();

@@ -204,7 +204,7 @@ impl Work {
             self.polled.insert(token, now + POLLED, polled);
             return;
         }
-        cq.acknowledge();
+        cq.send_held();
         cq.drive(false);
     }
 
@@ -318,7 +318,7 @@ impl Work {
             if polled_at == 0 || now.saturating_sub(polled_at) >= POLLED {
                 cq.io_watches.store(true, Ordering::SeqCst);
                 self.inbox.set_watched(&cq, true);
-                cq.acknowledge();
+                cq.send_held();
                 continue;
             }
             polled.interval = (2 * polled.interval).min(POLLED_MOST);

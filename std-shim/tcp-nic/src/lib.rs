@@ -8,7 +8,9 @@
 //! # Who moves the data
 //!
 //! - A post sends its requests from the posting thread, with one system call for a batch, as far as
-//!   the socket takes them.
+//!   the socket takes them. Short requests that follow one which is not acknowledged wait until the
+//!   next poll if the completion queue is being polled, so that one system call sends several.
+//!   Without a poll, they are sent after 1 ms at the latest.
 //! - A poll that finds no completion receives what has come, and sends what could not be sent before.
 //! - An I/O thread does both while nothing polls: peers can read and write memory of a program that
 //!   does something else. A process has at most half as many I/O threads as processors, rounded
@@ -52,7 +54,7 @@
 //! 1. `wire`: the frames; `requester` and `responder`: what one end has posted and what it owes its
 //!    peer, without I/O;
 //! 2. `shared`: the shared state, with the order of locks;
-//! 3. the path of a request: `queue_pair` (posting), `outgoing` (frames on their way), `transmit`
+//! 3. the path of a request: `queue_pair` (posting), `gathering` (several at once), `outgoing` (frames on their way), `transmit`
 //!    (making and sending them), `handover` (by which thread), `socket`; at the peer `incoming`
 //!    (reading and placing, with the state in `read_half`), `arrival` (what a frame does); back to
 //!    the acknowledgement, which completes the request; `completion_queue`;
@@ -127,6 +129,7 @@ mod completion_queue;
 mod device;
 mod domain;
 mod ending;
+mod gathering;
 mod handover;
 mod handshake;
 mod incoming;

@@ -89,7 +89,7 @@ impl QueuePair {
         let qp = &self.shared;
         qp.device.process.check()?;
         state::check(qp.state.get(), QpState::Err, &QpAttributes::default())?;
-        qp.acknowledge();
+        qp.send_held();
         ending::cut(qp);
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::shared::{DeviceShared, QpShared, Queues};
 use crate::transmit;
+use crate::wire::HEADER;
 use polyrail_core::hardware::{self, CommitError, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::{
     AccessFlags, Completion, DeviceId, RecvRequest, SendFlags, SendRequest, Sge,
@@ -32,7 +33,7 @@ use polyrail_nic_parts::send_ring::SendRing;
 use polyrail_nic_parts::staging::{Staging, StagingMemory};
 use polyrail_nic_parts::state::{QpState, StateCell};
 use polyrail_nic_parts::sync::{Apart, lock};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The options of a new queue pair (`struct ibv_qp_init_attr`).
@@ -172,6 +173,7 @@ impl QpShared {
             responder: Responder::new(posts, most),
             access: AccessFlags::empty(),
             response_was_last: false,
+            gathered: 0,
         };
         let released = Arc::new(ReleasedSlots::default());
         let number = device.next_number();
@@ -197,6 +199,7 @@ impl QpShared {
             write: Handover::new(Outgoing::new()),
             queues: Apart::new(Mutex::new(queues)),
             holds_acknowledgement: AtomicBool::new(false),
+            holds_requests: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             is_writable: AtomicBool::new(false),
             ends_sending: AtomicBool::new(false),
@@ -244,16 +247,6 @@ impl QpShared {
         transmit::run(self);
         ending::run(self);
     }
-
-    /// Sends the acknowledgement that the queue pair holds, unless another frame has brought it.
-    /// Must be called without locks.
-    pub(crate) fn acknowledge(&self) {
-        if self.holds_acknowledgement.swap(false, Ordering::SeqCst)
-            && lock(&self.queues).responder.owes_acknowledgement()
-        {
-            self.send();
-        }
-    }
 }
 
 impl Drop for QueuePair {
@@ -263,7 +256,7 @@ impl Drop for QueuePair {
             return;
         }
         lock(&qp.device.qps).remove(&qp.number);
-        qp.acknowledge();
+        qp.send_held();
         ending::destroy(qp);
         qp.send_cq.detach(qp.send_owner);
         qp.recv_cq.detach(qp.recv_owner);
@@ -346,30 +339,38 @@ impl hardware::SendBatch for SendBatch<'_> {
         self.staged.add_list(*request, buffers);
     }
 
-    /// Sends the requests from this thread, as far as the socket takes them.
+    /// Sends the requests from this thread, as far as the socket takes them, or lets them wait for
+    /// the next poll: see [Who moves the data](crate#who-moves-the-data).
     fn commit(self) -> Result<(), CommitError> {
         let qp = self.qp;
         qp.device.check_batch()?;
-        let (accepted, result) = {
+        let (accepted, result, gathers) = {
             let mut queues = lock(&qp.queues);
             let state = qp.state.get();
             let may_post = matches!(state, QpState::Rts | QpState::Err);
-            let taken = self.staged.commit(|request, list| {
+            let mut bytes = 0_usize;
+            let (accepted, result) = self.staged.commit(|request, list| {
                 if !may_post {
                     return Err(Refusal::Driver(EINVAL));
                 }
+                bytes = bytes.saturating_add(HEADER + request.length as usize);
                 let ring = &mut queues.requester.ring;
                 ring.accept(request, list, &qp.limits, qp.released.sends())
             });
-            if state == QpState::Err || queues.requester.due_failure().is_some() {
+            let has_failed = state == QpState::Err || queues.requester.due_failure().is_some();
+            if has_failed {
                 qp.note_failure();
             }
-            taken
+            (accepted, result, !has_failed && qp.gathers(&mut queues, bytes))
         };
         if accepted > 0 {
             qp.watch();
-            transmit::run(qp);
-            ending::run(qp);
+            if gathers {
+                qp.send_cq.hold_requests(qp);
+            } else {
+                transmit::run(qp);
+                ending::run(qp);
+            }
         }
         result
     }

@@ -114,6 +114,16 @@ impl Requester {
         self.settled < self.ring.posted()
     }
 
+    /// Returns the number of requests for which not all frames were made.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.ring.posted() - self.next
+    }
+
+    /// Whether the peer still has to acknowledge a request that was given to the socket whole.
+    pub(crate) fn awaits_acknowledgement(&self) -> bool {
+        self.acked < self.transmitted
+    }
+
     /// Makes the next frame of a request; `None` if requests are all sent, or wait.
     pub(crate) fn next_frame(
         &mut self,

@@ -90,8 +90,8 @@ pub(crate) struct CqShared {
     pub(crate) channel: Option<CompletionChannel>,
     /// Reports which connections of its queue pairs are readable.
     pub(crate) epoll: OwnedFd,
-    /// Queue pairs that [hold](QpShared::holds_acknowledgement) an acknowledgement, by their owner
-    /// index.
+    /// Queue pairs that hold an [acknowledgement](QpShared::holds_acknowledgement) or
+    /// [requests](QpShared::holds_requests), by their owner index.
     pub(crate) holding: Mutex<Vec<u32>>,
     pub(crate) has_holding: AtomicBool,
     /// The owner indices of the connections that [`epoll`](Self::epoll) watches.
@@ -150,6 +150,9 @@ pub(crate) struct QpShared {
     pub(crate) queues: Apart<Mutex<Queues>>,
     /// The next poll sends an acknowledgement, unless a request that is posted until then brings it.
     pub(crate) holds_acknowledgement: AtomicBool,
+    /// The next poll sends the requests that were posted last, unless another reason to send comes
+    /// before.
+    pub(crate) holds_requests: AtomicBool,
     /// The socket is full: the next attempt is made when it is writable. Changed under the lock of
     /// the write half.
     pub(crate) is_full: AtomicBool,
@@ -176,6 +179,8 @@ pub(crate) struct Queues {
     pub(crate) access: AccessFlags,
     /// Whether the newest frame with data was a response, so that a request is next.
     pub(crate) response_was_last: bool,
+    /// Bytes of requests that were posted since frames were made last.
+    pub(crate) gathered: usize,
 }
 
 /// A request to a thread.

@@ -111,6 +111,7 @@ fn make_frames(
     half: &mut Outgoing,
     memory: &MemoryTable,
 ) -> bool {
+    queues.gathered = 0;
     if half.drop_stale(&queues.requester) {
         queues.responder.drop_acknowledgement();
     }
