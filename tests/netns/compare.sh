@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# polyrail over TCP beside iperf3, MPTCP and UCX, between two hosts on this machine (see hosts.sh), in one run and in
-# turns: the medians of all rounds, and polyrail's ratio to the best of UCX and to the best of all.
+# polyrail over TCP beside iperf3, MPTCP, UCX, and NIXL over the UCX in its wheel, between two hosts on this machine (see
+# hosts.sh), in one run and in turns: the medians of all rounds, and polyrail's ratio to the best of UCX and to the best
+# of all.
 #   tests/netns/compare.sh [ROUNDS]    rounds of each, 3 by default
 # PLACES chooses among `unlimited` (one link without limit, one queue pair and four), `limited` (four links of RATE)
-# and `latency` (8 bytes, half a round trip, over one link without limit). SIZES are the bytes of requests. Tools that
-# cannot be installed are left out. Fails only if something does not run: figures depend on the machine.
+# and `latency` (8 bytes, half a round trip, over one link without limit). SIZES are the bytes of requests. A tool that
+# cannot be installed has `-` for its figures. Fails only if something does not run: figures depend on the machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROUNDS=${1:-3} RATE=${RATE:-1gbit}
@@ -21,6 +22,10 @@ tools=polyrail
 ! install iperf3 iperf3 || tools="$tools iperf"
 ! install mptcpize mptcpize || ! command -v iperf3 >/dev/null || tools="$tools mptcp"
 ! install ucx_perftest ucx-utils || tools="$tools ucx"
+. std-shim/nixl/tests/wheel.sh
+if (install_venv) >"$DIR/wheel.log" 2>&1; then tools="$tools nixl"; else
+  echo "skipped: there is no NIXL ($NIXL cannot be installed: $(tail -n 1 "$DIR/wheel.log"))"
+fi
 has() { [[ " $tools " == *" $1 "* ]]; }
 if has mptcp && ! on_a sysctl -qw net.mptcp.enabled=1 2>"$DIR/mptcp.log"; then
   echo "skipped: this kernel has no MPTCP"
@@ -83,6 +88,22 @@ count() { local most=$((2000000000 / $1)); echo $((most > 200000 ? 200000 : most
 
 ucx_gbit() { ucx "$1" "$2" "$3" "$(count "$3")" | awk '{ print $1 == "-" ? "-" : $1 * 8 * 1.048576 / 1000 }'; }
 
+# nixl LINKS SIZE: WRITEs between agents of two processes, by the wheel's UCX.
+nixl() {
+  local ours theirs server
+  local settings="UCX_TLS=tcp UCX_MAX_RNDV_RAILS=4 UCX_MAX_RMA_RAILS=4 UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=fatal"
+  settings="$settings NIXL_LOG_LEVEL=FATAL PYTHONDONTWRITEBYTECODE=1"
+  ours=$(seq -s, -f 'a%g' 0 $(($1 - 1))) theirs=$(seq -s, -f 'b%g' 0 $(($1 - 1)))
+  on_b env $settings UCX_NET_DEVICES="$theirs" timeout 60 "$venv/bin/python" std-shim/nixl/tests/goodput.py \
+    serve UCX "$FAR" 7480 >"$DIR/nixl.far.log" 2>&1 &
+  server=$!
+  wait_until "NIXL's agent does not listen" grep -q listening "$DIR/nixl.far.log"
+  { on_a env $settings UCX_NET_DEVICES="$ours" timeout 60 "$venv/bin/python" std-shim/nixl/tests/goodput.py \
+    write UCX "$FAR" 7480 "$2" "$SECONDS_EACH" 2>"$DIR/nixl.log" || echo -; } | tail -n 1
+  kill "$server" 2>/dev/null || true
+  wait "$server" || true
+}
+
 # polyrail OPERATION LINKS RAILS SIZE
 polyrail() {
   local window=16
@@ -124,7 +145,7 @@ header() {
 }
 
 unlimited() {
-  local round names="iperf.1 iperf.4 ucx.put ucx.tag polyrail.imm polyrail.imm4 polyrail.p2p" size
+  local round names="iperf.1 iperf.4 ucx.put ucx.tag ucx.nixl polyrail.imm polyrail.imm4 polyrail.p2p" size
   limit none
   header "One link without limit, Gbit/s" $names
   for size in $SIZES; do
@@ -138,6 +159,7 @@ unlimited() {
         measured ucx.put ucx_gbit ucp_put_bw 1 "$size"
         measured ucx.tag ucx_gbit tag_bw 1 "$size"
       fi
+      ! has nixl || measured ucx.nixl nixl 1 "$size"
       measured polyrail.imm polyrail write-imm 1 1 "$size"
       measured polyrail.imm4 polyrail write-imm 1 4 "$size"
       measured polyrail.p2p polyrail p2p 1 1 "$size"
@@ -147,7 +169,7 @@ unlimited() {
 }
 
 limited() {
-  local round names="iperf.links mptcp ucx.put ucx.tag polyrail.imm polyrail.write polyrail.p2p" size n
+  local round names="iperf.links mptcp ucx.put ucx.tag ucx.nixl polyrail.imm polyrail.write polyrail.p2p" size n
   limit "$RATE"
   if has iperf; then for n in 2 3; do on_b iperf3 -s -D -p $((5300 + n)) >/dev/null; done; fi
   header "Four links of $RATE, Gbit/s" $names
@@ -160,6 +182,7 @@ limited() {
         measured ucx.put ucx_gbit ucp_put_bw 4 "$size"
         measured ucx.tag ucx_gbit tag_bw 4 "$size"
       fi
+      ! has nixl || measured ucx.nixl nixl 4 "$size"
       measured polyrail.imm polyrail write-imm 4 4 "$size"
       measured polyrail.write polyrail write 4 4 "$size"
       measured polyrail.p2p polyrail p2p 4 4 "$size"

@@ -9,9 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 TESTS="host adverse floods addresses transfers notifications refusals ends cycles tcp compare"
-NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
-venv="$out/venv"
+. std-shim/nixl/tests/wheel.sh
 
 # Builds the static library with cargo, unless POLYRAIL names an installation.
 if [ -n "${POLYRAIL:-}" ]; then
@@ -25,12 +24,7 @@ make() { command make --no-print-directory -s -C std-shim/nixl BUILD="$out" "${l
 make -j "$(nproc)"
 
 install_wheel() {
-  # Only the required packages: the wheel's other dependencies are optional.
-  if ! "$venv/bin/python" -c "import nixl_cu12, numpy" 2>/dev/null; then
-    python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$NIXL" numpy
-  fi
-
+  install_venv
   plugins="$out/plugins"
   mkdir -p "$plugins"
   ln -sf "$out/libplugin_POLYRAIL.so" "$plugins/"
