@@ -3,7 +3,9 @@
 use crate::commands::token;
 use crate::interface;
 use crate::outgoing::MOST_BUFFERS;
+use crate::place::ThreadPlace;
 use crate::shared::{DeviceShared, IoThread};
+use crate::socket::Buffers;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
 use polyrail_nic_parts::address::{Gid, Mtu};
@@ -14,7 +16,7 @@ use polyrail_nic_parts::interface::{addresses, exists};
 use polyrail_nic_parts::memory::{MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
-use polyrail_nic_parts::sync::{Apart, lock};
+use polyrail_nic_parts::sync::{Apart, lock, nanos};
 use polyrail_process::{Forked, Process};
 use socket2::SockRef;
 use std::collections::BTreeMap;
@@ -22,6 +24,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 /// Device numbers are unique in a process: the software NIC counts from 0, and real verbs from 2^31.
 static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 30);
@@ -50,12 +53,35 @@ pub struct DeviceOptions {
     pub advertised: Option<SocketAddr>,
     /// Its limits. `max_sge` is at most 255, so that one system call takes a request with its header.
     pub limits: DeviceLimits,
+    /// Where its I/O thread runs; anywhere by default.
+    pub thread_place: ThreadPlace,
+    /// How long its I/O thread looks for more before it sleeps, after it has had something to do; 0,
+    /// the default: it sleeps at once. Data that comes meanwhile is placed without the time that it
+    /// takes to wake a thread, and the thread uses a processor all that time. Devices that share a
+    /// thread share the longest time. While a program polls, the thread has nothing to do.
+    pub spin: Duration,
+    /// Bytes of the buffer in which each connection keeps what is sent and not acknowledged
+    /// (SO_SNDBUF); 0, the default: the system chooses, and increases it as needed
+    /// (`net.ipv4.tcp_wmem`). Limited by `net.core.wmem_max`; the system doubles it for its own data.
+    pub send_buffer: u32,
+    /// Bytes of the buffer for what is received and not read, of each connection (SO_RCVBUF); 0, the
+    /// default: the system chooses, and increases it as needed (`net.ipv4.tcp_rmem`). Limited by
+    /// `net.core.rmem_max`; the system doubles it for its own data.
+    pub recv_buffer: u32,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
         let limits = DeviceLimits { on_demand_paging: true, ..DeviceLimits::default() };
-        Self { port: 0, advertised: None, limits }
+        Self {
+            port: 0,
+            advertised: None,
+            limits,
+            thread_place: ThreadPlace::Anywhere,
+            spin: Duration::ZERO,
+            send_buffer: 0,
+            recv_buffer: 0,
+        }
     }
 }
 
@@ -109,6 +135,14 @@ pub enum OpenError {
     /// The thread that moves data cannot be started, or cannot serve another listener.
     #[error("cannot serve the device by an I/O thread")]
     Thread(#[source] io::Error),
+    /// The thread that moves data cannot be started, or cannot run on the processor.
+    #[error("cannot serve the device by an I/O thread on processor {processor}")]
+    Processor {
+        /// Its number.
+        processor: u32,
+        /// The system's error: EINVAL if this process may not use the processor.
+        source: io::Error,
+    },
     /// The system has no random bytes.
     #[error("cannot draw random bytes")]
     Random(#[source] io::Error),
@@ -229,7 +263,9 @@ impl Device {
         };
         check_advertised(options.advertised, found.ip)?;
         let address = found.at(options.port);
-        let listener = listen(address).map_err(|source| OpenError::Listen { address, source })?;
+        let buffers = Buffers { send: options.send_buffer, recv: options.recv_buffer };
+        let listener =
+            listen(address, buffers).map_err(|source| OpenError::Listen { address, source })?;
         let address =
             listener.local_addr().map_err(|source| OpenError::Listen { address, source })?;
         let mut advertised = options.advertised.unwrap_or(address);
@@ -239,7 +275,11 @@ impl Device {
         let no_random = |errno: rustix::io::Errno| OpenError::Random(errno.into());
         let seed = u64::from_ne_bytes(random().map_err(no_random)?);
         let first_number = u32::from_ne_bytes(random().map_err(no_random)?) & MAX_QP_NUM;
-        let io = IoThread::for_device().map_err(OpenError::Thread)?;
+        let processors = options.thread_place.processors(&found.interface);
+        let io = IoThread::for_device(processors).map_err(|source| match options.thread_place {
+            ThreadPlace::Processor(processor) => OpenError::Processor { processor, source },
+            ThreadPlace::Anywhere | ThreadPlace::BesideNic => OpenError::Thread(source),
+        })?;
         let max_sge = options.limits.max_sge.min(MOST_BUFFERS as u32 - 1);
         let token = token();
         let device = Arc::new(DeviceShared {
@@ -261,6 +301,8 @@ impl Device {
             has_carrier: AtomicBool::new(found.is_up && found.has_carrier),
             is_open: AtomicBool::new(true),
             io,
+            spin: nanos(options.spin),
+            buffers,
             received: AtomicU64::new(0),
         });
         device.io.add_device(&device, token).map_err(|errno| OpenError::Thread(errno.into()))?;
@@ -389,11 +431,13 @@ pub(crate) fn gid(ip: IpAddr) -> Gid {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, buffers: Buffers) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A port that was chosen can be used again while connections of an earlier process linger.
     socket.set_reuse_address(true)?;
+    // Connections that are accepted inherit them.
+    buffers.set(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;

@@ -7,7 +7,7 @@ use crate::meeting::{
     WORDS, challenge, code, identity, nonce, number, say_goodbye, send,
 };
 use crate::shared::{DeviceShared, QpShared};
-use crate::socket::Socket;
+use crate::socket::{Buffers, Socket};
 use crate::transmit;
 use polyrail_nic_parts::address::RemoteQp;
 use polyrail_nic_parts::error::vendor;
@@ -200,7 +200,7 @@ impl QpShared {
         meeting.peer = Some(*peer);
         if identity(self.device.advertised, self.number) == identity(listener, peer.qp_num) {
             drop(meeting);
-            match connect_to_itself(self.device.address) {
+            match connect_to_itself(self.device.address, self.device.buffers) {
                 Ok(stream) => self.attach(stream),
                 Err(_) => self.lose(vendor::NO_CONNECTION),
             }
@@ -215,9 +215,10 @@ impl QpShared {
 
 /// Makes a connection whose two ends are one socket: connecting a socket to its own address opens it
 /// from both sides at once (RFC 9293, section 3.5).
-fn connect_to_itself(address: SocketAddr) -> io::Result<socket2::Socket> {
+fn connect_to_itself(address: SocketAddr, buffers: Buffers) -> io::Result<socket2::Socket> {
     let stream =
         socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    buffers.set(&stream)?;
     stream.bind(&without_port(address).into())?;
     // Over the loopback interface, which takes no time.
     stream.connect(&stream.local_addr()?)?;
@@ -274,6 +275,7 @@ impl Dial {
         let stream = stream.map_err(again)?;
         stream.bind(&without_port(qp.device.address).into()).map_err(again)?;
         prepare(&stream).map_err(again)?;
+        qp.device.buffers.set(&stream).map_err(again)?;
         bind_to_interface(&stream, &qp.device, listener.ip()).map_err(again)?;
         match stream.connect(&listener.into()) {
             Ok(()) => {}

@@ -83,6 +83,9 @@ pub(crate) struct Work {
     looks_at: Option<u64>,
     /// Completion queues that are not watched because their link is closed.
     closed: Vec<Weak<CqShared>>,
+    /// Nanoseconds that it looks for more before it sleeps, and since when it has had nothing to do.
+    spin: u64,
+    idle_since: u64,
 }
 
 impl Work {
@@ -98,6 +101,8 @@ impl Work {
             watches: Schedule::new(),
             looks_at: None,
             closed: Vec::new(),
+            spin: 0,
+            idle_since: 0,
         }
     }
 
@@ -106,8 +111,11 @@ impl Work {
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         while !self.inbox.ends.load(Ordering::Acquire) {
             let next = self.do_what_is_due(now());
-            let left = next.map(|at| at.saturating_sub(now()));
+            let left = self.sleeps_until(next).map(|at| at.saturating_sub(now()));
             let ready = self.inbox.wait(&mut events, left);
+            if ready > 0 && self.spin > 0 {
+                self.idle_since = now();
+            }
             // Before the events, which may name what a command adds.
             self.take_commands();
             for event in &events[..ready] {
@@ -117,6 +125,12 @@ impl Work {
         }
     }
 
+    /// Returns until when it sleeps, if `next` is when something is due; 0: not at all.
+    fn sleeps_until(&self, next: Option<u64>) -> Option<u64> {
+        let spins = self.spin > 0 && now() < self.idle_since.saturating_add(self.spin);
+        if spins { Some(0) } else { next }
+    }
+
     fn take_commands(&mut self) {
         let commands = std::mem::take(&mut *lock(&self.inbox.commands));
         for command in commands {
@@ -124,6 +138,8 @@ impl Work {
                 Command::Device(device, token) => {
                     self.doors.insert(token, Door { device, rests_until: None });
                     self.doors.retain(|_, door| door.device.strong_count() > 0);
+                    let devices = self.doors.values().filter_map(|door| door.device.upgrade());
+                    self.spin = devices.map(|device| device.spin).max().unwrap_or_default();
                 }
                 Command::Cq(cq) => {
                     if let Some(shared) = cq.upgrade() {

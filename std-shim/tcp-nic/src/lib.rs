@@ -61,8 +61,8 @@
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
 //! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
 //!    `call` (attempts);
-//! 6. the threads: `pool`, `commands` (requests to them), `io` (what they do), `schedule` (when),
-//!    `watch` (the time of requests), `clock`, `interface` and `netlink`;
+//! 6. the threads: `pool`, `place` (where they run), `commands` (requests to them), `io` (what they
+//!    do), `schedule` (when), `watch` (the time of requests), `clock`, `interface` and `netlink`;
 //! 7. the other objects: `device`, `domain`, `receive_queue`, `modify`.
 //!
 //! # Example
@@ -139,6 +139,7 @@ mod meeting;
 mod modify;
 mod netlink;
 mod outgoing;
+mod place;
 mod pool;
 mod queue_pair;
 mod read_half;
@@ -156,5 +157,6 @@ pub use completion_queue::CompletionQueue;
 pub use device::{Device, DeviceOptions, OpenError, PORT};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use modify::connect_pair;
+pub use place::ThreadPlace;
 pub use queue_pair::{QpInit, QueuePair, RecvBatch, SendBatch};
 pub use receive_queue::{SharedReceiveQueue, SharedRecvBatch};

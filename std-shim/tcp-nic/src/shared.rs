@@ -24,7 +24,7 @@ use crate::outgoing::Outgoing;
 use crate::read_half::ReadHalf;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::socket::Socket;
+use crate::socket::{Buffers, Socket};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_nic_parts::address::MeetingKey;
@@ -73,6 +73,10 @@ pub(crate) struct DeviceShared {
     /// Whether the owner lets packets through: see [`crate::Device::set_link`].
     pub(crate) is_open: AtomicBool,
     pub(crate) io: Arc<IoThread>,
+    /// Nanoseconds that its I/O thread looks for more before it sleeps.
+    pub(crate) spin: u64,
+    /// Sizes of the buffers of its connections.
+    pub(crate) buffers: Buffers,
     /// Payload bytes that were received.
     pub(crate) received: AtomicU64,
 }

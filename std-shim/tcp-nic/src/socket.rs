@@ -10,6 +10,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 #[derive(Debug)]
 pub(crate) struct Socket(socket2::Socket);
 
+/// Bytes of the buffers of a connection; 0: the system chooses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    pub(crate) send: u32,
+    pub(crate) recv: u32,
+}
+
+impl Buffers {
+    /// Sets them, before the socket is connected or listens: the size for receiving decides how large
+    /// a window the connection can have (`tcp(7)`).
+    pub(crate) fn set(self, socket: &socket2::Socket) -> io::Result<()> {
+        if self.send > 0 {
+            socket.set_send_buffer_size(self.send as usize)?;
+        }
+        if self.recv > 0 {
+            socket.set_recv_buffer_size(self.recv as usize)?;
+        }
+        Ok(())
+    }
+}
+
 /// What a system call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
@@ -117,5 +138,57 @@ fn moved(mut call: impl FnMut() -> isize) -> Moved {
             Some(libc::EFAULT) => return Moved::Fault,
             _ => return Moved::Ended,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::{Device, DeviceOptions};
+    use crate::modify::connect_pair;
+    use crate::queue_pair::{QpInit, QueuePair};
+    use crate::shared::QpShared;
+    use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+    use std::fs;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    fn queue_pair(address: &str, options: &DeviceOptions) -> QueuePair {
+        let device = Device::open(address, options).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(8).unwrap();
+        pd.create_qp(&QpInit::new(&cq, QpCap::default())).unwrap()
+    }
+
+    /// Waits for the connection, and returns the sizes of its buffers.
+    fn sizes(qp: &Arc<QpShared>) -> (usize, usize) {
+        let begin = Instant::now();
+        loop {
+            if let Some(socket) = qp.socket.get() {
+                let (send, recv) = (socket.0.send_buffer_size(), socket.0.recv_buffer_size());
+                return (send.unwrap(), recv.unwrap());
+            }
+            assert!(begin.elapsed() < Duration::from_secs(120));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_have_buffers_of_the_sizes_of_their_devices() {
+        let most = |name: &str| -> usize {
+            let most = fs::read_to_string(format!("/proc/sys/net/core/{name}")).unwrap();
+            most.trim().parse().unwrap()
+        };
+        // The system doubles sizes (socket(7)).
+        let expected = |send: usize, recv: usize| {
+            (2 * send.min(most("wmem_max")), 2 * recv.min(most("rmem_max")))
+        };
+        let near =
+            DeviceOptions { send_buffer: 40_000, recv_buffer: 50_000, ..DeviceOptions::default() };
+        let far =
+            DeviceOptions { send_buffer: 60_000, recv_buffer: 70_000, ..DeviceOptions::default() };
+        let (near, far) = (queue_pair("127.8.4.1", &near), queue_pair("127.8.4.2", &far));
+        connect_pair(&near, &far, &ConnectOptions::default()).unwrap();
+        assert_eq!(sizes(&near.shared), expected(40_000, 50_000));
+        assert_eq!(sizes(&far.shared), expected(60_000, 70_000));
     }
 }
