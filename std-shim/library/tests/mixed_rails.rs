@@ -320,6 +320,32 @@ fn the_software_nic_carries_on_while_links_over_tcp_are_down() {
 }
 
 #[test]
+fn rails_over_tcp_stand_by_and_carry_everything_while_the_software_nic_is_away() {
+    for scheme in SCHEMES {
+        let mut ends = Ends::new(11, builder(scheme).standby_devices(&[TCP]), scheme);
+        let carried = |ends: &Ends| ends.near.carried(TCP) + ends.far.carried(TCP);
+        for _ in 0..2 {
+            ends.round(|_| ());
+        }
+        assert_eq!(carried(&ends), 0);
+        ends.round(|ends| set_link(&ends.near.domains[SOFTWARE], false));
+        ends.poll_until("moved", |ends| {
+            [&ends.near, &ends.far].iter().all(|end| end.is_without(SOFTWARE) && end.has_moved())
+        });
+        let before = carried(&ends);
+        ends.round(|_| ());
+        assert!(carried(&ends) >= before + LENGTH as u64);
+        set_link(&ends.far.domains[SOFTWARE], true);
+        ends.wait_until_whole();
+        let before = carried(&ends);
+        for _ in 0..2 {
+            ends.round(|_| ());
+        }
+        assert_eq!(carried(&ends), before);
+    }
+}
+
+#[test]
 fn requests_wait_while_devices_of_both_backends_are_away() {
     for scheme in SCHEMES {
         let mut ends = Ends::new(4, builder(scheme).min_rails(0), scheme);
