@@ -45,7 +45,7 @@ fi
 # iperf STREAMS SIZE, over one link.
 iperf() {
   { on_a iperf3 -c 10.77.0.2 -p 5300 -t "$SECONDS_EACH" -P "$1" -l "$(buffer "$2")" -f m 2>"$DIR/iperf.log" || true; } |
-    awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.3f\n", v / 1000 }'
+    awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.4f\n", v / 1000 }'
 }
 # iperf3 takes at most 1 MiB at a time.
 buffer() { echo $(($1 > 1048576 ? 1048576 : $1)); }
@@ -58,13 +58,13 @@ iperf_links() {
       >"$DIR/iperf.$n.log" 2>&1 & pids+=($!)
   done
   wait "${pids[@]}" || true
-  awk '/receiver/ { sum += $(NF - 2); n++ } END { if (n < 4) print "-"; else printf "%.3f\n", sum / 1000 }' \
+  awk '/receiver/ { sum += $(NF - 2); n++ } END { if (n < 4) print "-"; else printf "%.4f\n", sum / 1000 }' \
     "$DIR"/iperf.[0-3].log
 }
 
 mptcp() {
   { on_a mptcpize run iperf3 -c 10.77.0.2 -p 5309 -t "$SECONDS_EACH" -l "$(buffer "$1")" -f m 2>"$DIR/iperf.log" || true; } |
-    awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.3f\n", v / 1000 }'
+    awk '/receiver/ { v = $(NF - 2) } END { if (v == "") print "-"; else printf "%.4f\n", v / 1000 }'
 }
 
 # ucx TEST LINKS SIZE COUNT [COLUMN]: a column of the result, the bandwidth in MB/s by default.
@@ -112,7 +112,7 @@ polyrail() {
   on_a "$POLYRAIL" perf --to "$FAR" $(devices a "$2") --rails "$3" --operations "$1" --schemes spray \
     --sizes "$4" --window $window --seconds "$SECONDS_EACH" --csv 2>"$DIR/perf.log" >"$DIR/perf.csv" ||
     fail "perf ended with $?"
-  column gigabytes_per_second <"$DIR/perf.csv" | awk '{ printf "%.3f\n", $1 * 8 }'
+  column gigabytes_per_second <"$DIR/perf.csv" | awk '{ printf "%.4f\n", $1 * 8 }'
 }
 
 # measured NAME COMMAND...: adds a figure to those of this name.
@@ -120,6 +120,7 @@ measured() {
   local name=$1
   shift
   "$@" >>"$DIR/figure.$name"
+  [ "$(tail -n 1 "$DIR/figure.$name")" != - ] || echo "$name has no figure: it failed, or took longer than a minute"
 }
 figure() { { grep -v '^-$' "$DIR/figure.$1" 2>/dev/null || true; } | median; }
 
@@ -131,7 +132,7 @@ row() {
   local size=$1 name ours ucx all
   shift
   printf '%10s' "$size"
-  for name; do printf ' %12s' "$(figure "$name" | awk '{ print $1 == "-" ? "-" : sprintf("%.2f", $1) }')"; done
+  for name; do printf ' %12s' "$(figure "$name" | awk '{ print $1 == "-" ? "-" : sprintf($1 < 0.1 ? "%.4f" : "%.2f", $1) }')"; done
   ours=$(best $(for name; do [[ $name != polyrail* ]] || echo "$name"; done))
   ucx=$(best $(for name; do [[ $name != ucx* ]] || echo "$name"; done))
   all=$(best $(for name; do [[ $name == polyrail* ]] || echo "$name"; done))

@@ -96,7 +96,7 @@ def write(backend, address, port, size, seconds):
     send(stream, [last * size, shown])
     assert bytes.fromhex(receive(stream)) == memory[last * size : last * size + shown].tobytes(), "bytes differ"
     send(stream, "over")
-    print(f"{written * 8 / elapsed / 1e9:.3f}", flush=True)
+    print(f"{written * 8 / elapsed / 1e9:.4f}", flush=True)
     for handle in handles:
         here.release_xfer_handle(handle)
     here.deregister_memory(region)
