@@ -1,7 +1,7 @@
 //! The network interfaces of this host and their addresses.
 
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
@@ -120,6 +120,11 @@ fn ipv6_entry(line: &str) -> Option<(Ipv6Addr, &str, Option<Lifetime>)> {
     let ip = Ipv6Addr::from_bits(u128::from_str_radix(fields.next()?, 16).ok()?);
     let flags = u8::from_str_radix(fields.nth(3)?, 16).ok()?;
     Some((ip, fields.next()?, Lifetime::of_flags(flags)))
+}
+
+/// Returns the index of an interface of this network namespace.
+pub fn index_of(name: &str) -> Option<u32> {
+    if_nametoindex(name).ok()
 }
 
 /// Returns whether an interface is a dummy, which discards all that is sent by it. Hosts have
@@ -258,11 +263,8 @@ mod tests {
 
     #[test]
     fn a_loopback_interface_is_not_a_dummy() {
-        let names = addresses().unwrap().into_iter().map(|own| own.interface);
-        for name in names.chain(["no such".into(), "a name that is too long".into()]) {
-            let driver = driver(&name).unwrap();
-            assert_eq!(is_dummy(&name).unwrap(), driver.as_deref() == Some(b"dummy"), "{name}");
-            assert!(name != "lo" || driver.is_none(), "{driver:?}");
+        for name in ["lo", "no such", "a name that is too long"] {
+            assert_eq!((driver(name).unwrap(), is_dummy(name).unwrap()), (None, false), "{name}");
         }
     }
 

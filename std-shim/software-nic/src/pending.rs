@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 /// A completion that polls do not return yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    /// The time at which it may become visible, in nanoseconds of the device's clock.
+    /// The time at which it may become visible, in nanoseconds of the fabric's clock.
     pub(crate) due: u64,
     /// The completion.
     pub(crate) entry: Entry,

@@ -4,7 +4,7 @@ use crate::commands::token;
 use crate::interface;
 use crate::outgoing::MOST_BUFFERS;
 use crate::place::ThreadPlace;
-use crate::shared::{DeviceShared, IoThread};
+use crate::shared::{Command, DeviceShared, IoThread};
 use crate::socket::Buffers;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
@@ -220,6 +220,7 @@ impl Drop for DeviceShared {
             self.io.remove(&self.listener);
             // A socket that does not listen any more has nothing to end.
             _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+            self.io.inbox.send(Command::Closed);
         }
     }
 }

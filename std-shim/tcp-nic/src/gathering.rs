@@ -5,7 +5,9 @@
 //! Requests wait only while an earlier one is not acknowledged, so a request that finds the
 //! connection idle is not delayed, and only while the completion queue is being polled. Whatever
 //! comes first sends them: the next poll, the next frame of the peer, enough requests, the end of
-//! polling (a request for a notification, or the I/O thread, which looks every millisecond).
+//! polling (a request for a notification, or the I/O thread, which looks every millisecond). A queue
+//! pair with a completion queue for receives of its own gathers nothing: a poll of that one does not
+//! show that the other is polled, too.
 
 use crate::outgoing::MOST_FRAMES;
 use crate::shared::{QpShared, Queues};

@@ -1,9 +1,8 @@
 //! The network interface of a device.
 
 use polyrail_nic_parts::interface::{
-    InterfaceAddress, addresses, interface_of, is_dummy, is_link_local,
+    InterfaceAddress, addresses, index_of, interface_of, is_dummy, is_link_local,
 };
-use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -86,7 +85,5 @@ pub(crate) fn index(address: SocketAddr, name: &str) -> u32 {
         Ok(Some(own)) => own.interface,
         _ => return 0,
     };
-    let Ok(name) = CString::new(name) else { return 0 };
-    // SAFETY: the name ends with a zero.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
+    index_of(&name).unwrap_or(0)
 }

@@ -83,9 +83,9 @@ pub(crate) struct Work {
     looks_at: Option<u64>,
     /// Completion queues that are not watched because their link is closed.
     closed: Vec<Weak<CqShared>>,
-    /// Nanoseconds that it looks for more before it sleeps, and since when it has had nothing to do.
+    /// Nanoseconds that it looks for more before it sleeps, and until when it does.
     spin: u64,
-    idle_since: u64,
+    spins_until: u64,
 }
 
 impl Work {
@@ -102,7 +102,7 @@ impl Work {
             looks_at: None,
             closed: Vec::new(),
             spin: 0,
-            idle_since: 0,
+            spins_until: 0,
         }
     }
 
@@ -113,11 +113,9 @@ impl Work {
             let next = self.do_what_is_due(now());
             let left = self.sleeps_until(next).map(|at| at.saturating_sub(now()));
             let ready = self.inbox.wait(&mut events, left);
-            if ready > 0 && self.spin > 0 {
-                self.idle_since = now();
-            }
             // Before the events, which may name what a command adds.
             self.take_commands();
+            self.note_events(ready);
             for event in &events[..ready] {
                 let data = event.data;
                 self.take_event(data.u64());
@@ -125,10 +123,24 @@ impl Work {
         }
     }
 
+    /// Looks for more for a while after events.
+    fn note_events(&mut self, ready: usize) {
+        if ready > 0 && self.spin > 0 {
+            self.spins_until = now().saturating_add(self.spin);
+        }
+    }
+
     /// Returns until when it sleeps, if `next` is when something is due; 0: not at all.
     fn sleeps_until(&self, next: Option<u64>) -> Option<u64> {
-        let spins = self.spin > 0 && now() < self.idle_since.saturating_add(self.spin);
-        if spins { Some(0) } else { next }
+        if self.spins_until > 0 && now() < self.spins_until { Some(0) } else { next }
+    }
+
+    /// Forgets the listeners of devices that were closed.
+    fn look_at_devices(&mut self) {
+        self.doors.retain(|_, door| door.device.strong_count() > 0);
+        let devices = self.doors.values().filter_map(|door| door.device.upgrade());
+        self.spin = devices.map(|device| device.spin).max().unwrap_or_default();
+        self.spins_until = if self.spin > 0 { self.spins_until } else { 0 };
     }
 
     fn take_commands(&mut self) {
@@ -137,10 +149,9 @@ impl Work {
             match command {
                 Command::Device(device, token) => {
                     self.doors.insert(token, Door { device, rests_until: None });
-                    self.doors.retain(|_, door| door.device.strong_count() > 0);
-                    let devices = self.doors.values().filter_map(|door| door.device.upgrade());
-                    self.spin = devices.map(|device| device.spin).max().unwrap_or_default();
+                    self.look_at_devices();
                 }
+                Command::Closed => self.look_at_devices(),
                 Command::Cq(cq) => {
                     if let Some(shared) = cq.upgrade() {
                         self.cqs.insert(shared.io_token, cq);
@@ -277,8 +288,7 @@ impl Work {
     fn receive_guest(&mut self, token: u64) {
         let Some(visit) = self.visits.get_mut(token) else { return };
         let Some(device) = visit.device.upgrade() else {
-            self.visits.remove(token);
-            return;
+            return self.end_visit(token);
         };
         let is_over = visit.guest.step(&device) == Stepped::Over;
         let waits = visit.guest.as_fd().filter(|_| !is_over).is_some_and(|fd| {
@@ -286,7 +296,17 @@ impl Work {
             epoll::modify(&self.inbox.epoll, fd, data, READABLE_ONCE).is_ok()
         });
         if !waits {
-            self.visits.remove(token);
+            self.end_visit(token);
+        }
+    }
+
+    /// Gives the place of a connection, proven or not, to the next one.
+    fn end_visit(&mut self, token: u64) {
+        let Some(visit) = self.visits.remove(token) else { return };
+        for (token, door) in &mut self.doors {
+            if door.rests_until.is_some() && door.device.ptr_eq(&visit.device) {
+                door.rest(&self.inbox, *token, None);
+            }
         }
     }
 
@@ -357,8 +377,8 @@ impl Work {
 impl Door {
     /// Accepts nothing until then; without a time, goes on.
     fn rest(&mut self, inbox: &Inbox, token: u64, until: Option<u64>) {
-        let Some(device) = self.device.upgrade() else { return };
         self.rests_until = until;
+        let Some(device) = self.device.upgrade() else { return };
         let flags = if until.is_some() { EventFlags::empty() } else { EventFlags::IN };
         _ = epoll::modify(&inbox.epoll, &device.listener, EventData::new_u64(token), flags);
     }
@@ -417,6 +437,67 @@ mod tests {
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let (commands, ends) = (Mutex::default(), AtomicBool::new(false));
         Work::new(Arc::new(Inbox { epoll, wake, commands, ends }), None)
+    }
+
+    #[test]
+    fn a_listener_that_rests_does_not_keep_the_thread_awake_when_its_device_is_closed() {
+        let device = Device::open("127.8.0.3", &DeviceOptions::default()).unwrap();
+        let mut work = work();
+        let door = Door { device: Arc::downgrade(&device.0), rests_until: Some(1_000) };
+        work.doors.insert(token(), door);
+        drop(device);
+        assert_eq!(work.do_what_is_due(999), Some(1_000));
+        assert_eq!(work.do_what_is_due(1_000), None);
+        work.inbox.send(Command::Closed);
+        work.take_commands();
+        assert!(work.doors.is_empty());
+    }
+
+    #[test]
+    fn a_listener_goes_on_when_a_connection_has_proved_itself_or_has_gone() {
+        let device = Device::open("127.8.0.4", &DeviceOptions::default()).unwrap();
+        let mut work = work();
+        epoll::add(
+            &work.inbox.epoll,
+            &device.0.listener,
+            EventData::new_u64(0),
+            EventFlags::empty(),
+        )
+        .unwrap();
+        let (door, name, device) = (token(), token(), Arc::downgrade(&device.0));
+        work.doors.insert(door, Door { device: device.clone(), rests_until: Some(u64::MAX) });
+        let stream = std::net::TcpStream::connect(device.upgrade().unwrap().address).unwrap();
+        let visit = Visit { guest: Guest::new(stream.into()), device, since: now() };
+        work.visits.insert(name, u64::MAX, visit);
+        work.end_visit(name);
+        assert_eq!((work.doors[&door].rests_until, work.visits.contains(name)), (None, false));
+    }
+
+    #[test]
+    fn a_thread_spins_after_events_for_the_longest_time_of_its_open_devices() {
+        let open = |address, spin| {
+            let spin = std::time::Duration::from_nanos(spin);
+            Device::open(address, &DeviceOptions { spin, ..DeviceOptions::default() }).unwrap()
+        };
+        const HOUR: u64 = 3_600_000_000_000;
+        let (spins, sleeps) = (open("127.8.0.5", HOUR), open("127.8.0.6", 0));
+        let mut work = work();
+        for device in [&spins, &sleeps] {
+            work.inbox.send(Command::Device(Arc::downgrade(&device.0), token()));
+        }
+        work.take_commands();
+        assert_eq!(work.sleeps_until(None), None, "nothing has happened");
+        work.note_events(0);
+        assert_eq!(work.sleeps_until(None), None);
+        work.note_events(1);
+        assert_eq!(work.sleeps_until(Some(7)), Some(0));
+        work.spins_until = now();
+        assert_eq!(work.sleeps_until(Some(7)), Some(7), "the time is over");
+        work.note_events(1);
+        drop(spins);
+        work.inbox.send(Command::Closed);
+        work.take_commands();
+        assert_eq!((work.spin, work.sleeps_until(Some(7))), (0, Some(7)));
     }
 
     #[test]

@@ -10,11 +10,11 @@
 //! - A post sends its requests from the posting thread, with one system call for a batch, as far as
 //!   the socket takes them. Short requests that follow one which is not acknowledged wait until the
 //!   next poll if the completion queue is being polled, so that one system call sends several.
-//!   Without a poll, they are sent after 1 ms at the latest.
+//!   Without a poll, they are sent after about 1 ms (2 ms on Linux before 5.11).
 //! - A poll that finds no completion receives what has come, and sends what could not be sent before.
 //! - An I/O thread does both while nothing polls: peers can read and write memory of a program that
-//!   does something else. A process has at most half as many I/O threads as processors, rounded
-//!   up, for all its devices.
+//!   does something else. Devices of the same [`ThreadPlace`] share I/O threads: at most half as
+//!   many as the place has processors, rounded up.
 //!
 //! Payload is placed by the system call that receives it, without a buffer in between, if it is not
 //! received whole together with its header.
@@ -54,10 +54,11 @@
 //! 1. `wire`: the frames; `requester` and `responder`: what one end has posted and what it owes its
 //!    peer, without I/O;
 //! 2. `shared`: the shared state, with the order of locks;
-//! 3. the path of a request: `queue_pair` (posting), `gathering` (several at once), `outgoing` (frames on their way), `transmit`
-//!    (making and sending them), `handover` (by which thread), `socket`; at the peer `incoming`
-//!    (reading and placing, with the state in `read_half`), `arrival` (what a frame does); back to
-//!    the acknowledgement, which completes the request; `completion_queue`;
+//! 3. the path of a request: `queue_pair` (posting), `gathering` (several at once), `outgoing`
+//!    (frames on their way), `transmit` (making and sending them), `handover` (by which thread),
+//!    `socket`; at the peer `incoming` (reading and placing, with the state in `read_half`),
+//!    `arrival` (what a frame does); back to the acknowledgement, which completes the request;
+//!    `completion_queue`;
 //! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
 //! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
 //!    `call` (attempts);

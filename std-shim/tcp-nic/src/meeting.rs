@@ -16,7 +16,8 @@
 //!
 //! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
 //! their part from their addresses. The address and port are those that the device advertises, which
-//! are the only ones that the other end sees. A queue pair that is its own peer has a TCP connection to itself.
+//! are the only ones that the other end sees. A queue pair that is its own peer has a TCP connection
+//! to itself.
 
 use hmac::{Hmac, KeyInit, Mac};
 use polyrail_nic_parts::address::{MeetingKey, RemoteQp};

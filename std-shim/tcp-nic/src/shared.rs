@@ -191,6 +191,8 @@ pub(crate) struct Queues {
 #[derive(Debug)]
 pub(crate) enum Command {
     Device(Weak<DeviceShared>, u64),
+    /// A device was closed.
+    Closed,
     Cq(Weak<CqShared>),
     Dial(Weak<QpShared>),
     Watch(Weak<QpShared>),

@@ -5,6 +5,7 @@ mod support;
 
 use polyrail_core::verbs::WcStatus;
 use polyrail_nic_parts::event::AsyncEvent;
+use polyrail_nic_parts::interface::is_dummy;
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
@@ -137,8 +138,20 @@ fn a_device_stays_up_when_its_interface_is_renamed() {
     assert!(link.near.is_up());
     link.namespace.run("ip link set wan0 down");
     event(&link.near, false);
-    assert_eq!(open("eth0").unwrap_err().to_string().split(' ').next(), Some("eth0"));
+    assert!(matches!(open("eth0"), Err(OpenError::NotFound { .. })));
     assert_eq!(open("wan0").unwrap().address().ip(), link.near.address().ip());
+}
+
+#[test]
+fn a_dummy_interface_is_known_by_its_driver() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    namespace.run("ip link add pair0 type veth peer name pair1");
+    assert!(!is_dummy("pair0").unwrap());
+    if namespace.succeeds("ip link add other0 type dummy") {
+        assert!(is_dummy("other0").unwrap());
+    } else {
+        eprintln!("skipped: this kernel has no dummy interfaces");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The network interface of a GID, and whether this process can use it.
 
 use crate::interfaces::has_address;
-use nix::net::if_::if_nametoindex;
 use polyrail_ffi::{GidEntry, GidType};
+use polyrail_nic_parts::interface::index_of;
 use std::fs;
 use std::net::Ipv6Addr;
 
@@ -29,7 +29,6 @@ impl GidInterface {
         let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{index}");
         let name = fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let name = name.filter(|name| !name.is_empty());
-        let index_of = |name: &str| if_nametoindex(name).ok();
         let (name, is_here) = find(name, entry.ifindex, index_of, || entry.interface());
         let ip = Ipv6Addr::from(entry.gid.0).to_canonical();
         let has_address = is_here && name.as_deref().is_some_and(|name| has_address(name, ip));
