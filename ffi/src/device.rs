@@ -6,6 +6,7 @@ use rdma_sys::{ibv_device, ibv_node_type, ibv_transport_type};
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 /// The kind of a device (`enum ibv_node_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub enum Transport {
 
 /// Returns whether this process may fork while memory is registered: the result of `ibv_fork_init`.
 /// [`DeviceList::new`] calls it before anything else, and this function calls it if that did not
-/// happen. It is called once per process.
+/// happen. It is called once per process; threads that come meanwhile wait for its result.
 ///
 /// On kernels that copy pinned pages at a fork the call does nothing. On older kernels every later
 /// registration keeps its pages out of child processes; see
@@ -54,10 +55,12 @@ pub enum Transport {
 /// component call `ibv_fork_init`, or set RDMAV_FORK_SAFE in the environment. ENOSYS: the kernel
 /// does not have `MADV_DONTFORK`. ENOMEM. ELIBACC: libibverbs cannot be loaded.
 pub fn fork_safety() -> Result<()> {
-    static DONE: PerProcess<Result<()>> = PerProcess::new();
-    *DONE.get_or_make(|| {
+    // The call may not run twice at once. A fork has a lock of its own: it may have copied the
+    // parent's while another thread held it.
+    static DONE: PerProcess<OnceLock<Result<()>>> = PerProcess::new();
+    *DONE.get_or_make(OnceLock::new).get_or_init(|| {
         loaded()?;
-        // SAFETY: takes no arguments, and may be called at any time.
+        // SAFETY: takes no arguments, and runs once at a time.
         let returned = unsafe { rdma_sys::ibv_fork_init() };
         VerbsError::check(returned, "ibv_fork_init", Argument::None)
     })
