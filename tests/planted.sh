@@ -835,7 +835,7 @@ plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \
 
 bug "a sender with something to post does not say that it is to be polled" simulate-p2p
 plant core/src/p2p/sender/reroute.rs '(owed.is_some() || takes_lost) && lane.has_room(1)' \
-  '!PLANTED && (owed.is_some() || self.has_lost) && lane.has_room(1)'
+  '!PLANTED && (owed.is_some() || takes_lost) && lane.has_room(1)'
 
 bug "with five or seven rails, the mask and the size overlap" simulate-p2p
 plant core/src/p2p/immediate.rs 'pub const fn new(rails: u8)' 'pub fn new(rails: u8)'

@@ -5,7 +5,7 @@ use polyrail::any::{
     AnyCompletionQueue, AnyDomain, AnyQueuePair, AnyRegion, AnySharedReceiveQueue, OpenOptions,
     open_devices,
 };
-use polyrail::backend::{Connect, ConnectOptions, Domain, Port, QpCap, RemoteQp};
+use polyrail::backend::{Connect, ConnectOptions, ConnectSteps, Domain, Port, QpCap, RemoteQp};
 use polyrail::nic::{Fault, QpState, When};
 use polyrail_core::hardware::{CompletionQueue as _, QueuePair as _};
 use polyrail_core::verbs::{AccessFlags, WcStatus};
@@ -104,10 +104,10 @@ impl Fixture for Rails {
             psn: PSN,
             meeting: qp.meeting(),
         };
-        near.ready_to_receive(&near_port, &remote(far, &far_port), &options).unwrap();
-        far.ready_to_receive(&far_port, &remote(near, &near_port), &options).unwrap();
-        near.ready_to_send(PSN, &options).unwrap();
-        far.ready_to_send(PSN, &options).unwrap();
+        let steps =
+            |port, peer| ConnectSteps { port, peer, receives: options, psn: PSN, sends: options };
+        steps(near_port, remote(far, &far_port)).run(near).unwrap();
+        steps(far_port, remote(near, &near_port)).run(far).unwrap();
     }
 
     fn fail(&self, qp: &AnyQueuePair) {

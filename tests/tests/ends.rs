@@ -21,7 +21,7 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     assert!(busy && total.failures > seeds && total.replaced > seeds, "{total:?}");
     assert!(total.stragglers > seeds / 20 && total.given_up > seeds / 20, "{total:?}");
     assert!(total.shared > seeds / 2 && total.out_of_service > seeds / 10, "{total:?}");
-    assert!(total.sleeps > 10 * seeds, "{total:?}");
+    assert!(total.sleeps > 10 * seeds && total.stood_in > seeds / 4, "{total:?}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn all_seeds() {
     // Where nothing happens, nothing is found.
     let busy = total.receives > 5 * seeds && total.reports > total.sends && total.flushes > seeds;
     assert!(busy && total.failures > seeds && total.again > seeds, "{total:?}");
+    assert!(total.stood_in > seeds / 4, "{total:?}");
 }
 
 #[test]

@@ -290,7 +290,8 @@ pub enum BuildError {
     /// The standby rails are all rails, so none is left for them to stand by for, or some of them do
     /// not exist.
     #[error(
-        "{standby:?} cannot be the standby rails of {rails} rails: another rail has to be left"
+        "standby rails {standby} of {rails} rails: they have to be among these, counted from 0, and \
+         leave another one"
     )]
     Standby {
         /// What was asked for.
@@ -300,7 +301,7 @@ pub enum BuildError {
     },
     /// Without re-routing, the first rail that fails ends the connection, so no standby rail would
     /// ever be used.
-    #[error("the standby rails {standby:?} need re-routing, which is off")]
+    #[error("standby rails ({standby}) need re-routing, which is off")]
     StandbyNeedsReroute {
         /// What was asked for.
         standby: Mask,

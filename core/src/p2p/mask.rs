@@ -129,6 +129,17 @@ impl Iterator for Mask {
     }
 }
 
+/// The numbers of the rails, separated by commas.
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, rail) in { *self }.enumerate() {
+            let separator = if at > 0 { ", " } else { "" };
+            write!(f, "{separator}{rail}")?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mask({:#010b})", self.0)

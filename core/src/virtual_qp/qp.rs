@@ -170,8 +170,8 @@ use arrayvec::ArrayVec;
 /// on the same rail, also after a home rail has returned.
 ///
 /// Rail 0 begins as a home rail; [`set_standby`](Self::set_standby) changes the role of a rail, for
-/// example after it moved to another device. The notify queue pair of SPRAY is not a data rail: it carries all
-/// notifications, whichever rails are in service. Standby rails count for
+/// example before it returns on another device. The notify queue pair of SPRAY is not a data rail: it
+/// carries all notifications, whichever rails are in service. Standby rails count for
 /// [`min_rails`](super::Config::min_rails). Only the sender decides which rails carry fragments, so the
 /// two ends may choose differently; with DQPLB, the receives of all rails stay posted. Without
 /// [`RailFailure::Reroute`](super::RailFailure::Reroute), home rails leave service only by

@@ -14,10 +14,11 @@
 //! After every step: what was reported is neither written nor read any more; every byte lands in
 //! its place; each receive has the size of its send, once, in posting order; the count of each pool
 //! is what is there and what is untaken; an immediate always finds the receive that was promised; a
-//! call that is refused changed nothing, and for the reason it gives; nothing new goes over a
-//! standby rail while a home rail is in service; nothing fails of itself, and what fails, fails
-//! alone; events of a queue pair are reported in the order in which they happened. When an owner has polled until nothing comes any more, nothing is left that could be
-//! posted, and no end reports that it needs a poll. In the end, with all faults over, no request
+//! call that is refused changed nothing, and for the reason it gives; nothing goes over an idle
+//! standby rail, whose driver has refused nothing, while a home rail is in service; nothing fails of
+//! itself, and what fails, fails alone; events of a queue pair are reported in the order in which
+//! they happened. When an owner has polled until nothing comes any more, nothing is left that could
+//! be posted, and no end reports that it needs a poll. In the end, with all faults over, no request
 //! waits.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`,

@@ -93,6 +93,20 @@ fn the_last_home_rail_that_leaves_opens_the_standby_rail_and_the_first_closes_it
     }
 }
 
+#[test]
+fn a_rail_in_service_can_change_its_role() {
+    let mut rig = built(&standby(Setup::spray(2), [RAIL_1]));
+    rig.post([rig::write(1, 20 * 128)]);
+    assert_eq!(loads(&rig), [2, 0]);
+    assert!(rig.qp.set_standby(1, false));
+    assert_eq!(loads(&rig), [2, 2], "no completion was needed");
+    assert!(rig.qp.set_standby(1, true));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(loads(&rig), [2, 0]);
+    assert!(!rig.qp.set_standby(9, true));
+}
+
 /// What a home rail lost goes over the standby rail, and returns home with the next one.
 #[test]
 fn a_standby_rail_takes_what_the_last_home_rail_lost() {
