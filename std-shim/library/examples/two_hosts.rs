@@ -21,6 +21,9 @@ const LENGTH: u32 = 1 << 20;
 fn main() -> Result<(), Box<dyn Error>> {
     let peer = std::env::args().nth(1).ok_or("listen, or an address?")?;
     let names: Vec<String> = std::env::args().skip(2).collect();
+    if names.is_empty() {
+        return Err("which devices? mlx5_0 or tcp:eth0, for example".into());
+    }
     let opened = open_devices(&names, &OpenOptions::default())?;
     let domains: Vec<_> = opened.iter().collect();
     let mut endpoint =

@@ -22,6 +22,7 @@
 pub use crate::ip_net::{IpNet, IpNetError};
 
 use polyrail_nic_parts::interface::{self, InterfaceAddress, interface_of, is_link_local};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -269,9 +270,18 @@ pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
 
 /// Returns all IP addresses of this host, in the order of [`interface::addresses`].
 fn candidates() -> io::Result<Vec<Candidate>> {
+    // Asked once for each interface: one may have thousands of addresses.
+    let mut kinds = BTreeMap::new();
     let candidate = |own: InterfaceAddress| -> io::Result<Candidate> {
-        let is_inner_bridge = is_inner_bridge(Path::new(SYSFS), &own.interface);
-        let is_dummy = interface::is_dummy(&own.interface)?;
+        let (is_inner_bridge, is_dummy) = match kinds.get(&own.interface) {
+            Some(known) => *known,
+            None => {
+                let is_inner_bridge = is_inner_bridge(Path::new(SYSFS), &own.interface);
+                let found = (is_inner_bridge, interface::is_dummy(&own.interface)?);
+                kinds.insert(own.interface.clone(), found);
+                found
+            }
+        };
         Ok(Candidate { own, is_inner_bridge, is_dummy })
     };
     interface::addresses()?.into_iter().map(candidate).collect()

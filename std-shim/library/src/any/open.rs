@@ -30,8 +30,8 @@ pub struct OpenOptions {
 pub enum OpenError {
     /// The text does not name a device.
     #[error(
-        "{name:?} is not a device: software, software:NAME, tcp:INTERFACE, tcp:ADDRESS, or an RDMA \
-         device such as mlx5_0 or mlx5_0:1"
+        "{name:?} is not a device: software, software:NAME, tcp:INTERFACE or tcp:ADDRESS (either \
+         perhaps with @ADDRESS for peers), or an RDMA device such as mlx5_0 or mlx5_0:1"
     )]
     Name {
         /// The text.
@@ -81,12 +81,12 @@ pub enum OpenError {
 static FABRIC: PerProcess<Fabric> = PerProcess::new();
 
 /// Opens devices by their names, in this order, and allocates a protection domain of each. Endpoints
-/// use them in turn.
+/// use them in turn. Without names it opens none; the functions of each backend find devices.
 ///
 /// | name | device |
 /// |---|---|
 /// | `software`, `software:NAME` | a new software NIC, which reaches other software NICs of this process |
-/// | `tcp:eth0`, `tcp:10.0.0.1` | a network interface or address of this host, over TCP; feature `tcp` |
+/// | `tcp:eth0`, `tcp:10.0.0.1`, `tcp:eth0@192.0.2.1:7500` | a network interface or address of this host, over TCP, perhaps with the address for peers; feature `tcp` |
 /// | `mlx5_0`, `mlx5_0:1`, `mlx5_0@3`, `mlx5_0:1@3` | an RDMA device, perhaps with a port or a GID index; feature `verbs` |
 ///
 /// ```

@@ -27,19 +27,19 @@ pub enum BuildError {
         /// The maximum number.
         max: usize,
     },
-    /// There is no device at a position of
+    /// No rail uses a device at a position of
     /// [`standby_devices`](super::EndpointBuilder::standby_devices).
-    #[error("device {position} cannot stand by: there are {devices} devices, counted from 0")]
+    #[error("device {position} cannot stand by: rails use {devices} devices, counted from 0")]
     StandbyDevice {
         /// The position.
         position: usize,
-        /// Number of protection domains.
+        /// Number of protection domains that rails use: at most one for each rail.
         devices: usize,
     },
     /// All devices were to stand by.
     #[error("all {devices} devices would stand by, and none is left for them to stand by for")]
     OnlyStandbyDevices {
-        /// Number of protection domains.
+        /// Number of protection domains that rails use.
         devices: usize,
     },
     /// The first device has rail 0, which cannot stand by: no other rail carries SENDs and atomics.

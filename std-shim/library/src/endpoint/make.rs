@@ -139,14 +139,11 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     ) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let mut places = places(rails, domains)?;
-        builder.standby_devices.check(domains.len())?;
+        builder.standby_devices.check(domains.len().min(rails))?;
         if builder.standby_devices.contains(0) {
             return Err(BuildError::StandbyFirstDevice);
         }
-        let on_standby =
-            |(_, place): &(usize, &Place)| builder.standby_devices.contains(place.device);
-        let standby = places.iter().enumerate().filter(on_standby);
-        let standby = standby.map(|(rail, _)| RailId::Data(rail as u8));
+        let standby = builder.standby_devices.rails(&places).map(RailId::Data);
         builder.config.standby = builder.config.standby.chain(standby).collect();
         builder.options.check()?;
         for place in &places {

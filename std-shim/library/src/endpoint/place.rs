@@ -63,7 +63,13 @@ impl StandbyDevices {
         Ok(())
     }
 
-    pub(crate) const fn contains(self, position: usize) -> bool {
+    /// Returns which rails stand by, if rails have these places.
+    pub(crate) fn rails(self, places: &[Place]) -> impl Iterator<Item = u8> {
+        let rails = (0..).zip(places).filter(move |(_, place)| self.contains(place.device));
+        rails.map(|(rail, _)| rail)
+    }
+
+    pub(super) const fn contains(self, position: usize) -> bool {
         position < MAX_DEVICES && self.positions >> position & 1 == 1
     }
 }

@@ -150,6 +150,9 @@ impl Dial {
 
     /// Adds addresses, which are tried after those that are known, and begins the time limit again.
     pub(super) fn also(&mut self, addresses: &[SocketAddr], (timeout, now): (Duration, Instant)) {
+        if !addresses.is_empty() {
+            self.name = format!("{}, {}", self.name, names(addresses));
+        }
         self.remaining.extend(alternate(addresses));
         self.until = self.until.max(now.checked_add(timeout).unwrap_or(self.until));
     }

@@ -122,9 +122,8 @@ impl<D: Domain> Make<'_, D> {
     /// The rails on devices that stand by.
     fn standby(&self) -> Mask {
         let P2pBuilder { rails, standby_devices, .. } = *self.builder;
-        let stands_by = |(_, place): &(usize, &Place)| standby_devices.contains(place.device);
-        let rails = self.places.iter().take(rails).enumerate().filter(stands_by);
-        rails.fold(Mask::EMPTY, |standby, (rail, _)| standby | Mask::of(rail as u8))
+        let standby = standby_devices.rails(&self.places[..rails]);
+        standby.fold(Mask::EMPTY, |standby, rail| standby | Mask::of(rail))
     }
 
     fn receiver_config(&self, number: u16) -> ReceiverConfig {

@@ -43,7 +43,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     ) -> Result<Self, P2pBuildError> {
         let P2pBuilder { rails, queue_pairs: each, .. } = builder;
         let places = places(rails, domains)?;
-        builder.standby_devices.check(domains.len())?;
+        builder.standby_devices.check(domains.len().min(rails))?;
         let domains: Vec<D> = domains.iter().take(rails).map(|domain| (*domain).clone()).collect();
         if each == 0 || rails * each > QUEUE_PAIRS {
             return Err(P2pBuildError::QueuePairs { rails, each });

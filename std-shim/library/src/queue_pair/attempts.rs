@@ -36,7 +36,7 @@ pub fn next_attempt(began: Instant) -> Instant {
 /// use polyrail::link::{Attempts, GaveUp};
 /// use std::time::{Duration, Instant};
 ///
-/// let mut attempts = Attempts::<String>::new(Instant::now(), Duration::from_secs(10));
+/// let mut attempts = Attempts::<String>::new(Duration::from_secs(10));
 /// assert_eq!(attempts.step(|| Ok(false), |_| true), Ok(false)); // Under way.
 /// let refused = attempts.step(|| Err("the keys differ".to_owned()), |_| false);
 /// assert_eq!(refused, Err(GaveUp::Failed("the keys differ".to_owned())));
@@ -71,10 +71,10 @@ pub enum GaveUp<E> {
 pub struct StillSearching;
 
 impl<E> Attempts<E> {
-    /// Begins now. The peer has waited since `since`, and waits for `limit`.
-    pub fn new(since: Instant, limit: Duration) -> Self {
-        let next = Instant::now();
-        Self { since, limit, began: None, next, is_connected: false, failure: None }
+    /// Begins now. The peer waits for `limit` from now on.
+    pub fn new(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self { since: now, limit, began: None, next: now, is_connected: false, failure: None }
     }
 
     /// Continues to connect, or begins another attempt if one is due. Returns whether the endpoint is
@@ -137,12 +137,13 @@ mod tests {
     /// for a shorter time.
     fn after(tenths: u32) -> Option<Attempts<&'static str>> {
         const LIMIT: Duration = Duration::from_secs(10_000);
-        Some(Attempts::new(Instant::now().checked_sub(LIMIT / 10 * tenths)?, LIMIT))
+        let since = Instant::now().checked_sub(LIMIT / 10 * tenths)?;
+        Some(Attempts { since, ..Attempts::new(LIMIT) })
     }
 
     #[test]
     fn an_attempt_is_repeated_after_a_pause_while_its_error_may_pass() {
-        let mut attempts = Attempts::new(Instant::now(), Duration::from_secs(10_000));
+        let mut attempts = Attempts::new(Duration::from_secs(10_000));
         assert_eq!(attempts.step(|| Ok(false), |_| true), Ok(false));
         assert_eq!(attempts.step(|| Err("no path"), |_| true), Ok(false));
         assert_eq!(attempts.failure(), Some(&"no path"));
@@ -154,7 +155,7 @@ mod tests {
             (attempts.step(|| unreachable!(), |_| true), attempts.failure()),
             (Ok(true), None)
         );
-        let mut attempts = Attempts::new(Instant::now(), Duration::from_secs(10_000));
+        let mut attempts = Attempts::new(Duration::from_secs(10_000));
         assert_eq!(attempts.step(|| Err("never"), |_| false), Err(GaveUp::Failed("never")));
     }
 

@@ -184,6 +184,7 @@ fn addresses_that_are_added_later_have_all_of_the_time() {
     let mut stream = Some(stream);
     assert_eq!(dial.step(&mut stream, begin + TIMEOUT - MS).unwrap(), None);
     dial.also(&[alive], (TIMEOUT, begin + TIMEOUT - MS));
+    assert_eq!(dial.name, "far, 10.0.0.2:1");
     // It begins to connect, and is connected.
     assert_eq!(dial.step(&mut stream, begin + TIMEOUT).unwrap(), None);
     assert_eq!(dial.step(&mut stream, begin + TIMEOUT).unwrap(), Some(alive));
