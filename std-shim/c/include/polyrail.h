@@ -948,9 +948,10 @@ polyrail_code polyrail_addresses(const char *interface,
 // Names are looked up meanwhile, and tried last. Attempts begin 250 ms apart, or sooner if there
 // are many addresses or an attempt fails, and go on until the peer answers, for `connect_ms` in
 // all, also while this host has no file descriptor or thread for them. If another process answers
-// instead, or a process that sends nothing for half of the time that is left, the remaining
-// addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer report whether
-// the link connected. `options` may be NULL.
+// instead, the remaining addresses are tried; likewise if the process that answers has not proved
+// the token and sends nothing for half of the time that is left, for at least 1 s and at most four
+// fifths of `message_ms`. Pass the link to polyrail_peers_meet: the events of that peer report
+// whether the link connected. `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);

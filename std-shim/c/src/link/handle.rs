@@ -193,10 +193,10 @@ impl Others {
             }
         };
         self.lookup = Lookup::Over;
-        let found = found?;
-        self.addresses.extend(&found);
         // The time that a name server took, which may be longer, does not count.
         self.until = Instant::now().checked_add(self.chosen.timeouts.connect);
+        let found = found?;
+        self.addresses.extend(&found);
         Ok(Some(found))
     }
 
@@ -232,7 +232,8 @@ impl Others {
             return None;
         }
         let left = self.until.map(|until| until.saturating_duration_since(answered) / 2);
-        let most = link.message_timeout();
+        // Before the meeting has taken too long.
+        let most = link.message_timeout() * 4 / 5;
         let limit = left.map_or(most, |left| left.max(LEAST_SILENCE).min(most));
         (answered.elapsed() >= limit).then_some(limit)
     }
@@ -318,9 +319,10 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 /// Names are looked up meanwhile, and tried last. Attempts begin 250 ms apart, or sooner if there
 /// are many addresses or an attempt fails, and go on until the peer answers, for `connect_ms` in
 /// all, also while this host has no file descriptor or thread for them. If another process answers
-/// instead, or a process that sends nothing for half of the time that is left, the remaining
-/// addresses are tried. Pass the link to polyrail_peers_meet: the events of that peer report whether
-/// the link connected. `options` may be NULL.
+/// instead, the remaining addresses are tried; likewise if the process that answers has not proved
+/// the token and sends nothing for half of the time that is left, for at least 1 s and at most four
+/// fifths of `message_ms`. Pass the link to polyrail_peers_meet: the events of that peer report
+/// whether the link connected. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,

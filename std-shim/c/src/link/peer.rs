@@ -75,7 +75,7 @@ pub(super) struct Joining {
 
 impl Joining {
     fn new(control: OurLink, theirs: OurHello) -> Self {
-        let attempts = Attempts::new(Instant::now(), control.message_timeout());
+        let attempts = Attempts::new(control.message_timeout());
         Self { control, theirs, peer_is_ready: false, attempts }
     }
 

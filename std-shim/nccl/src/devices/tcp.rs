@@ -8,7 +8,7 @@ use crate::rails::{Nics, nics};
 use crate::settings::Settings;
 use polyrail::chain::Chain;
 use polyrail::tcp::{
-    DeviceOptions, DeviceReport, OpenDevicesError, PORT, ProtectionDomain, devices,
+    DeviceOptions, DeviceReport, OpenDevicesError, OpenError, PORT, ProtectionDomain, devices,
     open_another_device, open_usable_devices,
 };
 use std::error::Error;
@@ -38,7 +38,11 @@ impl Tcp {
             open_named(names, &options)
         };
         let domains = domains.map_err(|error| match error {
-            OpenDevicesError::Twice { .. } => Refusal::new(Code::Usage, error),
+            OpenDevicesError::Twice { .. }
+            | OpenDevicesError::Advertised { .. }
+            | OpenDevicesError::Open { source: OpenError::Advertised { .. }, .. } => {
+                Refusal::new(Code::Usage, error)
+            }
             error => refused(&error),
         })?;
         let reports = devices().map_err(|error| refused(&error))?;

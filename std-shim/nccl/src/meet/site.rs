@@ -30,7 +30,7 @@ pub(crate) struct Met {
     /// The address of the peer.
     pub(crate) peer: SocketAddr,
     pub(crate) terms: Terms,
-    /// When this end began to connect.
+    /// When this end began to connect; that of the sender: when the peer answered.
     pub(crate) since: Instant,
     /// The receiver's door, at which the sender resumes the link.
     pub(crate) door: Option<Arc<Door>>,
@@ -113,7 +113,7 @@ impl Joining {
         let address = reach.messages().cloned().ok_or_else(|| {
             Refusal::new(Code::Remote, "the peer has an endpoint for requests, not for messages")
         })?;
-        Ok(Self { wire, address, attempts: Attempts::new(Instant::now(), limit) })
+        Ok(Self { wire, address, attempts: Attempts::new(limit) })
     }
 
     /// Continues to connect, or tries again if that is due. Returns whether the end is connected.

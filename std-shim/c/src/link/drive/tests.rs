@@ -86,11 +86,21 @@ fn a_peer_that_floods_its_link_is_read_a_limited_number_of_messages_at_once() {
 /// The first address answers, and sends nothing; the second is the peer's.
 #[test]
 fn a_silent_listener_is_left_for_the_next_address() {
+    let minute = Duration::from_secs(60);
+    // Half of the time to connect comes first, or most of the time of a message.
+    left_for_the_next(Timeouts { message: minute, ..Timeouts::default() });
+    left_for_the_next(Timeouts {
+        connect: 4 * minute,
+        message: minute / 10,
+        ..Timeouts::default()
+    });
+}
+
+fn left_for_the_next(timeouts: Timeouts) {
     const LONG: Duration = Duration::from_secs(60);
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let list = format!("{},{}", silent.local_addr().unwrap(), listener.local_addr().unwrap());
-    let timeouts = Timeouts { message: LONG, ..Timeouts::default() };
     let connecting = Connecting::begin(&list, Chosen { timeouts, token: None });
     let mut peer = Counts { reach: Some(reach()), ..Counts::default() };
     let mut link = PeerLink::begin(Unused::Connecting(connecting), b"", &mut peer).ok();
