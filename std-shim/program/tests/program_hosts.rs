@@ -2,35 +2,31 @@
 
 mod program_support;
 
+use program_support::namespaces::{Namespaces, ip};
 use program_support::server::{LONG, Server, assert_ok};
 use program_support::*;
 use serde_json::Value;
 use std::fs;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Two network namespaces, joined by links; they end with this.
-struct Hosts([String; 2]);
-
-/// Runs `ip ARGUMENTS`, and returns whether it succeeds.
-fn ip(line: &str) -> bool {
-    let output = Command::new("ip").args(line.split_whitespace()).output();
-    output.is_ok_and(|output| output.status.success())
-}
+/// Two network namespaces, joined by links.
+struct Hosts(Namespaces<2>);
 
 impl Hosts {
     /// Makes `links` links, with addresses `10.200.LINK.1` and `.2`. Both hosts also have a network of
     /// the same addresses that does not join them, as those of containers. `None`, with the reason on
     /// stderr: the system has no `ip`, or does not permit it.
     fn new(links: usize) -> Option<Self> {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = |side| format!("polyrail-{}-{number}-{side}", std::process::id());
-        let hosts = Self([name("a"), name("b")]);
-        let [a, b] = &hosts.0;
-        let mut made = ip(&format!("netns add {a}")) && ip(&format!("netns add {b}"));
+        let skipped = || eprintln!("skipped: network namespaces take iproute2 and root");
+        let Some(namespaces) = Namespaces::new() else {
+            skipped();
+            return None;
+        };
+        let hosts = Self(namespaces);
+        let [a, b] = &hosts.0.0;
+        let mut made = true;
         for link in 0..links {
             let peer = format!("type veth peer name to-a{link} netns {b}");
             made = made && ip(&format!("-n {a} link add to-b{link} {peer}"));
@@ -50,7 +46,7 @@ impl Hosts {
                 && ip(&format!("-n {host} link set lo up"));
         }
         if !made {
-            eprintln!("skipped: network namespaces take iproute2 and root");
+            skipped();
             return None;
         }
         for link in 0..links {
@@ -64,14 +60,14 @@ impl Hosts {
     /// Runs `ip ARGUMENTS` on a host, which must succeed.
     #[track_caller]
     fn ip(&self, host: usize, line: &str) {
-        assert!(ip(&format!("-n {} {line}", self.0[host])), "{line}");
+        assert!(ip(&format!("-n {} {line}", self.0.0[host])), "{line}");
     }
 
     /// Waits for the kernel, which notes a moment later that a link has carrier.
     fn wait_for_carrier(&self, host: usize, interface: &str) {
         let begin = Instant::now();
         let is_up = || {
-            let show = ["-n", &self.0[host], "link", "show", interface];
+            let show = ["-n", &self.0.0[host], "link", "show", interface];
             stdout(&Command::new("ip").args(show).output().unwrap()).contains("state UP")
         };
         while !is_up() {
@@ -82,9 +78,7 @@ impl Hosts {
 
     /// Returns the program as a command on a host.
     fn on(&self, host: usize, place: &Place) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0[host], PROGRAM]).current_dir(&place.directory);
-        command
+        self.0.on(host, place)
     }
 
     /// Copies `src` to the server on the second host, which writes `dst`, and checks the bytes.
@@ -98,14 +92,6 @@ impl Hosts {
         assert!(fs::read(place.path("dst")).unwrap() == fs::read(place.path("src")).unwrap());
         fs::remove_file(place.path("dst")).unwrap();
         json(&output)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for host in &self.0 {
-            _ = Command::new("ip").args(["netns", "del", host]).stderr(Stdio::null()).status();
-        }
     }
 }
 
@@ -135,7 +121,7 @@ fn an_address_that_no_link_has_is_reached_by_its_route() {
     let place = Place::with_source((1 << 20) + 5);
     let mut near = "lo";
     for host in [0, 1] {
-        if ip(&format!("-n {} link add of-host type dummy", hosts.0[host])) {
+        if ip(&format!("-n {} link add of-host type dummy", hosts.0.0[host])) {
             hosts.ip(host, "link set of-host up");
             near = "of-host";
         } else {
@@ -220,7 +206,7 @@ fn an_interface_is_used_with_the_address_that_stays() {
     for (host, interface, own) in [(0, "to-b0", 1), (1, "to-a0", 2)] {
         hosts.ip(host, &format!("-4 addr flush dev {interface}"));
         let add = format!("addr add fd00::{own}/64 dev {interface} nodad");
-        if !ip(&format!("-n {} {add}", hosts.0[host])) {
+        if !ip(&format!("-n {} {add}", hosts.0.0[host])) {
             eprintln!("skipped: this system has no IPv6");
             return;
         }

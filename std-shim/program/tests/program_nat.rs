@@ -3,12 +3,12 @@
 
 mod program_support;
 
+use program_support::namespaces::{Namespaces, ip};
+use program_support::server::{Server, assert_ok};
 use program_support::*;
 use std::fs;
-use std::process::{Command, Stdio};
-
-/// Two hosts and the router between them, which end with this.
-struct Network([String; 3]);
+use std::io::Write;
+use std::process::Stdio;
 
 /// What the router does: peers reach the device of the first host, whose port is 7500, at
 /// 198.51.100.1 and .3, and that of the second, with its server, at 198.51.100.2. Each host sends
@@ -28,60 +28,37 @@ const RULES: &str = "table ip polyrail {
   }
 }";
 
-impl Network {
-    /// `None`: the system has not what it takes, or does not permit it.
-    fn new() -> Option<Self> {
-        let name = |part| format!("polyrail-nat-{}-{part}", std::process::id());
-        let network = Self([name("a"), name("b"), name("r")]);
-        let [a, b, router] = &network.0;
-        let ip = |line: &str| {
-            let output = Command::new("ip").args(line.split_whitespace()).output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let mut made = network.0.iter().all(|name| ip(&format!("netns add {name}")));
-        for (host, net) in [(a, "10.1.0"), (b, "10.2.0")] {
-            let to = &host[host.len() - 1..];
-            made =
-                made && ip(&format!(
-                    "-n {router} link add to-{to} type veth peer name to-r netns {host}"
-                )) && ip(&format!("-n {router} addr add {net}.1/24 dev to-{to}"))
-                    && ip(&format!("-n {router} link set to-{to} up"))
-                    && ip(&format!("-n {host} addr add {net}.2/24 dev to-r"))
-                    && ip(&format!("-n {host} link set to-r up"))
-                    && ip(&format!("-n {host} link set lo up"))
-                    && ip(&format!("-n {host} route add default via {net}.1"));
-        }
+/// Makes two hosts, and the router between them. `None`: the system has not what it takes, or does
+/// not permit it.
+fn network() -> Option<Namespaces<3>> {
+    let network = Namespaces::new()?;
+    let [a, b, router] = &network.0;
+    let mut made = true;
+    for (host, to, net) in [(a, "to-a", "10.1.0"), (b, "to-b", "10.2.0")] {
+        let peer = format!("type veth peer name to-r netns {host}");
+        made = made
+            && ip(&format!("-n {router} link add {to} {peer}"))
+            && ip(&format!("-n {router} addr add {net}.1/24 dev {to}"))
+            && ip(&format!("-n {router} link set {to} up"))
+            && ip(&format!("-n {host} addr add {net}.2/24 dev to-r"))
+            && ip(&format!("-n {host} link set to-r up"))
+            && ip(&format!("-n {host} link set lo up"))
+            && ip(&format!("-n {host} route add default via {net}.1"));
+    }
+    made = made && {
         let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward && exec nft -f -";
-        made = made && {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", router, "sh", "-c", forward]);
-            let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-            let written =
-                std::io::Write::write_all(&mut child.stdin.take().unwrap(), RULES.as_bytes());
-            child.wait().unwrap().success() && written.is_ok()
-        };
-        made.then_some(network)
-    }
-
-    /// Returns the program as a command on a host.
-    fn on(&self, host: usize, place: &Place) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0[host], PROGRAM]).current_dir(&place.directory);
-        command
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
-        }
-    }
+        let mut command = network.command(2, "sh");
+        let command = command.args(["-c", forward]).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let written = child.stdin.take().unwrap().write_all(RULES.as_bytes());
+        child.wait().unwrap().success() && written.is_ok()
+    };
+    made.then_some(network)
 }
 
 #[test]
 fn hosts_whose_addresses_are_translated_meet_at_those_that_they_advertise() {
-    let Some(network) = Network::new() else {
+    let Some(network) = network() else {
         eprintln!("skipped: a router between namespaces takes iproute2, nftables and root");
         return;
     };

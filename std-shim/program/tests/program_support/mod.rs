@@ -3,16 +3,13 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
+pub mod namespaces;
 pub mod server;
 
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
@@ -150,69 +147,4 @@ fn assert_message(output: &Output, message: &str, code: i32, words: &[&str]) {
     for word in words {
         assert!(message.contains(word), "{word:?} is not in: {message}");
     }
-}
-
-/// Long enough for any machine.
-pub const LONG: Duration = Duration::from_secs(120);
-
-/// A server process, which ends with this.
-pub struct Server {
-    pub child: Child,
-    /// Lines that it printed on stderr.
-    pub said: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    /// Runs `polyrail serve --listen 127.0.0.1:0 ARGUMENTS`.
-    pub fn start(place: &Place, arguments: &[&str]) -> Self {
-        let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
-        Self::run(command.current_dir(&place.directory))
-    }
-
-    /// Runs a command until the server that it starts listens.
-    pub fn run(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let lines = Arc::clone(&said);
-        thread::spawn(move || {
-            stderr.lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
-        });
-        let server = Self { child, said };
-        server.line("polyrail: listening at ");
-        server
-    }
-
-    /// Waits for a line that has these words.
-    pub fn line(&self, words: &str) -> String {
-        let begin = Instant::now();
-        loop {
-            let said = self.said.lock().unwrap().clone();
-            if let Some(line) = said.iter().find(|line| line.contains(words)) {
-                return line.clone();
-            }
-            assert!(begin.elapsed() < LONG, "no {words:?} in {said:?}");
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Returns the address that it listens at.
-    pub fn address(&self) -> String {
-        let line = self.line("polyrail: listening at ");
-        line.split([' ', ',']).nth(3).unwrap().to_owned()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It has ended already if a test killed it.
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-#[track_caller]
-pub fn assert_ok(output: &Output) {
-    assert!(output.status.success(), "{}: {}", output.status, stderr(output));
 }
