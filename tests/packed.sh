@@ -12,10 +12,11 @@ CRATES="polyrail-core polyrail-process polyrail-rdma-sys polyrail-ffi polyrail-n
 cargo package --quiet --locked --allow-dirty --no-verify $(printf ' -p %s' $CRATES)
 
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-packed=$PWD/${CARGO_TARGET_DIR:-target}/packed
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+packed=$target/packed
 rm -rf "$packed/workspace"
 mkdir -p "$packed/workspace/user/src"
-lock=$PWD/Cargo.lock packages=$PWD/${CARGO_TARGET_DIR:-target}/package readme=$PWD/README.md
+lock=$PWD/Cargo.lock packages=$target/package readme=$PWD/README.md
 cd "$packed/workspace"
 {
   printf '[workspace]\nresolver = "3"\nmembers = ["user", "polyrail-program-%s"]\n\n[patch.crates-io]\n' "$version"

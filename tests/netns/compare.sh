@@ -73,6 +73,8 @@ ucx() {
   local ours theirs
   ours=$(seq -s, -f 'a%g' 0 $(($2 - 1))) theirs=$(seq -s, -f 'b%g' 0 $(($2 - 1)))
   local settings="UCX_TLS=tcp UCX_MAX_RNDV_RAILS=4 UCX_MAX_RMA_RAILS=4 UCX_MAX_EAGER_RAILS=4 UCX_WARN_UNUSED_ENV_VARS=n"
+  # The line that is waited for may not be that of the last size.
+  : >"$DIR/nixl.far.log"
   on_b env $settings UCX_NET_DEVICES="$theirs" timeout 60 ucx_perftest -p 13340 >"$DIR/ucx.far.log" 2>&1 &
   server=$!
   wait_until "ucx_perftest does not listen" on_b sh -c 'ss -ltn | grep -q :13340'
@@ -94,6 +96,8 @@ nixl() {
   local settings="UCX_TLS=tcp UCX_MAX_RNDV_RAILS=4 UCX_MAX_RMA_RAILS=4 UCX_WARN_UNUSED_ENV_VARS=n UCX_LOG_LEVEL=fatal"
   settings="$settings NIXL_LOG_LEVEL=FATAL PYTHONDONTWRITEBYTECODE=1"
   ours=$(seq -s, -f 'a%g' 0 $(($1 - 1))) theirs=$(seq -s, -f 'b%g' 0 $(($1 - 1)))
+  # The line that is waited for may not be that of the last size.
+  : >"$DIR/nixl.far.log"
   on_b env $settings UCX_NET_DEVICES="$theirs" timeout 60 "$venv/bin/python" std-shim/nixl/tests/goodput.py \
     serve UCX "$FAR" 7480 >"$DIR/nixl.far.log" 2>&1 &
   server=$!
