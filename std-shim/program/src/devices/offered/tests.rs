@@ -122,6 +122,9 @@ fn a_server_offers_what_its_options_say() {
     assert_eq!(named.names(), ["tcp:lo"]);
     let offer = Offer { verbs: false, tcp: vec![nets(&["127.0.0.1/8"])] };
     assert_eq!(named.offer(far), offer);
+    // Of the network of an address for peers, nothing is known.
+    let behind_nat = Offered::open(&tcp(&["tcp:lo@192.0.2.1:7500"]), |_, _| ()).unwrap();
+    assert_eq!(behind_nat.offer(far).tcp, [nets(&["192.0.2.1/32"])]);
 
     let all = Offered::open(&tcp(&[]), |_, _| ()).unwrap();
     assert!(all.names().contains(&"tcp:lo".to_owned()), "{:?}", all.names());
