@@ -987,8 +987,8 @@ polyrail_code polyrail_listener_address(polyrail_listener *listener,
                                         size_t capacity,
                                         size_t *length);
 
-// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits:
-// returns POLYRAIL_CODE_NOT_NOW if there is no such link.
+// Stores the next link whose peer has sent its hello, and has not closed it since; see
+// polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no such link.
 polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
 
 // Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its

@@ -249,4 +249,4 @@ fn carry(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -12,6 +12,7 @@ use crate::types::{Link, LinkOptions};
 use polyrail::link::{LinkError, Reason, Timeouts, Token, resolve};
 use std::ffi::{c_char, c_void};
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -58,7 +59,8 @@ impl Connecting {
     fn with(mut others: Box<Others>) -> Self {
         match (others.look_up(), others.addresses.is_empty()) {
             (_, false) => Self::dial(others),
-            (Ok(()), true) => Self::Looking(others),
+            (Ok(()), true) if others.is_looking() => Self::Looking(others),
+            (Ok(()), true) => Self::dial(others),
             (Err(error), true) => Self::not_begun(link_failure(&error), others),
         }
     }
@@ -80,8 +82,8 @@ impl Connecting {
                 others.refused.get_or_insert(failure);
                 Self::Looking(others)
             }
-            _ if others.addresses.is_empty() && !others.silent.is_empty() => {
-                others.addresses = std::mem::take(&mut others.silent);
+            _ if !others.silent.is_empty() => {
+                others.addresses = mem::take(&mut others.silent);
                 Self::dial(others)
             }
             _ => Self::Failed(others.refused.take().unwrap_or(failure)),
@@ -125,9 +127,9 @@ fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
 enum Lookup {
     /// There is none: no name, or all were looked up.
     Over,
-    /// It could not begin yet.
+    /// It could not begin yet, or could not be done because this host lacked something for it.
     Due(Vec<String>),
-    UnderWay(Receiver<Result<Vec<SocketAddr>, LinkError>>),
+    UnderWay(Vec<String>, Receiver<Result<Vec<SocketAddr>, LinkError>>),
 }
 
 /// The addresses of a peer that may still be the right ones. Another process may listen at an
@@ -166,13 +168,13 @@ impl Others {
     fn look_up(&mut self) -> Result<(), LinkError> {
         let Lookup::Due(names) = &self.lookup else { return Ok(()) };
         let (sender, found) = mpsc::channel();
-        let names = names.clone();
+        let (names, also) = (names.clone(), names.clone());
         // The link may have been closed in the meantime.
         let look_up = move || _ = sender.send(look_up(&names));
         let thread = thread::Builder::new().name("polyrail-lookup".into());
         let started = thread.spawn(look_up);
         started.map_err(|source| LinkError::Io { doing: "starting a thread", source })?;
-        self.lookup = Lookup::UnderWay(found);
+        self.lookup = Lookup::UnderWay(also, found);
         Ok(())
     }
 
@@ -183,7 +185,7 @@ impl Others {
     /// Returns the addresses that were found, once, and adds them to the others.
     fn found(&mut self) -> Result<Option<Vec<SocketAddr>>, LinkError> {
         self.look_up()?;
-        let Lookup::UnderWay(lookup) = &self.lookup else { return Ok(None) };
+        let Lookup::UnderWay(names, lookup) = &mut self.lookup else { return Ok(None) };
         let found = match lookup.try_recv() {
             Err(TryRecvError::Empty) => return Ok(None),
             Ok(found) => found,
@@ -192,6 +194,13 @@ impl Others {
                 Err(LinkError::Io { doing: "looking up a name", source })
             }
         };
+        if let Err(error) = &found
+            && error.lacks_resources()
+        {
+            let names = mem::take(names);
+            self.lookup = Lookup::Due(names);
+            return found.map(Some);
+        }
         self.lookup = Lookup::Over;
         // The time that a name server took, which may be longer, does not count.
         self.until = Instant::now().checked_add(self.chosen.timeouts.connect);
@@ -212,8 +221,13 @@ impl Others {
         let Chosen { timeouts, token } = &self.chosen;
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let connect = left.unwrap_or(timeouts.connect);
-        let all = [&self.addresses[..], &self.silent].concat();
-        OurLink::begin(&all, &Timeouts { connect, ..*timeouts }, token.as_ref())
+        OurLink::begin(self.dialled(), &Timeouts { connect, ..*timeouts }, token.as_ref())
+    }
+
+    /// Returns the addresses of an attempt. One that was silent answers at once again, and would end
+    /// the attempts to reach the others.
+    fn dialled(&self) -> &[SocketAddr] {
+        if self.addresses.is_empty() { &self.silent } else { &self.addresses }
     }
 
     fn is_late(&self) -> bool {
@@ -228,7 +242,7 @@ impl Others {
         let answered = *self.answered.get_or_insert_with(Instant::now);
         let is_the_peer = self.chosen.token.is_some() && link.is_open();
         let is_alone = self.addresses.iter().all(|other| *other == address) && !self.is_looking();
-        if is_the_peer || is_alone || self.silent.contains(&address) {
+        if is_the_peer || is_alone || self.silent.contains(&address) || self.is_late() {
             return None;
         }
         let left = self.until.map(|until| until.saturating_duration_since(answered) / 2);
@@ -259,10 +273,14 @@ impl Others {
     ) -> Result<Connecting, Failure> {
         let Others { addresses, silent, .. } = &mut *self;
         match answered {
-            Some(answered) => [addresses, silent].map(|all| all.retain(|one| *one != answered)),
+            Some(answered) => {
+                addresses.retain(|address| *address != answered);
+                silent.retain(|address| *address != answered);
+            }
             None if failure.code == Code::System => return Err(failure),
-            None => [addresses, silent].map(Vec::clear),
-        };
+            None if addresses.is_empty() => silent.clear(),
+            None => addresses.clear(),
+        }
         match (answered, self.refused.take()) {
             (None, Some(refused)) => self.go_on(refused),
             _ => self.go_on(failure),

@@ -15,6 +15,7 @@ use polyrail::printable;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 
 /// Lines about refused peers that are kept. A peer may connect as often as it likes.
 const REFUSED: usize = 16;
@@ -45,8 +46,21 @@ impl Listening {
             let whole = |Arrival { link, hello, address }| (link, hello, address);
             self.ready.extend(arrived.into_iter().map(whole));
         }
+        // A peer that waited in vain may have connected to another address of this listener.
+        while self.ready.front().is_some_and(|(link, ..)| has_left(link)) {
+            self.ready.pop_front();
+        }
         self.ready.pop_front().ok_or(Refusal::NotNow)
     }
+}
+
+/// Returns whether the peer of a link has closed it, with no message left to receive.
+fn has_left(link: &OurLink) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the call writes at most one byte, to one.
+    let peek = |fd| unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, flags) };
+    link.fd().map(|fd| fd.as_raw_fd()).map(peek) == Some(0)
 }
 
 fn note_refused(refused: &mut VecDeque<String>, address: SocketAddr, why: &LinkError) {
@@ -109,8 +123,8 @@ pub unsafe extern "C" fn polyrail_listener_address(
     })
 }
 
-/// Stores the next link whose peer has sent its hello; see polyrail_link_hello. Never waits:
-/// returns POLYRAIL_CODE_NOT_NOW if there is no such link.
+/// Stores the next link whose peer has sent its hello, and has not closed it since; see
+/// polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no such link.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_accept(
     listener: *mut Listener,
@@ -157,6 +171,9 @@ pub extern "C" fn polyrail_listener_close(listener: *mut Listener) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::drive::tests::hello;
+    use crate::link::meeting::OurMessage as Message;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn only_the_last_refusals_are_kept() {
@@ -169,5 +186,36 @@ mod tests {
         assert_eq!(refused.len(), REFUSED);
         let last = "10.0.0.2:999: the peer has another token than this side";
         assert_eq!(refused.back().map(String::as_str), Some(last));
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// As by a peer that waited in vain, and then connected to another address.
+    #[test]
+    fn a_link_that_its_peer_has_closed_is_not_accepted() {
+        let listener = link::Listener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (timeouts, arrivals) = (Timeouts::default(), Arrivals::default());
+        let (ready, refused) = (VecDeque::new(), VecDeque::new());
+        let mut listening = Listening { listener, timeouts, arrivals, ready, refused };
+        let connect = || {
+            let mut link = OurLink::connect(&address, &timeouts).unwrap();
+            link.send(&Message::Hello(hello())).unwrap();
+            link
+        };
+        drop(connect());
+        let mut stays = connect();
+        let begin = Instant::now();
+        let (mut accepted, ..) = loop {
+            match listening.accept() {
+                Ok(accepted) => break accepted,
+                Err(Refusal::NotNow) => assert!(begin.elapsed() < LONG),
+                Err(Refusal::Failure(failure)) => panic!("{}", failure.words),
+            }
+        };
+        accepted.offer(&Message::Hello(hello())).unwrap();
+        while !matches!(stays.try_recv(), Ok(Some(Message::Hello(_)))) {
+            assert!(begin.elapsed() < LONG);
+        }
     }
 }

@@ -50,7 +50,7 @@ fn reach() -> Reach {
     endpoint.address().into()
 }
 
-fn hello() -> OurHello {
+pub(in crate::link) fn hello() -> OurHello {
     let purpose = Meeting { hello: HexBytes(Vec::new()) };
     OurHello::without_memory(reach(), Some(purpose), None)
 }

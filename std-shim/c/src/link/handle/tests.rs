@@ -32,7 +32,8 @@ fn with_name(
     let timeouts = Timeouts { connect: LONG, ..Timeouts::default() };
     let mut others = Others::new("", Chosen { timeouts, token: None });
     let (sender, found) = mpsc::channel();
-    (others.addresses, others.lookup) = (addresses.to_vec(), Lookup::UnderWay(found));
+    (others.addresses, others.lookup) =
+        (addresses.to_vec(), Lookup::UnderWay(vec!["far:7471".into()], found));
     (Box::new(others), sender)
 }
 
@@ -119,6 +120,56 @@ fn a_list_may_have_addresses_and_names() {
     assert!(found.iter().all(|address| address.port() == 7472), "{found:?}");
     assert_eq!(others.addresses.len(), 1 + found.len());
     assert!(!others.is_looking() && matches!(others.found(), Ok(None)));
+}
+
+/// The lookup takes a descriptor.
+#[test]
+fn names_are_looked_up_again_if_this_host_lacked_something() {
+    let (others, sender) = with_name(&[]);
+    let until = others.until;
+    let lacks = || LinkError::Connect {
+        address: "far:7471".into(),
+        source: io::Error::from_raw_os_error(libc::EMFILE),
+    };
+    sender.send(Err(lacks())).unwrap();
+    let Connecting::Lacking(_, others) = Connecting::Looking(others).step() else {
+        panic!("it does not try again")
+    };
+    assert!(matches!(&others.lookup, Lookup::Due(names) if names == &["far:7471"]));
+    assert_eq!(others.until, until);
+
+    // It tries until connecting is late.
+    let (mut others, sender) = with_name(&[]);
+    others.until = Some(Instant::now());
+    sender.send(Err(lacks())).unwrap();
+    assert!(matches!(Connecting::Looking(others).step(), Connecting::Failed(_)));
+}
+
+#[test]
+fn an_address_that_was_silent_does_not_end_attempts_to_reach_the_others() {
+    let [(_silent, first), (_also, second)] = [listener(), listener()];
+    let (mut others, _sender) = with_name(&[first, second]);
+    others.silent.push(first);
+    others.addresses.retain(|address| *address != first);
+    assert_eq!(others.dialled(), [second]);
+    others.addresses.clear();
+    assert_eq!(others.dialled(), [first]);
+}
+
+/// After an absence of the program, say: the hello goes out only now.
+#[test]
+fn a_listener_that_answered_has_the_time_of_a_message_once_connecting_is_late() {
+    let [(_silent, first), (_also, second)] = [listener(), listener()];
+    let timeouts = Timeouts { connect: LONG, ..Timeouts::default() };
+    let others = Others::new(&format!("{first},{second}"), Chosen { timeouts, token: None });
+    let Connecting::Begun(mut link, mut others) = Connecting::with(Box::new(others)) else {
+        panic!("it does not connect")
+    };
+    assert_eq!(answered(&mut link, &mut others), first);
+    assert_eq!(others.silence(&link), None);
+    others.until = Some(Instant::now());
+    others.answered = others.answered.and_then(|at| at.checked_sub(2 * LEAST_SILENCE));
+    assert_eq!(others.silence(&link), None);
 }
 
 /// The first answers, and sends nothing.
