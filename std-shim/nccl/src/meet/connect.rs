@@ -16,8 +16,9 @@ pub(crate) struct Attempt {
     site: Site,
     handle: Handle,
     terms: Terms,
-    /// When the attempt began. When the peer has answered, perhaps late, the time begins again.
     since: Instant,
+    /// When the peer answered, perhaps late: it then has as much time as it had for the answer.
+    answered: Option<Instant>,
     stage: Stage,
 }
 
@@ -51,12 +52,12 @@ impl Attempt {
         site.check_backend(handle.backend, handle.process)?;
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
         let (since, stage) = (Instant::now(), Stage::Opening(None));
-        Ok(Self { site, handle, terms, since, stage })
+        Ok(Self { site, handle, terms, since, answered: None, stage })
     }
 
     /// Returns whether the attempt took too long.
     pub(crate) fn is_late(&self) -> bool {
-        self.since.elapsed() > self.site.settings.connect_timeout
+        self.answered.unwrap_or(self.since).elapsed() > self.site.settings.connect_timeout
     }
 
     /// Continues the attempt as far as possible without waiting. Returns the connected end, once
@@ -77,7 +78,7 @@ impl Attempt {
             match step? {
                 Step::Goes(stage) => {
                     if matches!(stage, Stage::Joining(..)) {
-                        self.since = Instant::now();
+                        self.answered = Some(Instant::now());
                     }
                     self.stage = stage;
                 }

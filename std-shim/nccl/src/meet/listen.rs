@@ -117,12 +117,12 @@ impl Listener {
     }
 
     /// Returns whether another sender can be answered. If senders wait and there is no room, drops
-    /// the sender that was answered first and is not ready after [`GRACE`]: one for which this side
-    /// is ready, if there is one.
+    /// the sender that was answered first, at least [`GRACE`] ago: one for which this side is ready,
+    /// if there is one.
     fn make_room(&mut self) -> bool {
         if self.answered.len() >= MOST_ANSWERED && self.door.is_called(self.number) {
-            let late =
-                |answered: &Answered| !answered.peer_is_ready && answered.since.elapsed() >= GRACE;
+            // This side may never be ready for a sender that says that it is.
+            let late = |answered: &Answered| answered.since.elapsed() >= GRACE;
             let all = self.answered.iter().enumerate().filter(|(_, answered)| late(answered));
             let first = all.min_by_key(|(_, answered)| (!answered.is_ready, answered.since));
             if let Some((at, _)) = first {

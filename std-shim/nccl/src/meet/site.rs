@@ -30,7 +30,7 @@ pub(crate) struct Met {
     /// The address of the peer.
     pub(crate) peer: SocketAddr,
     pub(crate) terms: Terms,
-    /// When this end began to connect; that of the sender: when the peer answered.
+    /// When this end began to connect.
     pub(crate) since: Instant,
     /// The receiver's door, at which the sender resumes the link.
     pub(crate) door: Option<Arc<Door>>,
