@@ -144,34 +144,6 @@ fn an_address_that_no_link_has_is_reached_by_its_route() {
 }
 
 #[test]
-fn hosts_whose_links_share_no_network_use_each_of_them() {
-    let Some(hosts) = Hosts::new(3) else { return };
-    for link in 0..2 {
-        for (host, interface, own, other) in [(0, "to-b", 1, 2), (1, "to-a", 2, 1)] {
-            let (net, dev) = (format!("10.200.{link}"), format!("dev {interface}{link}"));
-            hosts.ip(host, &format!("addr flush {dev}"));
-            hosts.ip(host, &format!("addr add {net}.{own}/32 {dev}"));
-            hosts.ip(host, &format!("route add {net}.{other}/32 {dev} src {net}.{own}"));
-        }
-    }
-    // A bridge of containers, to which the first host has a route: that to everything else.
-    for line in ["addr flush dev to-a2", "link add bridge type bridge", "link set bridge up"] {
-        hosts.ip(1, line);
-    }
-    hosts.ip(1, "link set container master bridge");
-    hosts.ip(1, "addr add 172.31.0.1/16 dev bridge");
-    hosts.wait_for_carrier(1, "bridge");
-    hosts.ip(0, "route add default via 10.200.2.9 dev to-b2");
-    let place = Place::with_source((1 << 20) + 5);
-    let server = Server::run(hosts.on(1, &place).args(["serve", "dst"]));
-    assert!(server.line("polyrail: listening at ").contains("tcp:bridge"));
-    for to in ["10.200.0.2", "10.200.1.2"] {
-        let report = hosts.copy(&place, to, &[]);
-        assert_eq!(report["devices"], 2, "{report}");
-    }
-}
-
-#[test]
 fn the_device_of_a_server_follows_its_address_and_goes_with_it() {
     let Some(hosts) = Hosts::new(1) else { return };
     let place = Place::with_source((1 << 20) + 5);

@@ -51,9 +51,11 @@ pub(super) fn open(
     let ip = own.net.ip();
     let first = all.iter().find(|other| other.interface == own.interface);
     if first.is_some_and(|first| first.net.ip() == ip) {
-        // The interface may have got another first address.
-        let opened = open_device(&own.interface, options)?;
-        if address(&opened) == ip {
+        // The interface may have got another first address, or has one that is not usable and whose
+        // port is taken.
+        if let Some(opened) =
+            open_device(&own.interface, options).ok().filter(|it| address(it) == ip)
+        {
             return Ok(opened);
         }
     }

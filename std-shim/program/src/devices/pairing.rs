@@ -34,9 +34,7 @@ type Pair = (usize, usize);
 /// of the control connection is enough.
 ///
 /// `own` are the addresses of this host, the best first, without those of links only. `route` returns
-/// the address from which the system sends to another one; it decides if the hosts share no network.
-/// The route to everything else, which also leads to the server's containers, counts only if no other
-/// pair is known.
+/// the address from which the system sends to another one; it decides if no pair is known otherwise.
 pub(super) fn reaching(
     own: &[LocalAddress],
     theirs: &[Vec<IpNet>],
@@ -75,16 +73,11 @@ pub(super) fn reaching(
             }
         }
     }
-    if !pairs.iter().any(|(at, their)| leads_to(&own[*at], &theirs[*their])) {
+    // Only then: by routes that are not symmetric, the server would send from other interfaces.
+    if pairs.is_empty() {
         for (their, nets) in theirs.iter().enumerate() {
-            if pairs.iter().any(|(_, used)| *used == their) {
-                continue;
-            }
-            let leads_there = |ip: IpAddr| {
-                route(ip).filter(|from| pairs.is_empty() || route(elsewhere(ip)) != Some(*from))
-            };
-            let mut foreign = nets.iter().map(IpNet::ip).filter(|ip| is_foreign(*ip));
-            let from = foreign.find_map(leads_there);
+            let from =
+                nets.iter().filter(|net| is_foreign(net.ip())).find_map(|net| route(net.ip()));
             let at = from.and_then(place).filter(|at| !is_used(&pairs, *at));
             pairs.extend(at.map(|at| (at, their)));
         }
@@ -92,14 +85,6 @@ pub(super) fn reaching(
     pairs.sort_unstable();
     pairs.truncate(MAX_DEVICES);
     pairs.into_iter().map(|(at, _)| own[at].clone()).collect()
-}
-
-/// Returns an address of the same version of IP that no host has (RFC 5737, RFC 3849).
-fn elsewhere(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => [192, 0, 2, 1].into(),
-        IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
-    }
 }
 
 /// Why the devices of a peer get no partners.
@@ -252,29 +237,6 @@ mod tests {
         assert_eq!(chosen(&own, &theirs, met, ""), [""; 0]);
         // An address of its own leads to this host, not to the server.
         assert_eq!(chosen(&own, &[&["10.0.0.1/24"]], met, "10.0.0.1"), [""; 0]);
-    }
-
-    #[test]
-    fn hosts_whose_links_share_no_network_use_each_by_its_route() {
-        let own = host(&["eth0 10.0.0.1/32", "eth1 10.0.1.1/32", "eth2 10.0.2.1/32", LO]);
-        let theirs = offer(&[&["10.0.1.2/32"], &["10.0.0.2/32"], &["172.17.0.1/16"]]);
-        let met = Met { own: ip("10.0.0.1"), peer: ip("10.0.0.2") };
-        // All but these goes over the third link, also to the server's containers.
-        let route = |to: IpAddr| match to.to_string().as_str() {
-            "10.0.0.2" => Some(ip("10.0.0.1")),
-            "10.0.1.2" => Some(ip("10.0.1.1")),
-            _ => Some(ip("10.0.2.1")),
-        };
-        assert_eq!(reaching(&own, &theirs, met, route), own[..2]);
-        // The server asks for routes as well.
-        let both = [ip("10.0.0.1"), ip("10.0.1.1")];
-        let back = |to: IpAddr| Some(ip(if to == both[0] { "10.0.0.2" } else { "10.0.1.2" }));
-        let server = host(&["eth1 10.0.1.2/32", "eth0 10.0.0.2/32"]);
-        assert_eq!(partners(&server, &both, 4, ip("10.0.0.2"), back), Ok(vec![1, 0]));
-        // A network of both hosts is enough.
-        let own = host(&["eth0 10.0.0.1/24", "eth1 10.0.1.1/32"]);
-        let theirs = offer(&[&["10.0.1.2/32"], &["10.0.0.2/24"]]);
-        assert_eq!(reaching(&own, &theirs, met, route), own[..1]);
     }
 
     fn paired(own: &[&str], theirs: &[&str], met: &str, route: &str) -> Vec<usize> {
