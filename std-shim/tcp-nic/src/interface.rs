@@ -15,8 +15,9 @@ pub(crate) fn is_of_this_host(ip: IpAddr) -> io::Result<bool> {
     Ok(ip.is_loopback() || addresses()?.iter().any(|own| own.ip == ip))
 }
 
-/// Returns the interface that has an address now: that of this name if it still has it, or another
-/// one, because interfaces can be renamed. The port of the address does not matter.
+/// Returns the interface that has an address now: one that has carrier, and that of this name if it
+/// still has it, or another one, because interfaces can be renamed. The port of the address does not
+/// matter.
 ///
 /// # Errors
 ///
@@ -30,7 +31,8 @@ pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<Inter
         }
         (own, address) => own.ip() == address.ip(),
     };
-    Ok(addresses()?.into_iter().filter(is_own).min_by_key(|own| own.interface != name))
+    let rank = |own: &InterfaceAddress| (!(own.is_up && own.has_carrier), own.interface != name);
+    Ok(addresses()?.into_iter().filter(is_own).min_by_key(rank))
 }
 
 /// Returns whether packets to other hosts can leave by an interface. By loopback and dummy interfaces,
@@ -66,7 +68,7 @@ pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
     let has_it = |own: &&InterfaceAddress| own.ip == ip && is_in_zone(own);
     let mut exact: Vec<_> = all.iter().filter(has_it).cloned().collect();
     if !is_link_local(ip) {
-        exact.sort_by_key(|own| own.is_loopback);
+        exact.sort_by_key(|own| (own.is_loopback, !(own.is_up && own.has_carrier)));
         exact.truncate(1);
     }
     // An interface can have an address with several prefixes.

@@ -200,6 +200,25 @@ fn an_address_of_several_interfaces_is_one_device() {
     assert_eq!(open("10.99.0.1%lo").unwrap().interface(), "lo");
 }
 
+/// As with unnumbered links: hosts have one address on all of them.
+#[test]
+fn an_address_of_several_interfaces_is_used_while_one_of_them_has_carrier() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    for interface in ["eth0", "eth1"] {
+        namespace.link(interface);
+        namespace.run(&format!("ip addr add 10.99.0.1/32 dev {interface}"));
+    }
+    let device = open_up("10.99.0.1");
+    namespace.run("ip link set eth0 down");
+    let late = open_up("10.99.0.1");
+    assert_eq!(late.interface(), "eth1");
+    let (mut near, mut far) = connected(&device, &late);
+    exchange(&mut near, &mut far, 1);
+    assert!(device.is_up() && device.next_event().is_none());
+    namespace.run("ip link set eth1 down");
+    event(&device, false);
+}
+
 #[test]
 fn link_local_addresses_are_those_of_their_interface() {
     let Some(mut namespace) = Namespace::enter() else { return };
