@@ -1,8 +1,9 @@
 //! The processors on which an I/O thread runs.
 
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 /// Where the I/O thread of a device runs. A thread that runs beside its NIC finds in its caches what
 /// the NIC has written; one that is bound to a processor is never moved, which costs some ten
@@ -53,8 +54,8 @@ impl Processors {
     /// # Errors
     ///
     /// EINVAL: this process may use none of them.
-    pub(crate) fn pin(self) -> io::Result<()> {
-        self.0.map_or(Ok(()), |set| Ok(sched_setaffinity(None, &set)?))
+    pub(crate) fn pin(self) -> Result<(), Errno> {
+        self.0.map_or(Ok(()), |set| sched_setaffinity(None, &set))
     }
 }
 

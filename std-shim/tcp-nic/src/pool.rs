@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
 /// The threads of the process.
@@ -65,18 +65,20 @@ impl IoThread {
         }
         let mut work = Work::new(Arc::clone(&inbox), netlink);
         let builder = thread::Builder::new().name("polyrail-tcp".to_owned());
-        let (report, pinned) = mpsc::channel();
+        // A channel would allocate in the calling thread, and free it never if that is the main thread
+        // of a C program.
+        let pinned = Arc::new(OnceLock::new());
+        let report = Arc::clone(&pinned);
         let thread = builder.spawn(move || {
-            let is_pinned = processors.pin();
-            let may_run = is_pinned.is_ok();
-            _ = report.send(is_pinned);
-            if may_run {
+            if report.get_or_init(|| processors.pin()).is_ok() {
                 work.run();
             }
         })?;
         let thread = Self { inbox, process: Process::current(), thread: Some(thread) };
-        pinned.recv().unwrap_or(Err(io::ErrorKind::Other.into()))?;
-        Ok(thread)
+        match pinned.wait() {
+            Ok(()) => Ok(thread),
+            Err(errno) => Err((*errno).into()),
+        }
     }
 }
 
