@@ -1,8 +1,10 @@
 //! Interfaces and addresses that change while they are in use. They are in network namespaces, so
 //! these tests take iproute2 and root.
 
+mod namespace;
 mod support;
 
+use namespace::Namespace;
 use polyrail_core::verbs::WcStatus;
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::interface::is_dummy;
@@ -10,7 +12,6 @@ use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
 use std::net::SocketAddr;
-use support::namespace::Namespace;
 use support::{Side, exchange, pair, wait};
 
 fn open(name: &str) -> Result<Device, OpenError> {
@@ -167,7 +168,7 @@ fn an_interface_without_an_address_is_refused_until_it_has_one() {
 /// The ports of a device's listener are those of the system: each is there once for an address.
 #[test]
 fn a_port_that_is_taken_is_refused_with_its_address_and_free_later() {
-    let _turn = support::namespace::turn();
+    let _turn = namespace::turn();
     let near = open("127.7.0.1").unwrap();
     let port = near.address().port();
     let options = DeviceOptions { port, ..DeviceOptions::default() };

@@ -1,7 +1,9 @@
 //! A process without file descriptors: alone in its program, since it takes them all.
 
+mod namespace;
 mod support;
 
+use namespace::{Namespace, turn};
 use polyrail_core::verbs::WcStatus;
 use polyrail_nic_parts::error::vendor;
 use polyrail_nic_parts::event::AsyncEvent;
@@ -13,7 +15,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-use support::namespace::{Namespace, turn};
 use support::{LONG, Side, exchange, pair, raw, wait};
 
 /// File descriptors that a process may have in these tests.

@@ -5,7 +5,6 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 pub mod fuzz;
-pub mod namespace;
 pub mod raw;
 pub mod thread;
 

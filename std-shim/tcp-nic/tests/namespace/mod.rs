@@ -1,5 +1,8 @@
 //! Network interfaces that a test makes and changes: in a network namespace of its own.
 
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
