@@ -233,7 +233,8 @@ races() {
     say "skipped: the source of nightly's standard library cannot be installed"
     return
   fi
-  RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/races MODEL_SEEDS=5 \
+  # Children of a test that forks start threads of their own.
+  RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS=die_after_fork=0 CARGO_TARGET_DIR=target/races MODEL_SEEDS=5 \
     cargo +nightly test -Zbuild-std --target "$(uname -m)-unknown-linux-gnu" --locked -p polyrail-tcp-nic --tests
 }
 
