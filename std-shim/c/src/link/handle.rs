@@ -61,8 +61,17 @@ impl Connecting {
             (_, false) => Self::dial(others),
             (Ok(()), true) if others.is_looking() => Self::Looking(others),
             (Ok(()), true) => Self::dial(others),
-            (Err(error), true) => Self::not_begun(link_failure(&error), others),
+            (Err(error), true) => Self::not_looked_up(&error, others),
         }
+    }
+
+    /// The names could not be looked up. They still are to be, if this host lacked something for it.
+    fn not_looked_up(error: &LinkError, others: Box<Others>) -> Self {
+        let failure = match others.lookup {
+            Lookup::Due(_) => Failure::of(Code::System, error),
+            _ => link_failure(error),
+        };
+        Self::not_begun(failure, others)
     }
 
     fn dial(others: Box<Others>) -> Self {
@@ -96,7 +105,7 @@ impl Connecting {
             Self::Looking(mut others) => match others.found() {
                 Ok(None) => Self::Looking(others),
                 Ok(Some(_)) => Self::dial(others),
-                Err(error) => Self::not_begun(link_failure(&error), others),
+                Err(error) => Self::not_looked_up(&error, others),
             },
             Self::Lacking(failure, others) if others.is_late() => Self::Failed(failure),
             Self::Lacking(_, others) => Self::with(others),
@@ -129,6 +138,7 @@ enum Lookup {
     Over,
     /// It could not begin yet, or could not be done because this host lacked something for it.
     Due(Vec<String>),
+    /// With the names, in case they have to be looked up again.
     UnderWay(Vec<String>, Receiver<Result<Vec<SocketAddr>, LinkError>>),
 }
 

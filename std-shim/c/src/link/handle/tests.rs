@@ -138,6 +138,13 @@ fn names_are_looked_up_again_if_this_host_lacked_something() {
     assert!(matches!(&others.lookup, Lookup::Due(names) if names == &["far:7471"]));
     assert_eq!(others.until, until);
 
+    // So does a thread that could not be started.
+    let error =
+        LinkError::Io { doing: "starting a thread", source: io::Error::from_raw_os_error(11) };
+    let (mut others, _sender) = with_name(&[]);
+    others.lookup = Lookup::Due(vec!["far:7471".into()]);
+    assert!(matches!(Connecting::not_looked_up(&error, others), Connecting::Lacking(..)));
+
     // It tries until connecting is late.
     let (mut others, sender) = with_name(&[]);
     others.until = Some(Instant::now());
