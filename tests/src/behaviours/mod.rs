@@ -19,12 +19,14 @@ mod operations;
 mod order;
 pub mod pair;
 mod posting;
+mod rails;
 mod reroute;
 mod waiting;
 mod wrapped;
 
 pub use buffer::Buffer;
 pub use pair::{Pair, Side};
+pub use rails::Rails;
 pub use wrapped::Wrapped;
 
 use polyrail::backend::Domain;
