@@ -94,6 +94,7 @@ lint() {
   fi
   say "each choice of backends"
   local package features
+  cargo check -p polyrail-program --no-default-features --features cli --locked
   for package in polyrail polyrail-c polyrail-nccl; do
     for features in "" tcp verbs; do
       cargo check -p $package --no-default-features --features "$features" --locked
