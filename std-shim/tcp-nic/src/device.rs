@@ -22,7 +22,7 @@ use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ pub struct DeviceOptions {
     /// a router or a host translates them (NAT); port 0: that of the listener. `None`, the default:
     /// its own.
     pub advertised: Option<SocketAddr>,
-    /// Its limits. `max_sge` is at most 255, so that one system call takes a request with its header.
+    /// Its limits; by default those of [`DeviceLimits`], with on-demand paging. `max_sge` is at most
+    /// 255, so that one system call takes a request with its header.
     pub limits: DeviceLimits,
     /// Where its I/O thread runs; anywhere by default.
     pub thread_place: ThreadPlace,
@@ -304,7 +305,6 @@ impl Device {
             io,
             spin: nanos(options.spin),
             buffers,
-            received: AtomicU64::new(0),
         });
         device.io.add_device(&device, token).map_err(|errno| OpenError::Thread(errno.into()))?;
         Ok(Self(device))
@@ -354,11 +354,6 @@ impl Device {
     /// Returns the number of its memory regions.
     pub fn memory_regions(&self) -> u32 {
         self.0.regions.get()
-    }
-
-    /// Returns the payload bytes that it received so far.
-    pub fn received_bytes(&self) -> u64 {
-        self.0.received.load(Ordering::Relaxed)
     }
 
     /// Returns whether its interface is up and has carrier and its address.

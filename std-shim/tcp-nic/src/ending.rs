@@ -32,7 +32,8 @@ impl QpShared {
 /// Lets a failure take effect, if one was found and no other thread does so. Must be called without
 /// locks.
 pub(crate) fn run(qp: &QpShared) {
-    while qp.has_failed.swap(false, Ordering::AcqRel) {
+    // Nearly always there is none, and a load leaves the cache line to all threads.
+    while qp.has_failed.load(Ordering::Acquire) && qp.has_failed.swap(false, Ordering::AcqRel) {
         take_effect(qp);
     }
 }

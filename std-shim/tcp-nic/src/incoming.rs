@@ -124,7 +124,6 @@ impl ReadHalf {
     /// Acts on the current frame, whose payload is in place.
     fn finish(&mut self, qp: &QpShared, memory: &MemoryTable) -> Result<(), Stop> {
         let Some(Current { header, target, .. }) = self.current.take() else { return Ok(()) };
-        qp.device.received.fetch_add(header.length.into(), Ordering::Relaxed);
         if target == Target::Discard {
             return Ok(());
         }

@@ -14,6 +14,7 @@ use polyrail_nic_parts::recv_ring::RecvRing;
 use polyrail_nic_parts::staging::{Staging, StagingMemory};
 use polyrail_nic_parts::sync::lock;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Scatter/gather entries of a receive in a shared queue.
@@ -50,17 +51,14 @@ impl SrqShared {
     }
 }
 
-impl SrqShared {
-    /// Notifies the peers of all queue pairs that wait for a receive. All, although there may be
-    /// fewer receives: a peer that does not answer any more would keep the others waiting. A queue
-    /// pair that meets no receive waits again.
-    fn notify_all(&self) {
-        let waiting = std::mem::take(&mut lock(&self.inner).waiting);
-        for qp in waiting.iter().filter_map(Weak::upgrade) {
-            lock(&qp.queues).responder.receive_posted();
-            transmit::run(&qp);
-            ending::run(&qp);
-        }
+/// Notifies the peers of all queue pairs that wait for a receive. All, although there may be fewer
+/// receives: a peer that does not answer any more would keep the others waiting. A queue pair that
+/// meets no receive waits again. Must be called without locks.
+fn notify_all(waiting: VecDeque<Weak<QpShared>>) {
+    for qp in waiting.iter().filter_map(Weak::upgrade) {
+        lock(&qp.queues).responder.receive_posted();
+        transmit::run(&qp);
+        ending::run(&qp);
     }
 }
 
@@ -121,9 +119,9 @@ impl hardware::RecvBatch for SharedRecvBatch<'_> {
     fn commit(self) -> Result<(), CommitError> {
         let srq = self.srq;
         srq.device.check_batch()?;
-        let (accepted, result) = {
+        let (waiting, result) = {
             let mut inner = lock(&srq.inner);
-            self.staged.commit(|request, list| {
+            let (accepted, result) = self.staged.commit(|request, list| {
                 // A slot is free as soon as its receive is taken.
                 let taken = inner.ring.taken();
                 if request.wr_id & ENGINE_WR_ID != 0 {
@@ -133,11 +131,11 @@ impl hardware::RecvBatch for SharedRecvBatch<'_> {
                 } else {
                     Err(Refusal::QueueFull)
                 }
-            })
+            });
+            let waits = accepted > 0 && !inner.waiting.is_empty();
+            (waits.then(|| mem::take(&mut inner.waiting)), result)
         };
-        if accepted > 0 {
-            srq.notify_all();
-        }
+        waiting.into_iter().for_each(notify_all);
         result
     }
 }

@@ -77,8 +77,6 @@ pub(crate) struct DeviceShared {
     pub(crate) spin: u64,
     /// Sizes of the buffers of its connections.
     pub(crate) buffers: Buffers,
-    /// Payload bytes that were received.
-    pub(crate) received: AtomicU64,
 }
 
 /// A completion queue, shared with its queue pairs.
