@@ -23,6 +23,7 @@ pub use crate::ip_net::{IpNet, IpNetError};
 
 use polyrail_nic_parts::interface::{self, InterfaceAddress, interface_of, is_link_local};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -82,6 +83,15 @@ impl InterfaceFilter {
     }
 }
 
+/// The syntax of [`from_nccl`](InterfaceFilter::from_nccl).
+impl fmt::Display for InterfaceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = |is_there, sign| if is_there { sign } else { "" };
+        let (excludes, is_exact) = (sign(self.excludes, "^"), sign(self.is_exact, "="));
+        write!(f, "{excludes}{is_exact}{}", self.names.join(","))
+    }
+}
+
 /// The addresses of this host cannot be listed, or there are none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -96,8 +106,10 @@ pub enum InterfaceError {
     )]
     Unreachable,
     /// The named interfaces do not exist, or have no address.
-    #[error("no network interface with an address is selected; this host has {}", known.join(", "))]
+    #[error("{filter} selects no network interface with an address; this host has {}", known.join(", "))]
     NotSelected {
+        /// What was to be selected.
+        filter: InterfaceFilter,
         /// Names of the interfaces that have an address.
         known: Vec<String>,
     },
@@ -237,7 +249,7 @@ fn chosen<T>(
     let mut known: Vec<_> = all.into_iter().map(|address| address.own.interface).collect();
     known.sort();
     known.dedup();
-    Err(InterfaceError::NotSelected { known })
+    Err(InterfaceError::NotSelected { filter: filter.clone(), known })
 }
 
 /// Returns whether an interface of this host has an address.
@@ -426,8 +438,13 @@ mod tests {
         assert!(at.contains(&"127.0.0.1:7471".parse().unwrap()), "{at:?}");
         let error = reachable_at(7471, &InterfaceFilter::named("no such")).unwrap_err();
         assert!(
-            matches!(&error, InterfaceError::NotSelected { known } if known.contains(&"lo".into()))
+            matches!(&error, InterfaceError::NotSelected { known, .. } if known.contains(&"lo".into()))
         );
+        let words = error.to_string();
+        assert!(words.starts_with("=no such selects no network interface"), "{words}");
+        for text in ["eth,ib0", "=eth0", "^docker", "^=docker0,br0"] {
+            assert_eq!(InterfaceFilter::from_nccl(text).to_string(), text);
+        }
     }
 
     #[test]

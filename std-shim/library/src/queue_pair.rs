@@ -85,9 +85,9 @@ impl RailAddress {
 /// How the two ends connect, if only one of them is over TCP.
 pub(crate) const fn backends(here_is_tcp: bool) -> &'static str {
     if here_is_tcp {
-        "connects over TCP here, over RDMA at the peer"
+        "connects over TCP here, but not at the peer"
     } else {
-        "connects over RDMA here, over TCP at the peer"
+        "connects over TCP at the peer, but not here"
     }
 }
 
@@ -141,6 +141,9 @@ pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
     }
     if psn > 0x00ff_ffff {
         return Err(number(psn, "24 bits"));
+    }
+    if meeting.as_ref().is_some_and(|meeting| meeting.port == 0) {
+        return Err(number(0, "a TCP port from 1 to 65535"));
     }
     let address = gid.parse();
     Ok(RailAddress {

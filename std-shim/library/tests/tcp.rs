@@ -187,7 +187,7 @@ fn an_end_over_rdma_is_named_at_an_end_over_tcp() {
     let device = "tcp:127.1.5.1".to_owned();
     let mismatch = RailMismatch::Backends { rail: RailId::Data(0), device, here_is_tcp: true };
     assert_eq!(refused, ConnectError::Ends(mismatch.clone()));
-    let text = "rail 0 (device tcp:127.1.5.1): connects over TCP here, over RDMA at the peer";
+    let text = "rail 0 (device tcp:127.1.5.1): connects over TCP here, but not at the peer";
     assert_eq!(mismatch.to_string(), text);
 
     let mut endpoint = P2pBuilder::new().build(&here).unwrap();
@@ -200,7 +200,7 @@ fn an_end_over_rdma_is_named_at_an_end_over_tcp() {
         matches!(&refused, P2pConnectError::Backends { end: End::Sender, here_is_tcp: true, .. }),
         "{refused}"
     );
-    let text = "connects over TCP here, over RDMA at the peer";
+    let text = "connects over TCP here, but not at the peer";
     assert!(refused.to_string().contains(text), "{refused}");
 }
 
@@ -211,7 +211,7 @@ fn an_end_over_tcp_is_named_at_an_end_over_rdma() {
     let there: Vec<_> = over_tcp.iter().collect();
     let fabric = Fabric::threaded();
     let over_rdma = Host::new(&fabric, "rdma", 1, 64);
-    let text = "connects over RDMA here, over TCP at the peer";
+    let text = "connects over TCP at the peer, but not here";
 
     let address = EndpointBuilder::new().build(&there).unwrap().address();
     let mut endpoint = EndpointBuilder::new().build(&over_rdma.all()).unwrap();

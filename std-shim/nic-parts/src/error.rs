@@ -76,8 +76,13 @@ pub enum NicError {
     #[error("access flags {0:?} are not supported")]
     UnsupportedAccess(AccessFlags),
     /// The range wraps around the end of the address space.
-    #[error("the memory range wraps around the address space")]
-    AddressWraps,
+    #[error("{length} bytes from address {addr:#x} wrap around the address space")]
+    AddressWraps {
+        /// Address of the first byte.
+        addr: u64,
+        /// Length in bytes.
+        length: u64,
+    },
     /// Objects of different devices do not match.
     #[error("the {what} belongs to another device")]
     OtherDevice {

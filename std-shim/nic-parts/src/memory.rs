@@ -66,7 +66,8 @@ impl Region {
             let what = "a memory region's length";
             return Err(NicError::Limit { what, asked: self.length, limit: max_bytes });
         }
-        self.start.checked_add(self.length).map(|_| ()).ok_or(NicError::AddressWraps)
+        let Self { start: addr, length, .. } = *self;
+        addr.checked_add(length).map(|_| ()).ok_or(NicError::AddressWraps { addr, length })
     }
 
     #[inline]
@@ -394,6 +395,9 @@ mod tests {
             Err(NicError::Limit { limit: 99, .. })
         ));
         let wraps = Region { start: u64::MAX - 5, ..region(&pages, AccessFlags::empty()) };
-        assert_eq!(wraps.validate(&limits), Err(NicError::AddressWraps));
+        assert_eq!(
+            wraps.validate(&limits),
+            Err(NicError::AddressWraps { addr: u64::MAX - 5, length: wraps.length })
+        );
     }
 }

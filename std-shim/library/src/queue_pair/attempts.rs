@@ -65,10 +65,13 @@ pub enum GaveUp<E> {
 /// The first attempt to connect was not done in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the queue pairs were not connected in time: the device is still searching for a path to the \
-     peer"
+    "the queue pairs were not connected within {limit:?}: the device is still searching for a path \
+     to the peer"
 )]
-pub struct StillSearching;
+pub struct StillSearching {
+    /// The time for which the peer waits, of which an attempt has nine tenths.
+    pub limit: Duration,
+}
 
 impl<E> Attempts<E> {
     /// Begins now. The peer waits for `limit` from now on.
@@ -99,10 +102,10 @@ impl<E> Attempts<E> {
         let began = *self.began.get_or_insert(now);
         match connect() {
             Ok(false) if waited >= self.limit / 10 * 9 => {
-                return Err(self
-                    .failure
-                    .take()
-                    .map_or(GaveUp::Searching(StillSearching), GaveUp::Failed));
+                return Err(self.failure.take().map_or(
+                    GaveUp::Searching(StillSearching { limit: self.limit }),
+                    GaveUp::Failed,
+                ));
             }
             Ok(is_connected) => self.is_connected = is_connected,
             Err(error) if !is_last && may_pass(&error) => {
@@ -172,6 +175,9 @@ mod tests {
         assert_eq!(attempts.step(|| Ok(false), |_| true), Err(GaveUp::Failed("no path")));
         let Some(mut attempts) = after(9) else { return };
         assert_eq!(attempts.clone().step(|| Ok(true), |_| true), Ok(true));
-        assert_eq!(attempts.step(|| Ok(false), |_| true), Err(GaveUp::Searching(StillSearching)));
+        assert_eq!(
+            attempts.step(|| Ok(false), |_| true),
+            Err(GaveUp::Searching(StillSearching { limit: attempts.limit }))
+        );
     }
 }

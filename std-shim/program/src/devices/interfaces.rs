@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn only_a_host_without_addresses_has_no_interfaces() {
-        let known = vec!["lo".into()];
-        for none in [InterfaceError::Unreachable, InterfaceError::NotSelected { known }] {
+        let (filter, known) = (InterfaceFilter::named("lo"), vec!["lo".into()]);
+        for none in [InterfaceError::Unreachable, InterfaceError::NotSelected { filter, known }] {
             assert_eq!(listed(Err(none)).unwrap(), []);
         }
         // EMFILE: the process has no free descriptor.

@@ -151,6 +151,19 @@ mod addresses {
     }
 
     #[test]
+    fn a_meeting_has_a_port() {
+        let key = "00".repeat(16);
+        let with = |port: u32| {
+            let meeting = format!(r#""psn":4711,"meeting":{{"port":{port},"key":"{key}"}}"#);
+            read(TEXT.replacen(r#""psn":4711"#, &meeting, 1).as_bytes())
+        };
+        assert!(with(7500).is_ok());
+        let error = with(0).unwrap_err();
+        assert!(error.contains("a TCP port from 1 to 65535"), "{error}");
+        assert!(with(65536).is_err());
+    }
+
+    #[test]
     fn no_bytes_make_the_reader_panic() {
         fn mutated(at: usize, byte: u8) -> bool {
             let mut text = TEXT.as_bytes().to_vec();
