@@ -20,21 +20,11 @@ use std::time::{Duration, Instant};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
-/// Polls both ends until `is_there`, without any requests.
-fn poll_until(ends: &mut Ends, is_there: impl Fn(&Ends) -> bool) {
-    ends.limit(0);
-    let begin = Instant::now();
-    while !is_there(ends) {
-        ends.step();
-        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
-    }
-}
-
 /// Takes the link of rail 2 down at one end, until the rail is Down at both. Returns its device.
 fn cut_rail_2(ends: &mut Ends, at_near: bool) -> Device {
     let device = ends.side(at_near).devices[2].clone();
     device.inject(When::Now, Fault::LinkDown);
-    poll_until(ends, |ends| {
+    ends.poll_until(|ends| {
         [&ends.near, &ends.far].iter().all(|end| end.state(RailId::Data(2)) == RailState::Down)
     });
     device
@@ -50,7 +40,7 @@ fn a_port_that_goes_down_costs_its_rails_before_any_request_does() {
             let name = device.name();
             assert_eq!(told[0], format!("rail 2 (device {name}) failed: its port is down"));
             device.inject(When::Now, Fault::LinkUp);
-            poll_until(&mut ends, Ends::is_ready);
+            ends.poll_until(Ends::is_ready);
             let events = &ends.side(of_near).events;
             assert_eq!(events[0].detected, Some(Detected::PortDown));
             let returned = events.last().unwrap();
@@ -76,7 +66,7 @@ fn a_port_that_is_up_again_is_tried_at_once() {
         (0..1000).for_each(|_| ends.step());
         assert_eq!(ends.near.state(RailId::Data(2)), RailState::Down);
         device.inject(When::Now, Fault::LinkUp);
-        poll_until(&mut ends, Ends::is_ready);
+        ends.poll_until(Ends::is_ready);
     }
 }
 
@@ -94,7 +84,7 @@ fn a_rail_that_falls_silent_is_given_up_after_its_time() {
         let told: Vec<String> = ends.near.told().into_iter().chain(ends.far.told()).collect();
         assert!(told.iter().any(|told| silent(&told.replace("far1", "near1"))), "{told:?}");
         device.inject(When::Now, Fault::Silent(false));
-        poll_until(&mut ends, Ends::is_ready);
+        ends.poll_until(Ends::is_ready);
     }
 }
 
@@ -132,8 +122,8 @@ fn rail_0_waits_for_its_device_for_a_while() {
         let healing = Healing { fallback_after: WHILE, home_after, ..Healing::default() };
         let mut ends = Ends::new(5, 4, &healed(scheme).healing(healing));
         ends.far.devices[0].inject(When::Now, Fault::LinkDown);
-        poll_until(&mut ends, |ends| !ends.is_ready());
-        poll_until(&mut ends, Ends::is_ready);
+        ends.poll_until(|ends| !ends.is_ready());
+        ends.poll_until(Ends::is_ready);
         let events = &ends.near.events;
         let is_of_rail_0 = |kind| {
             events
@@ -153,7 +143,7 @@ fn rail_0_waits_for_its_device_for_a_while() {
             };
             at_home(RailId::Data(0)) && at_home(RailId::Notify) && ends.is_ready()
         };
-        poll_until(&mut ends, is_home);
+        ends.poll_until(is_home);
         assert!(ends.far.told().iter().any(|told| told.ends_with(" goes back to its own device")));
         ends.limit(MESSAGES);
         ends.finish(|_| ());
@@ -176,18 +166,18 @@ fn rail_0_goes_home_when_another_rail_is_in_service() {
         for link in &links {
             link.inject(When::Now, Fault::LinkDown);
         }
-        poll_until(&mut ends, |ends| !ends.is_ready());
-        poll_until(&mut ends, Ends::is_ready);
+        ends.poll_until(|ends| !ends.is_ready());
+        ends.poll_until(Ends::is_ready);
         assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
         for link in &links {
             link.inject(When::Now, Fault::LinkUp);
         }
         // Long enough for both to hear of the links, and then until it is time.
         let begin = Instant::now();
-        poll_until(&mut ends, |_| begin.elapsed() > Duration::from_millis(20));
+        ends.poll_until(|_| begin.elapsed() > Duration::from_millis(20));
         sleep(HOME_AFTER);
         assert!(ends.near.endpoint.fail_rail(RailId::Data(1)));
-        poll_until(&mut ends, |ends| {
+        ends.poll_until(|ends| {
             ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
         });
         ends.limit(MESSAGES);
@@ -203,8 +193,8 @@ fn rail_0_stays_away_while_its_owners_took_the_other_rail_out() {
     let mut ends = Ends::new(12, 2, &healed(Scheme::Spray).rails(2).healing(healing));
     let link = ends.near.devices[0].clone();
     link.inject(When::Now, Fault::LinkDown);
-    poll_until(&mut ends, |ends| !ends.is_ready());
-    poll_until(&mut ends, Ends::is_ready);
+    ends.poll_until(|ends| !ends.is_ready());
+    ends.poll_until(Ends::is_ready);
     let set_rail_1 = |ends: &mut Ends, in_service| {
         for end in [&mut ends.near, &mut ends.far] {
             assert!(end.endpoint.virtual_qp_mut().set_rail_in_service(1, in_service));
@@ -213,10 +203,10 @@ fn rail_0_stays_away_while_its_owners_took_the_other_rail_out() {
     set_rail_1(&mut ends, false);
     link.inject(When::Now, Fault::LinkUp);
     let begin = Instant::now();
-    poll_until(&mut ends, |_| begin.elapsed() > 20 * HOME_AFTER);
+    ends.poll_until(|_| begin.elapsed() > 20 * HOME_AFTER);
     assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
     set_rail_1(&mut ends, true);
-    poll_until(&mut ends, |ends| {
+    ends.poll_until(|ends| {
         ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
     });
 }
@@ -484,51 +474,5 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
         }
         let generation = |end: &Endpoint<_>| end.virtual_qp().rail_generation(rail);
         assert!(generation(&near) >= Some(20) && generation(&near) == generation(&far));
-    }
-}
-
-/// The rails of the second device stand by: while the first device is away they carry everything, and
-/// nothing before and afterwards.
-#[test]
-fn rails_of_a_standby_device_take_over_and_stand_back() {
-    let home_after = Some(Duration::ZERO);
-    for scheme in SCHEMES {
-        let healing = Healing {
-            first_interval: Duration::ZERO,
-            longest_interval: Duration::ZERO,
-            fallback_after: Duration::ZERO,
-            home_after,
-            ..Healing::default()
-        };
-        let mut ends = Ends::new(9, 2, &healed(scheme).healing(healing).standby_devices(&[1]));
-        let standby = |ends: &Ends| -> u64 {
-            let of = |near: bool, rail| {
-                let counters = ends.side(near).endpoint.virtual_qp().counters(RailId::Data(rail));
-                counters.unwrap().send_requests
-            };
-            [true, false].map(|near| of(near, 1) + of(near, 3)).iter().sum()
-        };
-        ends.pause_after(MESSAGES / 3);
-        assert_eq!(standby(&ends), 0, "{scheme:?}");
-        let device = ends.near.devices[0].clone();
-        device.inject(When::Now, Fault::LinkDown);
-        let rail_0_is_on = |ends: &Ends, device: usize| {
-            ["near", "far"].iter().zip([&ends.near, &ends.far]).all(|(name, end)| {
-                let rail_0 = end.endpoint.rail_reports()[0].to_string();
-                let is_there = rail_0.starts_with(&format!("rail 0 (device {name}{device}"));
-                is_there && end.state(RailId::Data(0)) == RailState::InService
-            })
-        };
-        // Requests wait for rail 0, so it moves. There it stands by, too.
-        poll_until(&mut ends, |ends| rail_0_is_on(ends, 1));
-        let before = standby(&ends);
-        ends.pause_after(2 * MESSAGES / 3);
-        assert!(standby(&ends) > before, "{scheme:?}: {}", ends.report());
-        device.inject(When::Now, Fault::LinkUp);
-        poll_until(&mut ends, |ends| rail_0_is_on(ends, 0) && ends.is_ready());
-        let before = standby(&ends);
-        ends.limit(MESSAGES);
-        ends.finish(|_| ());
-        assert_eq!(standby(&ends), before, "{scheme:?}: {}", ends.report());
     }
 }

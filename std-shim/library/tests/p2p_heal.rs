@@ -516,25 +516,3 @@ fn rails_of_a_standby_device_take_over_and_stand_back() {
         assert_eq!(standby(&pair), before);
     }
 }
-
-#[test]
-fn devices_that_cannot_stand_by_are_refused() {
-    let fabric = Fabric::threaded();
-    let domain = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
-    let (first, second) = (domain("first"), domain("second"));
-    let error = |builder: P2pBuilder| {
-        builder.build(&[&first, &second]).map(|_| ()).unwrap_err().to_string()
-    };
-    let builder = || P2pBuilder::new().rail_failure(RailFailure::Reroute);
-    let all = error(builder().standby_devices(&[0, 1]));
-    assert_eq!(all, "all 2 devices would stand by, and none is left for them to stand by for");
-    for beyond in [2, 8, 1000] {
-        let text = format!("device {beyond} cannot stand by: rails use 2 devices, counted from 0");
-        assert_eq!(error(builder().standby_devices(&[1, beyond])), text);
-    }
-    let one_rail = error(builder().rails(1).standby_devices(&[1]));
-    assert_eq!(one_rail, "device 1 cannot stand by: rails use 1 devices, counted from 0");
-    let fatal = error(P2pBuilder::new().standby_devices(&[1]));
-    assert_eq!(fatal, "standby rails (1) need re-routing, which is off");
-    assert!(builder().standby_devices(&[0]).build(&[&first, &second]).is_ok());
-}

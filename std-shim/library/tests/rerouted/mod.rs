@@ -418,6 +418,16 @@ impl Ends {
         if near { &self.near } else { &self.far }
     }
 
+    /// Polls both ends until `is_there`, without any requests.
+    pub fn poll_until(&mut self, is_there: impl Fn(&Self) -> bool) {
+        self.limit(0);
+        let begin = Instant::now();
+        while !is_there(self) {
+            self.step();
+            assert!(begin.elapsed() < fixture::LONG, "{}", self.report());
+        }
+    }
+
     /// Lets each end post so many messages altogether.
     pub fn limit(&mut self, messages: usize) {
         self.near.limit = messages;
