@@ -16,6 +16,9 @@ pub(crate) const WAKE: u64 = 0;
 pub(crate) const NETLINK: u64 = 1;
 const FIRST_TOKEN: u64 = 2;
 
+/// The longest time that `epoll_pwait` can wait.
+const MOST_MILLIS: u64 = i32::MAX as u64;
+
 /// Returns a new name.
 pub(crate) fn token() -> u64 {
     NEXT_TOKEN.fetch_add(1, Ordering::Relaxed)
@@ -30,6 +33,13 @@ impl Inbox {
     pub(crate) fn wake(&self) {
         // It fails only if it was woken 2^64 - 2 times.
         _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Lets the next [`wake`](Self::wake) be an event again. It comes before what the wake is for is
+    /// looked at: a command that comes between the two would have no wake.
+    pub(crate) fn take_wake(&self) {
+        let mut count = [0; 8];
+        _ = rustix::io::read(&self.wake, &mut count);
     }
 }
 
@@ -117,22 +127,19 @@ impl Inbox {
         cq.io_watches.store(false, Ordering::Release);
     }
 
-    /// Waits until something is ready, or until this many nanoseconds have passed. Returns the
-    /// number of events.
+    /// Waits until something is ready, or until this many nanoseconds have passed, in whole
+    /// milliseconds: so `epoll_pwait2` is not needed, which Linux before 5.11 and many filters of
+    /// system calls do not have. Returns the number of events.
     pub(crate) fn wait(&self, events: &mut [Event], left: Option<u64>) -> usize {
-        let timespec = |nanos: u64| Timespec {
-            tv_sec: (nanos / 1_000_000_000) as i64,
-            tv_nsec: (nanos % 1_000_000_000) as i64,
-        };
-        let mut ready = epoll::wait(&self.epoll, &mut *events, left.map(timespec).as_ref());
-        // Linux before 5.11 and many filters of system calls have no epoll_pwait2, without which
-        // only whole milliseconds can be waited for.
-        if matches!(ready, Err(Errno::NOSYS | Errno::PERM)) {
-            let left = left.map(|left| timespec(left.div_ceil(1_000_000) * 1_000_000));
-            ready = epoll::wait(&self.epoll, events, left.as_ref());
-        }
-        // Otherwise it fails only if a signal comes.
-        ready.unwrap_or_default()
+        let timespec = left.map(|left| {
+            let millis = left.div_ceil(1_000_000).min(MOST_MILLIS);
+            Timespec {
+                tv_sec: (millis / 1_000) as i64,
+                tv_nsec: (millis % 1_000 * 1_000_000) as i64,
+            }
+        });
+        // It fails only if a signal comes.
+        epoll::wait(&self.epoll, events, timespec.as_ref()).unwrap_or_default()
     }
 }
 

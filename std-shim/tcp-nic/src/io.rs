@@ -113,13 +113,15 @@ impl Work {
             let next = self.do_what_is_due(now());
             let left = self.sleeps_until(next).map(|at| at.saturating_sub(now()));
             let ready = self.inbox.wait(&mut events, left);
+            let tokens = events[..ready].iter().map(|event| { event.data }.u64());
+            // Before the commands: another command that is sent from here on wakes again.
+            if tokens.clone().any(|token| token == WAKE) {
+                self.inbox.take_wake();
+            }
             // Before the events, which may name what a command adds.
             self.take_commands();
             self.note_events(ready);
-            for event in &events[..ready] {
-                let data = event.data;
-                self.take_event(data.u64());
-            }
+            tokens.for_each(|token| self.take_event(token));
         }
     }
 
@@ -192,10 +194,7 @@ impl Work {
 
     fn take_event(&mut self, token: u64) {
         match token {
-            WAKE => {
-                let mut told = [0; 8];
-                _ = rustix::io::read(&self.inbox.wake, &mut told);
-            }
+            WAKE => {}
             NETLINK => {
                 if let Some(netlink) = &self.netlink {
                     netlink::drain(netlink);

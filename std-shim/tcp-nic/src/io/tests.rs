@@ -8,13 +8,43 @@ use rustix::event::epoll::CreateFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// A thread's work that a test does.
 fn work() -> Work {
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
-    let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).unwrap();
     let (commands, ends) = (Mutex::default(), AtomicBool::new(false));
     Work::new(Arc::new(Inbox { epoll, wake, commands, ends }), None)
+}
+
+/// A command may be sent between any two steps of a thread that wakes.
+#[test]
+fn a_command_sent_while_the_thread_wakes_is_taken() {
+    const COMMANDS: usize = 20_000;
+    let mut work = work();
+    let inbox = Arc::clone(&work.inbox);
+    let thread = std::thread::spawn(move || work.run());
+    let is_taken = |limit: Duration| {
+        let start = Instant::now();
+        while !lock(&inbox.commands).is_empty() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    };
+    for command in 0..COMMANDS {
+        inbox.send(Command::Closed);
+        // The next one comes at every time from when this one is taken.
+        assert!(is_taken(Duration::from_secs(60)), "command {command} is never taken");
+        (0..command % 64).for_each(|_| std::hint::spin_loop());
+    }
+    inbox.ends.store(true, Ordering::Release);
+    inbox.wake();
+    thread.join().unwrap();
 }
 
 #[test]
@@ -49,7 +79,7 @@ fn a_listener_goes_on_when_a_connection_has_proved_itself_or_has_gone() {
 #[test]
 fn a_thread_spins_after_events_for_the_longest_time_of_its_open_devices() {
     let open = |address, spin| {
-        let spin = std::time::Duration::from_nanos(spin);
+        let spin = Duration::from_nanos(spin);
         Device::open(address, &DeviceOptions { spin, ..DeviceOptions::default() }).unwrap()
     };
     const HOUR: u64 = 3_600_000_000_000;
