@@ -14,10 +14,9 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 # Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
 STEPS="lint,docs,no_std,examples+loom test c nixl fuzz races optimize,nccl,simulate,states,sweep+enumerate package planted copy
-  rxe bench instructions+libclang"
+  netns rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
-# Two hosts of network namespaces need root.
-MORE="links netns"
+MORE="links"
 
 # A panic names its place in the code without debug information, which takes time to compile; tests that are debugged
 # need line numbers. Build scripts have the same, so that crates which they share with programs are compiled once.
@@ -254,6 +253,13 @@ copy() {
   rm -r "$dir"
 }
 
+# Says why it skips what it cannot do, without root for example.
+netns() {
+  say "two hosts on this machine: links that fail and return, and the goodput of four, over TCP"
+  tests/netns/faults.sh
+  tests/netns/goodput.sh 1
+}
+
 package() {
   say "Debian packages of the program, and of the C library with both plugins: installed, used, removed"
   tests/rxe/packages.sh g++ make
@@ -287,12 +293,6 @@ links() {
   tests/rxe/packages.sh g++ make
   tests/rxe/nccl-heal.sh
   tests/rxe/nixl-heal.sh
-}
-
-netns() {
-  say "two hosts on this machine: links that fail and return, and the goodput of four, over TCP"
-  tests/netns/faults.sh
-  tests/netns/goodput.sh 1
 }
 
 examples() {

@@ -21,7 +21,7 @@ fail() {
 skip_without_namespaces() {
   local reason=
   if [ "$(id -u)" -ne 0 ]; then reason="this is not root"
-  elif ! command -v ip >/dev/null || ! command -v tc >/dev/null; then reason="there is no iproute2"
+  elif ! install ip iproute2 || ! install tc iproute2; then exit 0
   elif ! ip netns add "$A" 2>"$DIR/netns.log"; then reason="no network namespaces: $(cat "$DIR/netns.log")"
   elif ! ip -n "$A" link add probe type veth peer name eborp 2>"$DIR/netns.log"; then
     reason="no virtual Ethernet: $(cat "$DIR/netns.log")" && ip netns del "$A"
