@@ -249,9 +249,16 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
             let qp = qp.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
+        // Posted before the thread began, so no port counts it. Polls post what comes after its
+        // first parts.
+        let has_earlier = |number: usize| {
+            self.conditions[number] != Condition::Broken
+                && self.set.get(number).is_some_and(|qp| qp.unreported() > 0)
+        };
         match () {
             () if ports.iter().any(QpPort::is_busy) => Awaits::Devices,
             () if self.set.qps().any(listens) => Awaits::Devices,
+            () if (0..self.set.bound()).any(has_earlier) => Awaits::Devices,
             () if self.heals => Awaits::Peers,
             () => Awaits::Handles,
         }

@@ -52,7 +52,9 @@ where
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
     /// with the default [`ProgressOptions`]. The queue pairs are connected before. Requests that
     /// were posted before, with a `wr_id` below 2^63, are still carried out, and their completions
-    /// are dropped. The thread uses all greater `wr_id`s.
+    /// are dropped; a [shutdown](Self::shutdown) does not wait for them. With one rail, the device
+    /// alone counts them: the software NIC carries them on only while a handle has requests. The
+    /// thread uses all greater `wr_id`s.
     ///
     /// # Errors
     ///

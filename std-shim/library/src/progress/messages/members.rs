@@ -129,9 +129,12 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
 
     fn awaits(&self, ports: &Ports<P2pPort>) -> Awaits {
         let hangs = |number| self.set.get(number).is_some_and(hangs);
+        // Messages that were started before the thread began, so no port counts them.
+        let sends = |number| self.set.get(number).is_some_and(sends);
         match () {
             () if ports.iter().any(P2pPort::waits_for_peer) => Awaits::Memory,
             () if ports.iter().any(P2pPort::is_busy) => Awaits::Devices,
+            () if self.set.numbers().any(sends) => Awaits::Devices,
             () if self.set.reroutes() || self.set.numbers().any(hangs) => Awaits::Peers,
             () => Awaits::Handles,
         }
@@ -161,6 +164,12 @@ fn hangs<D: Domain>(member: &P2pMember<D>) -> bool {
     let receiver = member.receiver().filter(|receiver| receiver.failure().is_some());
     sender.is_some_and(|sender| !sender.is_drained())
         || receiver.is_some_and(|receiver| !receiver.is_drained())
+}
+
+/// Whether messages of a member are under way.
+fn sends<D: Domain>(member: &P2pMember<D>) -> bool {
+    let sender = member.sender().filter(|sender| sender.failure().is_none());
+    sender.is_some_and(|sender| sender.under_way() > 0)
 }
 
 #[cfg(test)]

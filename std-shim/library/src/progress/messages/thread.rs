@@ -37,11 +37,11 @@ where
 {
     /// Starts a thread for a [`P2pEndpointSet`], or a single
     /// [`P2pEndpoint`](crate::p2p::P2pEndpoint), which is member 0. The members are connected
-    /// before. Requests that were started before are still carried out, and not reported. If their
-    /// rails are re-routed, the owner keeps the [links](crate::p2p::P2pMember::healing_link) of
-    /// members whose peers are in other processes, and carries their messages: a message that
-    /// arrives wakes the thread. A [shutdown](Self::shutdown) waits at most 5 s for messages to be
-    /// sent.
+    /// before. Requests that were started before are still carried out, and not reported; a
+    /// [shutdown](Self::shutdown) does not wait for them. If their rails are re-routed, the owner
+    /// keeps the [links](crate::p2p::P2pMember::healing_link) of members whose peers are in other
+    /// processes, and carries their messages: a message that arrives wakes the thread. A
+    /// [shutdown](Self::shutdown) waits at most 5 s for messages to be sent.
     ///
     /// # Errors
     ///
