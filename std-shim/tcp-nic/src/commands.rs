@@ -127,6 +127,15 @@ impl Inbox {
         cq.io_watches.store(false, Ordering::Release);
     }
 
+    /// Takes a completion queue over from its poller, and sends what it holds. The flag is changed
+    /// first: an owner that holds something reads the flag afterwards, so one of the two threads
+    /// sends it. Must be called without locks.
+    pub(crate) fn take_over(&self, cq: &CqShared) {
+        cq.io_watches.store(true, Ordering::SeqCst);
+        self.set_watched(cq, true);
+        cq.send_held();
+    }
+
     /// Waits until something is ready, or until this many nanoseconds have passed, in whole
     /// milliseconds: so `epoll_pwait2` is not needed, which Linux before 5.11 and many filters of
     /// system calls do not have. Returns the number of events.

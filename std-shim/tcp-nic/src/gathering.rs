@@ -50,97 +50,9 @@ impl QpShared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::completion_queue::CompletionQueue;
-    use crate::device::{Device, DeviceOptions};
-    use crate::domain::ProtectionDomain;
-    use crate::modify::connect_pair;
-    use crate::queue_pair::{QpInit, QueuePair};
-    use polyrail_core::hardware::{CompletionQueue as _, QueuePair as _, SendBatch as _};
-    use polyrail_core::verbs::{AccessFlags, Imm, Opcode, SendFlags, SendRequest, Sge};
-    use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+    use crate::ends::{ends, wait};
+    use polyrail_core::verbs::{AccessFlags, Sge};
     use polyrail_nic_parts::pages::Pages;
-    use std::mem::MaybeUninit;
-    use std::time::{Duration, Instant};
-
-    struct End {
-        device: Device,
-        pd: ProtectionDomain,
-        cq: CompletionQueue,
-        qp: QueuePair,
-    }
-
-    impl End {
-        fn new(address: &str) -> Self {
-            let device = Device::open(address, &DeviceOptions::default()).unwrap();
-            let pd = device.alloc_pd().unwrap();
-            let cq = device.create_cq(256).unwrap();
-            let cap = QpCap { max_send_wr: 256, ..QpCap::default() };
-            let qp = pd.create_qp(&QpInit::new(&cq, cap)).unwrap();
-            Self { device, pd, cq, qp }
-        }
-
-        /// Posts WRITEs in one batch: without a buffer, of no bytes.
-        fn post(&mut self, count: usize, sge: Sge) {
-            let request = SendRequest {
-                wr_id: 0,
-                opcode: Opcode::RdmaWrite,
-                flags: SendFlags::SIGNALED,
-                imm: Imm::default(),
-                sge,
-                remote_addr: 0,
-                rkey: 0,
-                compare_add: 0,
-                swap: 0,
-            };
-            let mut batch = self.qp.start_send();
-            (0..count).for_each(|_| batch.add(&request));
-            batch.commit().unwrap();
-        }
-
-        fn poll(&mut self) -> usize {
-            self.cq.poll(&mut [MaybeUninit::uninit(); 256]).unwrap().len()
-        }
-
-        /// Number of requests that are not sent.
-        fn unsent(&self) -> u64 {
-            lock(&self.qp.shared.queues).requester.unsent()
-        }
-
-        fn complete(&mut self, count: usize) {
-            let mut done = 0;
-            wait(|| {
-                done += self.poll();
-                done >= count
-            });
-            assert_eq!(done, count);
-        }
-
-        /// As while the completion queue is polled, except that the I/O thread does not look whether it
-        /// still is.
-        fn leave_to_poller(&self) {
-            self.device.0.io.remove(&self.cq.shared.epoll);
-            self.cq.shared.io_watches.store(false, Ordering::SeqCst);
-        }
-    }
-
-    fn wait(mut is_so: impl FnMut() -> bool) {
-        let begin = Instant::now();
-        while !is_so() {
-            assert!(begin.elapsed() < Duration::from_secs(120));
-            std::thread::yield_now();
-        }
-    }
-
-    /// Two connected ends. The I/O thread serves the second one; nothing but polls reads what comes
-    /// for the first one.
-    fn ends(near: &str, far: &str) -> (End, End) {
-        let (mut near, far) = (End::new(near), End::new(far));
-        near.leave_to_poller();
-        connect_pair(&near.qp, &far.qp, &ConnectOptions::default()).unwrap();
-        near.post(1, Sge::EMPTY);
-        near.complete(1);
-        (near, far)
-    }
 
     #[test]
     fn requests_behind_one_that_is_not_acknowledged_wait_for_the_next_poll() {
@@ -153,7 +65,7 @@ mod tests {
         // Nothing of the peer is read, which would send them, too.
         let shared = Arc::clone(&near.qp.shared);
         let reading = lock(&shared.read);
-        assert_eq!(near.poll(), 0);
+        assert!(near.poll().is_empty());
         assert_eq!(near.unsent(), 0);
         drop(reading);
         near.complete(3);

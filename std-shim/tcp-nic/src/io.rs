@@ -179,8 +179,7 @@ impl Work {
                 Command::Resume => {
                     for cq in std::mem::take(&mut self.closed) {
                         if let Some(cq) = cq.upgrade() {
-                            self.inbox.set_watched(&cq, true);
-                            cq.io_watches.store(true, Ordering::Release);
+                            self.inbox.take_over(&cq);
                         }
                     }
                     // What could not be sent meanwhile has no event.
@@ -351,9 +350,7 @@ impl Work {
             }
             let polled_at = cq.polled_at.load(Ordering::Acquire);
             if polled_at == 0 || now.saturating_sub(polled_at) >= POLLED {
-                cq.io_watches.store(true, Ordering::SeqCst);
-                self.inbox.set_watched(&cq, true);
-                cq.send_held();
+                self.inbox.take_over(&cq);
                 continue;
             }
             polled.interval = (2 * polled.interval).min(POLLED_MOST);

@@ -130,6 +130,8 @@ mod completion_queue;
 mod device;
 mod domain;
 mod ending;
+#[cfg(test)]
+mod ends;
 mod gathering;
 mod handover;
 mod handshake;

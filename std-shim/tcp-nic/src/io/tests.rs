@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::device::{Device, DeviceOptions};
+use crate::ends::ends_with_held_acknowledgement;
 use crate::queue_pair::QpInit;
+use polyrail_core::verbs::WcStatus;
 use polyrail_nic_parts::options::QpCap;
 use rustix::event::epoll::CreateFlags;
 use rustix::event::{EventfdFlags, eventfd};
@@ -101,6 +103,20 @@ fn a_thread_spins_after_events_for_the_longest_time_of_its_open_devices() {
     work.inbox.send(Command::Closed);
     work.take_commands();
     assert_eq!((work.spin, work.sleeps_until(Some(7))), (0, Some(7)));
+}
+
+/// The owner polled after the link was open, and before the thread took the command.
+#[test]
+fn what_a_completion_queue_holds_is_sent_when_its_link_was_opened() {
+    let (near, mut far) = ends_with_held_acknowledgement("127.8.0.7", "127.8.0.8");
+    let mut work = work();
+    let cq = Arc::downgrade(&near.cq.shared);
+    work.inbox.send(Command::Cq(cq.clone()));
+    work.closed.push(cq);
+    work.inbox.send(Command::Resume);
+    work.take_commands();
+    assert!(near.cq.shared.io_watches.load(Ordering::SeqCst));
+    assert_eq!(far.complete(1), [WcStatus::SUCCESS]);
 }
 
 #[test]
