@@ -137,8 +137,10 @@ pub(crate) fn destroy(qp: &QpShared) {
     // A receive that its owner has polled may not be acknowledged yet, if another thread placed it, or
     // if the acknowledgement waits for an answer. Requests may wait for a poll.
     qp.holds_acknowledgement.store(false, Ordering::SeqCst);
-    transmit::run(qp);
+    // Under the lock that is kept: `run` may leave the work to a thread that then finds the half
+    // taken by this one, and leaves it, too.
     let mut outgoing = qp.write.lock();
+    transmit::send(qp, &mut outgoing);
     let mut queues = lock(&qp.queues);
     qp.state.set(QpState::Reset);
     incoming.end();
@@ -157,8 +159,10 @@ pub(crate) fn destroy(qp: &QpShared) {
 mod tests {
     use super::*;
     use crate::device::{Device, DeviceOptions};
+    use crate::ends::ends_with_held_acknowledgement;
     use crate::queue_pair::QpInit;
     use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::Duration;
@@ -189,5 +193,19 @@ mod tests {
             drop(placing);
         });
         assert!(has_returned.into_inner());
+    }
+
+    /// Another thread holds the write half, and looks for work no more before it unlocks.
+    #[test]
+    fn an_acknowledgement_is_sent_before_the_queue_pair_is_gone() {
+        let (near, mut far) = ends_with_held_acknowledgement("127.8.0.9", "127.8.0.10");
+        let shared = Arc::clone(&near.qp.shared);
+        thread::scope(|scope| {
+            let writing = shared.write.lock();
+            scope.spawn(move || drop(near));
+            thread::sleep(Duration::from_millis(200));
+            drop(writing);
+        });
+        assert_eq!(far.complete(1), [WcStatus::SUCCESS]);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn wait_for_sender(qp: &QpShared) {
 }
 
 /// Sends until there is nothing to send or the socket is full.
-fn send(qp: &QpShared, half: &mut Outgoing) {
+pub(crate) fn send(qp: &QpShared, half: &mut Outgoing) {
     let Some(socket) = qp.socket.get() else { return };
     if !qp.device.carries() {
         return;
