@@ -260,8 +260,8 @@ impl CqShared {
 
     /// Begins to watch the connection of a queue pair.
     fn register(&self, fd: impl AsFd, owner: u32) -> Result<(), rustix::io::Errno> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(owner.into()), readable())?;
         let mut connections = lock(&self.connections);
+        epoll::add(&self.epoll, fd, EventData::new_u64(owner.into()), readable())?;
         connections.push(owner);
         self.note_only(&connections);
         Ok(())
@@ -269,11 +269,14 @@ impl CqShared {
 
     /// Ends to watch the connection of a queue pair.
     fn unregister(&self, fd: impl AsFd, owner: u32) {
-        // It fails if it was not watched.
-        _ = epoll::delete(&self.epoll, fd);
         let mut connections = lock(&self.connections);
-        connections.retain(|other| *other != owner);
-        self.note_only(&connections);
+        // It fails if it was not watched. Another queue pair may have the index by now.
+        if epoll::delete(&self.epoll, fd).is_ok()
+            && let Some(at) = connections.iter().position(|other| *other == owner)
+        {
+            connections.swap_remove(at);
+            self.note_only(&connections);
+        }
     }
 
     fn note_only(&self, connections: &[u32]) {
@@ -425,5 +428,35 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         let taken = inner.take(out);
         cq.note_contents(&inner);
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ends::{End, ends, wait};
+    use crate::modify::connect_pair;
+    use crate::queue_pair::QpInit;
+    use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+
+    #[test]
+    fn a_connection_that_is_ended_again_leaves_the_next_one_of_its_index() {
+        let (near, far) = ends("127.8.0.11", "127.8.0.12");
+        let End { device: _device, pd, cq, qp } = near;
+        let late = Arc::clone(&qp.shared);
+        drop(qp);
+        let pairs = [1, 2].map(|count| {
+            let init = |cq| QpInit::new(cq, QpCap::default());
+            let near = pd.create_qp(&init(&cq)).unwrap();
+            let far = far.pd.create_qp(&init(&far.cq)).unwrap();
+            connect_pair(&near, &far, &ConnectOptions::default()).unwrap();
+            wait(|| lock(&cq.shared.connections).len() == count);
+            (near, far)
+        });
+        let owners = pairs.each_ref().map(|(near, _)| near.shared.send_owner);
+        assert_eq!(owners[0], late.send_owner);
+        late.close();
+        assert_eq!(*lock(&cq.shared.connections), owners);
+        assert_eq!(cq.shared.only.load(Ordering::Acquire), NOBODY);
     }
 }
