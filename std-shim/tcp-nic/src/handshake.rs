@@ -175,7 +175,9 @@ impl QpShared {
         // watches it.
         let half = self.write.lock();
         if self.socket.set(Socket::new(stream)).is_err() {
-            return;
+            drop(half);
+            // A thread that found the half taken has left its requests to this one.
+            return transmit::run(self);
         }
         let registered = self.register();
         drop(half);
