@@ -107,8 +107,9 @@ impl<T> Handover<T> {
         loop {
             // Before the attempt: a holder that has not unlocked yet will see it. Locking and
             // unlocking do not order the flag against the lock, so fences do. An exchange, because
-            // loom knows no order of a store and the holder's exchange.
-            self.is_wanted.swap(true, Ordering::Relaxed);
+            // loom knows no order of a store and the holder's exchange. Release: the holder sees
+            // what this thread wrote before, with a lock or without.
+            self.is_wanted.swap(true, Ordering::Release);
             fence(Ordering::SeqCst);
             let mut held = match self.value.try_lock() {
                 Ok(held) => held,
@@ -131,9 +132,15 @@ impl<T> Handover<T> {
 mod tests {
     use super::*;
     #[cfg(polyrail_loom)]
-    use loom::{sync::Arc, thread};
+    use loom::{
+        sync::{Arc, atomic::AtomicU32},
+        thread,
+    };
     #[cfg(not(polyrail_loom))]
-    use std::{sync::Arc, thread};
+    use std::{
+        sync::{Arc, atomic::AtomicU32},
+        thread,
+    };
 
     /// Runs a scenario in every interleaving in which threads are taken from the processor at most
     /// four times although they could go on.
@@ -150,14 +157,15 @@ mod tests {
         (0..1000).for_each(|_| scenario());
     }
 
-    /// Threads that post and find the lock taken leave their work to the holder.
+    /// Threads that post and find the lock taken leave their work to the holder, which sees what
+    /// they wrote without a lock.
     fn everything_is_done(posters: u32) {
         model(move || {
-            let posted = Arc::new(Mutex::new(0));
+            let posted = Arc::new(AtomicU32::new(0));
             let done = Arc::new(Handover::new(0));
-            let post = |posted: &Mutex<u32>, done: &Handover<u32>| {
-                *posted.lock().unwrap() += 1;
-                done.run(|done| *done = *posted.lock().unwrap());
+            let post = |posted: &AtomicU32, done: &Handover<u32>| {
+                posted.fetch_add(1, Ordering::Relaxed);
+                done.run(|done| *done = posted.load(Ordering::Relaxed));
             };
             let threads: Vec<_> = (1..posters)
                 .map(|_| {
