@@ -10,7 +10,7 @@
 //! - A post sends its requests from the posting thread, with one system call for a batch, as far as
 //!   the socket takes them. Short requests that follow one which is not acknowledged wait until the
 //!   next poll if the completion queue is being polled, so that one system call sends several.
-//!   Without a poll, they are sent after about 1 ms (2 ms on Linux before 5.11).
+//!   Without a poll, they are sent after 1 to 2 ms.
 //! - A poll that finds no completion receives what has come, and sends what could not be sent before.
 //! - An I/O thread does both while nothing polls: peers can read and write memory of a program that
 //!   does something else. Devices of the same [`ThreadPlace`] share I/O threads: at most half as
