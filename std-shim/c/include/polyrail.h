@@ -950,8 +950,10 @@ polyrail_code polyrail_addresses(const char *interface,
 // all, also while this host has no file descriptor or thread for them. If another process answers
 // instead, the remaining addresses are tried; likewise if the process that answers has not proved
 // the token and sends nothing for half of the time that is left, for at least 1 s and at most four
-// fifths of `message_ms`. Pass the link to polyrail_peers_meet: the events of that peer report
-// whether the link connected. `options` may be NULL.
+// fifths of `message_ms`. Such a process may be a busy peer: its address is tried again after the
+// others, which have half of the time that is left then. The address that has answered when
+// `connect_ms` is over has `message_ms` for its answer. Pass the link to polyrail_peers_meet: the
+// events of that peer report whether the link connected. `options` may be NULL.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);

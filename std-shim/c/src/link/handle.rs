@@ -146,8 +146,8 @@ enum Lookup {
 /// address of the list, since some addresses, such as that of `docker0`, exist on many hosts.
 pub(crate) struct Others {
     addresses: Vec<SocketAddr>,
-    /// Addresses that answered and then sent nothing. They are tried once more, after the others: a
-    /// peer may be busy.
+    /// Addresses that answered and then sent nothing, the one that was left last at the end. They are
+    /// tried again after the others: a peer may be busy.
     silent: Vec<SocketAddr>,
     lookup: Lookup,
     chosen: Chosen,
@@ -223,15 +223,22 @@ impl Others {
     pub(super) fn add_found(&mut self, link: &mut OurLink) {
         // Without them, the addresses that are known have to do.
         if let Ok(Some(found)) = self.found() {
-            link.also(&found, self.chosen.timeouts.connect);
+            link.also(&found, self.time_to_connect());
         }
     }
 
     fn begin(&self) -> Result<OurLink, LinkError> {
         let Chosen { timeouts, token } = &self.chosen;
+        let timeouts = Timeouts { connect: self.time_to_connect(), ..*timeouts };
+        OurLink::begin(self.dialled(), &timeouts, token.as_ref())
+    }
+
+    /// Returns how long the addresses of an attempt have to answer: half of the time that is left if
+    /// others are tried after them.
+    fn time_to_connect(&self) -> Duration {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        let connect = left.unwrap_or(timeouts.connect);
-        OurLink::begin(self.dialled(), &Timeouts { connect, ..*timeouts }, token.as_ref())
+        let left = left.unwrap_or(self.chosen.timeouts.connect);
+        if self.addresses.is_empty() || self.silent.is_empty() { left } else { left / 2 }
     }
 
     /// Returns the addresses of an attempt. One that was silent answers at once again, and would end
@@ -245,17 +252,20 @@ impl Others {
     }
 
     /// Returns how long the address that answered has sent nothing, if that is too long because
-    /// other addresses are left: half of the time that is left for all of them. A listener that has
-    /// proved its token is the peer, and may take its time.
+    /// there are other addresses: half of the time that is left for all of them, and if it was silent
+    /// before, most of the time of a message. A listener that has proved its token is the peer, and
+    /// may take its time.
     pub(super) fn silence(&mut self, link: &OurLink) -> Option<Duration> {
         let address = link.peer_addr()?;
         let answered = *self.answered.get_or_insert_with(Instant::now);
         let is_the_peer = self.chosen.token.is_some() && link.is_open();
-        let is_alone = self.addresses.iter().all(|other| *other == address) && !self.is_looking();
-        if is_the_peer || is_alone || self.silent.contains(&address) || self.is_late() {
+        let mut known = self.addresses.iter().chain(&self.silent);
+        let is_alone = known.all(|other| *other == address) && !self.is_looking();
+        if is_the_peer || is_alone || self.is_late() {
             return None;
         }
-        let left = self.until.map(|until| until.saturating_duration_since(answered) / 2);
+        let until = self.until.filter(|_| !self.silent.contains(&address));
+        let left = until.map(|until| until.saturating_duration_since(answered) / 2);
         // Before the meeting has taken too long.
         let most = link.message_timeout() * 4 / 5;
         let limit = left.map_or(most, |left| left.max(LEAST_SILENCE).min(most));
@@ -268,8 +278,9 @@ impl Others {
         answered: Option<SocketAddr>,
         failure: Failure,
     ) -> Result<Connecting, Failure> {
-        self.silent.extend(answered);
         self.addresses.retain(|address| Some(*address) != answered);
+        self.silent.retain(|address| Some(*address) != answered);
+        self.silent.extend(answered);
         self.go_on(failure)
     }
 
@@ -282,12 +293,13 @@ impl Others {
         failure: Failure,
     ) -> Result<Connecting, Failure> {
         let Others { addresses, silent, .. } = &mut *self;
+        let is_last = addresses.is_empty() || silent.is_empty();
         match answered {
             Some(answered) => {
                 addresses.retain(|address| *address != answered);
                 silent.retain(|address| *address != answered);
             }
-            None if failure.code == Code::System => return Err(failure),
+            None if failure.code == Code::System && is_last => return Err(failure),
             None if addresses.is_empty() => silent.clear(),
             None => addresses.clear(),
         }
@@ -349,8 +361,10 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 /// all, also while this host has no file descriptor or thread for them. If another process answers
 /// instead, the remaining addresses are tried; likewise if the process that answers has not proved
 /// the token and sends nothing for half of the time that is left, for at least 1 s and at most four
-/// fifths of `message_ms`. Pass the link to polyrail_peers_meet: the events of that peer report
-/// whether the link connected. `options` may be NULL.
+/// fifths of `message_ms`. Such a process may be a busy peer: its address is tried again after the
+/// others, which have half of the time that is left then. The address that has answered when
+/// `connect_ms` is over has `message_ms` for its answer. Pass the link to polyrail_peers_meet: the
+/// events of that peer report whether the link connected. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,

@@ -9,6 +9,9 @@ use crate::types::POLYRAIL_MESSAGE_BYTES;
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::link::{Arrivals, HexBytes, Listener, Reach, Timeouts};
 use polyrail::nic::{DeviceConfig, Fabric};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::Duration;
 
 /// Counts the messages of the other side.
@@ -116,6 +119,61 @@ fn left_for_the_next(timeouts: Timeouts) {
             answered.push(arrival);
         }
     }
+}
+
+/// The first address is the peer's, whose program accepts connections only after its address was
+/// left for the second.
+#[test]
+fn a_busy_peer_is_tried_again_after_an_address_that_does_not_answer() {
+    let full = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = full.local_addr().unwrap();
+    // SAFETY: a socket that listens.
+    assert_eq!(unsafe { libc::listen(full.as_raw_fd(), 0) }, 0);
+    // On Linux, connections beyond the backlog get no answer at all.
+    let limit = Duration::from_millis(200);
+    let waiting = std::iter::from_fn(|| TcpStream::connect_timeout(&address, limit).ok());
+    let _waiting: Vec<_> = waiting.collect();
+    reached_once_it_accepts(address);
+}
+
+#[test]
+fn a_busy_peer_is_tried_again_after_a_silent_listener() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    reached_once_it_accepts(silent.local_addr().unwrap());
+}
+
+fn reached_once_it_accepts(second: SocketAddr) {
+    const LONG: Duration = Duration::from_secs(60);
+    let timeouts = Timeouts::default();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let first = listener.local_addr().unwrap();
+    let connecting =
+        Connecting::begin(&format!("{first},{second}"), Chosen { timeouts, token: None });
+    let mut peer = Counts { reach: Some(reach()), ..Counts::default() };
+    let mut link = PeerLink::begin(Unused::Connecting(connecting), b"", &mut peer).ok();
+    let (mut events, mut arrivals) = (EventQueue::default(), Arrivals::<Meeting>::default());
+    let (begin, mut answered) = (Instant::now(), Vec::new());
+    let (mut was_reached, mut was_left) = (false, false);
+    while peer.tried == 0 {
+        drive(&mut link, (1, &mut peer), &mut events);
+        let words =
+            take(&mut events).map(|(_, words)| String::from_utf8_lossy(&words).into_owned());
+        let link = link.as_ref().unwrap_or_else(|| panic!("{:?}", words.ok()));
+        assert!(begin.elapsed() < LONG);
+        if let Stage::Greeted(control, _) = &link.stage {
+            let is_reached = control.peer_addr() == Some(first);
+            was_reached |= is_reached;
+            was_left |= was_reached && !is_reached;
+        }
+        if was_left {
+            for mut arrival in arrivals.step(&listener, &timeouts, |_, _| ()).unwrap() {
+                arrival.link.offer(&Message::Hello(hello())).unwrap();
+                answered.push(arrival);
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(was_left);
 }
 
 /// The link is driven without a pause.

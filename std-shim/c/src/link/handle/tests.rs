@@ -200,14 +200,51 @@ fn a_silent_listener_does_not_hide_the_other_addresses() {
         drop(link);
         let Connecting::Begun(mut link, mut others) = next else { panic!("no other is tried") };
         assert_eq!(answered(&mut link, &mut others), second);
-        // It is the last: the first was silent before.
-        others.answered = others.answered.and_then(|at| at.checked_sub(limit));
         assert_eq!(others.silence(&link), None);
-        // If it refuses, the first has another chance.
+        // The first is tried again, and then the second: the one that was left last is the last.
+        let mut connecting = Connecting::Begun(link, others);
+        for address in [first, second, first] {
+            let Connecting::Begun(link, mut others) = connecting else { panic!("none is tried") };
+            others.answered = others.answered.and_then(|at| at.checked_sub(limit));
+            let Some(waited) = others.silence(&link) else { panic!("it waits on") };
+            let failure = link_failure(&link.no_answer("an answer", waited));
+            connecting = others.after_silence(link.peer_addr(), failure).ok().unwrap();
+            let Connecting::Begun(link, others) = &mut connecting else { panic!("none is tried") };
+            assert_eq!(answered(link, others), address);
+            assert_eq!(others.silence(link), None);
+        }
+        let Connecting::Begun(link, others) = connecting else { panic!("none is tried") };
+        // If it refuses, the other one is the only one.
         let refused = Failure::new(Code::Link, "refused");
         let next = others.next(link.peer_addr(), refused).ok().unwrap();
         let Connecting::Begun(mut link, mut others) = next else { panic!("no other is tried") };
-        assert_eq!(answered(&mut link, &mut others), first);
+        assert_eq!(answered(&mut link, &mut others), second);
+        others.answered = others.answered.and_then(|at| at.checked_sub(limit));
         assert_eq!(others.silence(&link), None);
     }
+}
+
+/// The others have half of the time, so that the silent ones have the rest.
+#[test]
+fn addresses_that_do_not_answer_leave_time_for_silent_ones() {
+    let [(_silent, first), (_also, second)] = [listener(), listener()];
+    let timeouts = Timeouts { connect: LONG, ..Timeouts::default() };
+    let list = format!("{first},{second}");
+    let mut others = Box::new(Others::new(&list, Chosen { timeouts, token: None }));
+    let half = LONG / 2;
+    assert!(others.time_to_connect() > half);
+    others.addresses.remove(0);
+    others.silent.push(first);
+    assert!(others.time_to_connect() <= half);
+    // So they have if this host lacked a descriptor for the others.
+    let lacks = Failure::new(Code::System, "too many open files");
+    let next = others.next(None, lacks).ok().unwrap();
+    let Connecting::Begun(mut link, mut others) = next else { panic!("no other is tried") };
+    assert_eq!(answered(&mut link, &mut others), first);
+    assert!(others.time_to_connect() > half);
+    // It was the last, and the reason is not that of another address.
+    others.refused = Some(Failure::new(Code::Link, "refused"));
+    let lacks = Failure::new(Code::System, "too many open files");
+    let ended = others.next(None, lacks).err().unwrap();
+    assert_eq!(ended.code, Code::System);
 }
