@@ -180,6 +180,16 @@ impl DeviceError {
         }
     }
 
+    /// Whether the system has no file descriptor left for an object.
+    pub(crate) const fn lacks_descriptor(&self) -> bool {
+        match self {
+            Self::Nic(error) => matches!(error, NicError::NoDescriptor { .. }),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => matches!(error.errno, libc::EMFILE | libc::ENFILE),
+            _ => false,
+        }
+    }
+
     /// Whether deregistering other memory could make room for the registration.
     pub(crate) fn is_exhaustion(&self) -> bool {
         match self {

@@ -54,6 +54,15 @@ pub enum P2pBuildError {
     Attach(#[from] AttachError),
 }
 
+impl P2pBuildError {
+    /// Whether the system has no file descriptor left for the endpoint, which is temporary. Over TCP,
+    /// each completion queue has one.
+    pub const fn lacks_descriptor(&self) -> bool {
+        let Self::Rails(endpoint::BuildError::Device { source, .. }) = self else { return false };
+        source.lacks_descriptor()
+    }
+}
+
 /// Why an end of a message endpoint failed, with its device's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFailure {

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Hello, Link, Message};
 use super::handle::Handle;
-use super::site::{Joining, Met, Site, give_up, session};
+use super::site::{Joining, Met, NotMade, Site, give_up, session};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
@@ -27,8 +27,9 @@ enum Stage {
     /// The link is not being opened yet. With the reason, if this host lacked something for it, such
     /// as a file descriptor: then the next step tries again.
     Opening(Option<LinkError>),
-    /// The link is being opened.
-    Reaching(Box<Link>),
+    /// The link is being opened, or is open. With the reason, if this host had no file descriptor for
+    /// this end: then the next step tries again.
+    Reaching(Box<Link>, Option<Refusal>),
     /// This end has sent its hello, and waits for the peer's.
     Greeting(Box<Link>, Box<dyn Wire>),
     /// This end is being connected. With whether the peer's is connected already.
@@ -67,7 +68,7 @@ impl Attempt {
             let stage = std::mem::replace(&mut self.stage, Stage::Over);
             let step = match stage {
                 Stage::Opening(_) => self.open(),
-                Stage::Reaching(link) => self.reach(link),
+                Stage::Reaching(link, lack) => self.reach(link, lack),
                 Stage::Greeting(link, wire) => self.greet(link, wire),
                 Stage::Joining(link, joining, peer_is_ready) => {
                     self.join(link, joining, peer_is_ready)
@@ -85,7 +86,7 @@ impl Attempt {
                 Step::Met(met) => return Ok(Some(met)),
                 // An end that cannot be connected in time reports why.
                 Step::Stays(stage) if !matches!(stage, Stage::Joining(..)) && self.is_late() => {
-                    return Err(self.late(&stage));
+                    return Err(self.late(stage));
                 }
                 Step::Stays(stage) => {
                     self.stage = stage;
@@ -95,9 +96,11 @@ impl Attempt {
         }
     }
 
-    fn late(&self, stage: &Stage) -> Refusal {
-        if let Stage::Opening(Some(error)) = stage {
-            return self.broken(error);
+    fn late(&self, stage: Stage) -> Refusal {
+        match stage {
+            Stage::Opening(Some(error)) => return self.broken(&error),
+            Stage::Reaching(_, Some(refusal)) => return refusal,
+            _ => {}
         }
         let timeout = self.site.settings.connect_timeout;
         let words = format!("the peer at {} did not answer for {timeout:?}", self.handle.address);
@@ -135,21 +138,34 @@ impl Attempt {
         let token = Token::new(self.handle.token);
         let token = token.map_err(|error| Refusal::new(Code::Internal, Chain(&error)))?;
         match Link::begin(&[self.handle.address], &self.site.timeouts(), Some(&token)) {
-            Ok(link) => Ok(Step::Goes(Stage::Reaching(link.into()))),
+            Ok(link) => Ok(Step::Goes(Stage::Reaching(link.into(), None))),
             Err(error) if error.lacks_resources() => Ok(Step::Stays(Stage::Opening(Some(error)))),
             Err(error) => Err(self.broken(&error)),
         }
     }
 
     /// Sends this end's hello, once the link is open.
-    fn reach(&self, mut link: Box<Link>) -> Result<Step, Refusal> {
-        if let Some(message) = self.next(&mut link)? {
-            return Err(self.out_of_turn(&message, "nothing"));
+    fn reach(&self, mut link: Box<Link>, lack: Option<Refusal>) -> Result<Step, Refusal> {
+        match (self.next(&mut link), lack) {
+            (Ok(None), _) => {}
+            (Ok(Some(message)), _) => return Err(self.out_of_turn(&message, "nothing")),
+            (Err(refusal), None) => return Err(refusal),
+            // The peer may have waited too long for this side.
+            (Err(refusal), Some(lack)) => {
+                let words = format!("{}; then {}", lack.words, refusal.words);
+                return Err(Refusal::new(lack.code, words));
+            }
         }
         if !link.is_open() {
-            return Ok(Step::Stays(Stage::Reaching(link)));
+            return Ok(Step::Stays(Stage::Reaching(link, None)));
         }
-        let wire = self.site.wire(self.terms, End::Sender)?;
+        let wire = match self.site.wire(self.terms, End::Sender) {
+            Ok(wire) => wire,
+            Err(NotMade { refusal, lacks_descriptor: true }) => {
+                return Ok(Step::Stays(Stage::Reaching(link, Some(refusal))));
+            }
+            Err(NotMade { refusal, .. }) => return Err(refusal),
+        };
         let call = Call {
             listener: self.handle.listener,
             process: self.site.process,

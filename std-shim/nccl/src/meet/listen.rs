@@ -3,7 +3,7 @@
 use super::call::{Call, Hello, Link, Message};
 use super::door::{self, Caller, Door};
 use super::handle::Handle;
-use super::site::{Joining, Met, Site, give_up, session};
+use super::site::{Joining, Met, NotMade, Site, give_up, session};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::log;
@@ -28,6 +28,9 @@ pub(crate) struct Listener {
     site: Site,
     door: Arc<Door>,
     number: u64,
+    /// The next sender, while this host has no file descriptor for this side's end. With the time
+    /// since when it waits.
+    lacking: Option<(Caller, Instant)>,
     answered: Vec<Answered>,
 }
 
@@ -60,16 +63,25 @@ impl Listener {
             backend: site.settings.backend,
             process: site.process,
         };
-        Ok((Self { site, door, number, answered: Vec::new() }, handle))
+        Ok((Self { site, door, number, lacking: None, answered: Vec::new() }, handle))
     }
 
     /// Serves senders, and returns the next connected end, if there is one. Never waits.
     pub(crate) fn accept(&mut self) -> Result<Option<Met>, Refusal> {
         self.door.answer();
         while self.make_room()
-            && let Some(caller) = self.door.caller(self.number)
+            && let Some((mut caller, since)) = self.next_caller()
         {
-            self.answered.extend(self.welcome(caller)?);
+            match admit(&self.site, &caller.hello, &caller.call) {
+                Ok(joining) => self.answered.extend(welcome(caller, joining)?),
+                Err(NotMade { lacks_descriptor: true, .. })
+                    if since.elapsed() < self.site.settings.connect_timeout =>
+                {
+                    self.lacking = Some((caller, since));
+                    break;
+                }
+                Err(NotMade { refusal, .. }) => return Err(give_up(&mut caller.link, refusal)),
+            }
         }
         let mut at = 0;
         while at < self.answered.len() {
@@ -116,6 +128,12 @@ impl Listener {
         Ok(None)
     }
 
+    /// Returns the next sender, and since when it has waited for a file descriptor of this side.
+    fn next_caller(&mut self) -> Option<(Caller, Instant)> {
+        let next = || self.door.caller(self.number).map(|caller| (caller, Instant::now()));
+        self.lacking.take().or_else(next)
+    }
+
     /// Returns whether another sender can be answered. If senders wait and there is no room, drops
     /// the sender that was answered first, at least [`GRACE`] ago: one for which this side is ready,
     /// if there is one.
@@ -138,25 +156,6 @@ impl Listener {
         log::info(&format!("a connection from {address} is dropped: {why}"));
         if let Some(error) = joining.failure() {
             log::info(&format!("its end here was not connected: {}", Chain(error)));
-        }
-    }
-
-    /// Makes this side's end for a sender, and answers the sender with its address.
-    fn welcome(&self, caller: Caller) -> Result<Option<Answered>, Refusal> {
-        let Caller { mut link, hello, call, address } = caller;
-        let since = Instant::now();
-        let admitted = admit(&self.site, &hello, &call);
-        let joining = admitted.map_err(|refusal| give_up(&mut link, refusal))?;
-        let answer = Hello::without_memory(joining.wire.address().into(), None, session(&link)?);
-        match link.offer(&Message::Hello(answer)) {
-            Ok(()) => {
-                let (is_ready, peer_is_ready, terms) = (false, false, call.terms);
-                Ok(Some(Answered { link, address, since, joining, is_ready, peer_is_ready, terms }))
-            }
-            Err(error) => {
-                log::info(&format!("a connection from {address} is dropped: {}", Chain(&error)));
-                Ok(None)
-            }
         }
     }
 }
@@ -184,14 +183,31 @@ fn local_address(site: &Site) -> Result<SocketAddr, Refusal> {
 }
 
 /// Makes this side's end for a sender, and tries to connect it.
-fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Joining, Refusal> {
+fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Joining, NotMade> {
     site.check_backend(call.backend, call.process)?;
     if !call.terms.fit(&site.settings) {
         let words = "the peer's rails, queue pairs or healing do not fit the settings here";
-        return Err(Refusal::new(Code::Usage, words));
+        return Err(Refusal::new(Code::Usage, words).into());
     }
     let wire = site.wire(call.terms, End::Receiver)?;
     let mut joining = Joining::new(wire, &hello.reach, site.settings.connect_timeout)?;
     joining.step()?;
     Ok(joining)
+}
+
+/// Answers a sender with the address of this side's end.
+fn welcome(caller: Caller, joining: Joining) -> Result<Option<Answered>, Refusal> {
+    let Caller { mut link, call, address, .. } = caller;
+    let since = Instant::now();
+    let answer = Hello::without_memory(joining.wire.address().into(), None, session(&link)?);
+    match link.offer(&Message::Hello(answer)) {
+        Ok(()) => {
+            let (is_ready, peer_is_ready, terms) = (false, false, call.terms);
+            Ok(Some(Answered { link, address, since, joining, is_ready, peer_is_ready, terms }))
+        }
+        Err(error) => {
+            log::info(&format!("a connection from {address} is dropped: {}", Chain(&error)));
+            Ok(None)
+        }
+    }
 }

@@ -36,6 +36,19 @@ pub(crate) struct Met {
     pub(crate) door: Option<Arc<Door>>,
 }
 
+/// Why an end of a connection could not be made.
+pub(super) struct NotMade {
+    pub(super) refusal: Refusal,
+    /// Whether this host has no file descriptor for it, which is temporary.
+    pub(super) lacks_descriptor: bool,
+}
+
+impl From<Refusal> for NotMade {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, lacks_descriptor: false }
+    }
+}
+
 /// What an end of a connection is made with.
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -80,17 +93,16 @@ impl Site {
     }
 
     /// Makes an end, which is not connected yet.
-    pub(super) fn wire(&self, terms: Terms, end: End) -> Result<Box<dyn Wire>, Refusal> {
+    pub(super) fn wire(&self, terms: Terms, end: End) -> Result<Box<dyn Wire>, NotMade> {
         let flushes = self.device.description.gpu.is_reached() || self.settings.always_flush;
         let builder = terms.builder(&self.settings, self.traffic_class);
         let builder = builder.only(end).flushes(flushes && end == End::Receiver);
         let made = self.device.nics.wire(&builder);
         made.map_err(|error| {
             let name = &self.device.description.name;
-            Refusal::new(
-                Code::System,
-                format!("an end of a connection on {name}: {}", Chain(&error)),
-            )
+            let words = format!("an end of a connection on {name}: {}", Chain(&error));
+            let refusal = Refusal::new(Code::System, words);
+            NotMade { refusal, lacks_descriptor: error.lacks_descriptor() }
         })
     }
 }

@@ -288,21 +288,28 @@ fn a_lack_of_descriptors_is_waited_for(plugin: &Plugin) {
 
 /// Two ends that are about to meet, after which the thread that serves connections needs a
 /// descriptor for itself.
-fn about_to_meet(plugin: &Plugin) -> (Table, Pointer, Pointer, [u8; HANDLE]) {
+pub(crate) fn about_to_meet(plugin: &Plugin) -> (Table, Pointer, Pointer, [u8; HANDLE]) {
     let table = plugin.table(12);
     let context = table.init(LOGGER, -1).unwrap();
     let mut handle = [0u8; HANDLE];
     let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    let before = links().len();
     until("a link", || {
         assert_eq!(table.connect(context, 1, handle.as_mut_ptr().cast()), Ok(Pointer::default()));
         assert_eq!(table.accept(listener), Ok(Pointer::default()));
-        (links().len() == 2).then_some(())
+        (links().len() == before + 2).then_some(())
     });
     (table, context, listener, handle)
 }
 
 fn a_lack_of_descriptors_of_ends_that_have_met_is_waited_for(plugin: &Plugin) {
-    let (table, context, listener, mut handle) = about_to_meet(plugin);
+    meet_after_a_lack(about_to_meet(plugin));
+}
+
+/// There are no descriptors for a while, and then the two ends meet.
+pub(crate) fn meet_after_a_lack(
+    (table, context, listener, mut handle): (Table, Pointer, Pointer, [u8; HANDLE]),
+) {
     let mut connect = || at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast()));
     let accept = || at_once(|| table.accept(listener));
     let taken = no_descriptor();

@@ -1,15 +1,17 @@
 //! Devices over TCP: in one process, and between two.
 
+use crate::misuse::{about_to_meet, meet_after_a_lack};
 use crate::random::Random;
-use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, until};
-use crate::table::{HANDLE, Pointer, Table};
+use crate::ranks::{LOGGER, LONG, Memory, Pair, at_once, logged, until};
+use crate::sockets::{epolls, no_descriptor};
+use crate::table::{HANDLE, Pointer, SYSTEM, Table};
 use crate::works::merged;
 use crate::{CHILD, Plugin, VERSIONS, cases, traffic};
 use std::env;
 use std::ffi::c_int;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Four devices on the loopback interface.
 const TCP: &[(&str, &str)] = &[
@@ -17,12 +19,18 @@ const TCP: &[(&str, &str)] = &[
     ("POLYRAIL_DEVICES", "lo,tcp:127.0.0.2,127.0.0.3,tcp:127.0.0.4"),
 ];
 
+const IMPATIENT: &[(&str, &str)] = &[TCP[0], TCP[1], ("POLYRAIL_CONNECT_TIMEOUT_MS", "3000")];
+
 cases! {
     devices_over_tcp_are_described: TCP,
     every_version_moves_random_messages_over_tcp: TCP,
     merged_devices_over_tcp_move_random_messages: TCP,
     interfaces_are_found_without_names: &[("POLYRAIL_BACKEND", "tcp"), ("POLYRAIL_DEVICES", "")],
     two_processes_exchange_messages_over_tcp: TCP,
+    a_lack_of_descriptors_for_the_senders_queues_is_waited_for: TCP,
+    a_lack_of_descriptors_for_the_senders_queues_ends_in_time: IMPATIENT,
+    a_lack_of_descriptors_for_the_receivers_queues_is_waited_for: TCP,
+    a_lack_of_descriptors_for_the_receivers_queues_ends_in_time: IMPATIENT,
 }
 
 /// The handle of the process that started this one.
@@ -167,4 +175,70 @@ fn exchange(
     pair.close();
     assert_eq!(table.close_listen(listener), 0);
     assert_eq!(table.finalize(context), 0);
+}
+
+/// The sender's link is being opened.
+fn a_lack_of_descriptors_for_the_senders_queues_is_waited_for(plugin: &Plugin) {
+    meet_after_a_lack(about_to_meet(plugin));
+}
+
+fn a_lack_of_descriptors_for_the_senders_queues_ends_in_time(plugin: &Plugin) {
+    let begin = Instant::now();
+    let (table, context, listener, mut handle) = about_to_meet(plugin);
+    let taken = no_descriptor();
+    let sender = until("an error", || {
+        assert_eq!(at_once(|| table.accept(listener)), Ok(Pointer::default()), "{:?}", logged());
+        at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast())).err()
+    });
+    drop(taken);
+    let words = logged().join("\n");
+    assert_eq!(sender, SYSTEM, "{words}");
+    assert!(words.contains("cannot create a completion queue: errno 24"), "{words}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "{:?}: {words}", begin.elapsed());
+    Pair::new(table, context, 1, 0).close();
+    assert_eq!(table.close_listen(listener), 0);
+}
+
+/// A sender that has its end, and has sent its hello, which the receiver has not accepted yet.
+fn about_to_be_accepted(plugin: &Plugin) -> (Table, Pointer, Pointer, [u8; HANDLE]) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    let before = epolls();
+    until("a hello", || {
+        assert_eq!(table.connect(context, 1, handle.as_mut_ptr().cast()), Ok(Pointer::default()));
+        if epolls() > before {
+            return Some(());
+        }
+        assert_eq!(table.accept(listener), Ok(Pointer::default()));
+        None
+    });
+    (table, context, listener, handle)
+}
+
+fn a_lack_of_descriptors_for_the_receivers_queues_is_waited_for(plugin: &Plugin) {
+    meet_after_a_lack(about_to_be_accepted(plugin));
+}
+
+fn a_lack_of_descriptors_for_the_receivers_queues_ends_in_time(plugin: &Plugin) {
+    let (table, context, listener, mut handle) = about_to_be_accepted(plugin);
+    let mut taken = no_descriptor();
+    let begin = Instant::now();
+    let mut sender = Ok(Pointer::default());
+    let receiver = until("an error", || {
+        if sender == Ok(Pointer::default()) {
+            sender = at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast()));
+            // Those of the sender, if it has given up.
+            taken.extend(no_descriptor());
+        }
+        at_once(|| table.accept(listener)).err()
+    });
+    drop(taken);
+    let words = logged().join("\n");
+    assert_eq!(receiver, SYSTEM, "{words}");
+    assert!(words.contains("cannot create a completion queue: errno 24"), "{words}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "{:?}: {words}", begin.elapsed());
+    Pair::new(table, context, 1, 0).close();
+    assert_eq!(table.close_listen(listener), 0);
 }

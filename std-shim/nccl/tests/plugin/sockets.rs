@@ -43,6 +43,15 @@ pub(crate) fn no_descriptor() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
+/// Returns the number of epoll instances of this process. Over TCP each completion queue is one.
+pub(crate) fn epolls() -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_epoll = |file: &fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|link| link.to_string_lossy().contains("[eventpoll]"))
+    };
+    files.filter(is_epoll).count()
+}
+
 /// Both ends of the links of connections.
 pub(crate) fn links() -> Vec<c_int> {
     sockets().into_iter().filter(|socket| listens(*socket) == Some(false)).collect()
