@@ -137,13 +137,16 @@ impl Ends {
 
 #[test]
 fn links_connect_once_there_are_descriptors() {
-    // None for the first attempt.
-    let ends = Ends::new();
-    let files = no_descriptor();
-    ends.connect(&ends.address);
-    ends.ends[0].waits();
-    drop(files);
-    ends.finish();
+    // None for the lookup of a name, the first of this process: until one has succeeded, glibc
+    // reports an unknown name. None for the first attempt.
+    for host in ["localhost", "127.0.0.1"] {
+        let ends = Ends::new();
+        let files = no_descriptor();
+        ends.connect(&ends.address.replace("127.0.0.1", host));
+        ends.ends[0].waits();
+        drop(files);
+        ends.finish();
+    }
     // One, which the link to a listener that is not the peer's has.
     let ends = Ends::new();
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -45,32 +45,27 @@ impl<P: Purpose> Link<P> {
         token: Option<&Token>,
     ) -> Result<Self, LinkError> {
         let failed = |source| LinkError::Connect { address: address.to_owned(), source };
-        let target = Target {
+        let target = |addresses| Target {
             network: Arc::new(TcpNetwork),
             name: address.to_owned(),
-            addresses: resolve(address).map_err(failed)?,
+            addresses,
             timeouts: *timeouts,
             token: token.cloned(),
         };
-        let mut link = Self::dial_when_possible(&target)?;
-        link.wait_until_open()?;
-        Ok(link)
-    }
-
-    /// Begins to connect. Waits while the system lacks resources for that, as long as connecting
-    /// may take.
-    fn dial_when_possible(target: &Target) -> Result<Self, LinkError> {
-        let begin = Instant::now();
-        loop {
-            match Self::dial(target.clone(), begin) {
-                Err(error)
-                    if error.lacks_resources() && begin.elapsed() < target.timeouts.connect =>
-                {
+        let mut begin = None;
+        let mut link = loop {
+            let found = resolve(address).map_err(failed);
+            // The time that a name server took, which may be longer, does not count.
+            let begin = *begin.get_or_insert_with(Instant::now);
+            match found.and_then(|addresses| Self::dial(target(addresses), begin)) {
+                Err(error) if error.lacks_resources() && begin.elapsed() < timeouts.connect => {
                     thread::sleep(LOOK_FOR_STREAM);
                 }
-                begun => return begun,
+                begun => break begun?,
             }
-        }
+        };
+        link.wait_until_open()?;
+        Ok(link)
     }
 
     /// Waits until this side is connected, and both sides have proved that they have the token.

@@ -15,6 +15,7 @@
 
 use super::error::{LinkError, is_lack};
 use super::stream::{Network, Stream};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,8 +37,22 @@ const NAMED: usize = 3;
 ///
 /// # Errors
 ///
-/// The text is not `HOST:PORT`, or the name is unknown.
+/// The text is not `HOST:PORT`; the name is unknown; the system has no file descriptor for the lookup.
 pub fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    look_up(address).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => error,
+        _ => no_descriptor().unwrap_or(error),
+    })
+}
+
+/// Returns the system's error if it has no file descriptor now. The resolver may report that a name is
+/// unknown instead: glibc does until a lookup of the process has succeeded.
+fn no_descriptor() -> Option<io::Error> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    socket.err().map(io::Error::from).filter(is_lack)
+}
+
+fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     // The standard library takes a scope in brackets only as a number, and without brackets also as
     // a name.
     let in_brackets = address.strip_prefix('[').and_then(|rest| rest.rsplit_once("]:"));
