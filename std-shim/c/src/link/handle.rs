@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// left.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
+/// How long a lookup is left alone for which this host lacked a thread or a file descriptor.
+const LACK_PAUSE: Duration = Duration::from_millis(100);
+
 /// A link that does not belong to a peer yet.
 pub(crate) enum Unused {
     /// This side connects.
@@ -68,7 +71,7 @@ impl Connecting {
     /// The names could not be looked up. They still are to be, if this host lacked something for it.
     fn not_looked_up(error: &LinkError, others: Box<Others>) -> Self {
         let failure = match others.lookup {
-            Lookup::Due(_) => Failure::of(Code::System, error),
+            Lookup::Due(..) => Failure::of(Code::System, error),
             _ => link_failure(error),
         };
         Self::not_begun(failure, others)
@@ -136,8 +139,9 @@ fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
 enum Lookup {
     /// There is none: no name, or all were looked up.
     Over,
-    /// It could not begin yet, or could not be done because this host lacked something for it.
-    Due(Vec<String>),
+    /// It begins at this time: it could not begin yet, or could not be done because this host lacked
+    /// something for it.
+    Due(Vec<String>, Instant),
     /// With the names, in case they have to be looked up again.
     UnderWay(Vec<String>, Receiver<Result<Vec<SocketAddr>, LinkError>>),
 }
@@ -169,14 +173,19 @@ impl Others {
                 Err(_) => names.push(address.to_owned()),
             }
         }
-        let lookup = if names.is_empty() { Lookup::Over } else { Lookup::Due(names) };
+        let lookup =
+            if names.is_empty() { Lookup::Over } else { Lookup::Due(names, Instant::now()) };
         let until = Instant::now().checked_add(chosen.timeouts.connect);
         Self { addresses, silent: Vec::new(), lookup, chosen, until, answered: None, refused: None }
     }
 
-    /// Begins to look up the names, if that did not begin.
+    /// Begins to look up the names, if that is due.
     fn look_up(&mut self) -> Result<(), LinkError> {
-        let Lookup::Due(names) = &self.lookup else { return Ok(()) };
+        let Lookup::Due(names, at) = &mut self.lookup else { return Ok(()) };
+        if *at > Instant::now() {
+            return Ok(());
+        }
+        *at = Instant::now() + LACK_PAUSE;
         let (sender, found) = mpsc::channel();
         let (names, also) = (names.clone(), names.clone());
         // The link may have been closed in the meantime.
@@ -208,7 +217,7 @@ impl Others {
             && error.lacks_resources()
         {
             let names = mem::take(names);
-            self.lookup = Lookup::Due(names);
+            self.lookup = Lookup::Due(names, Instant::now() + LACK_PAUSE);
             return found.map(Some);
         }
         self.lookup = Lookup::Over;

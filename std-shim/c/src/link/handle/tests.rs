@@ -131,18 +131,30 @@ fn names_are_looked_up_again_if_this_host_lacked_something() {
         address: "far:7471".into(),
         source: io::Error::from_raw_os_error(libc::EMFILE),
     };
+    let begin = Instant::now();
     sender.send(Err(lacks())).unwrap();
-    let Connecting::Lacking(_, others) = Connecting::Looking(others).step() else {
+    let Connecting::Lacking(_, mut others) = Connecting::Looking(others).step() else {
         panic!("it does not try again")
     };
-    assert!(matches!(&others.lookup, Lookup::Due(names) if names == &["far:7471"]));
     assert_eq!(others.until, until);
+    // Not at once: each step would start a thread.
+    let Lookup::Due(names, at) = &others.lookup else { panic!("it is not looked up again") };
+    assert_eq!(names, &["far:7471"]);
+    assert!(*at >= begin + LACK_PAUSE);
+    others.lookup = Lookup::Due(vec!["127.0.0.1:7471".into()], Instant::now() + LONG);
+    let Connecting::Looking(mut others) = Connecting::with(others).step() else {
+        panic!("it does not wait")
+    };
+    assert!(matches!(others.lookup, Lookup::Due(..)));
+    others.lookup = Lookup::Due(vec!["127.0.0.1:7471".into()], Instant::now());
+    others.look_up().unwrap();
+    assert!(matches!(others.lookup, Lookup::UnderWay(..)));
 
     // So does a thread that could not be started.
     let error =
         LinkError::Io { doing: "starting a thread", source: io::Error::from_raw_os_error(11) };
     let (mut others, _sender) = with_name(&[]);
-    others.lookup = Lookup::Due(vec!["far:7471".into()]);
+    others.lookup = Lookup::Due(vec!["far:7471".into()], Instant::now());
     assert!(matches!(Connecting::not_looked_up(&error, others), Connecting::Lacking(..)));
 
     // It tries until connecting is late.
