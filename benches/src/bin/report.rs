@@ -16,9 +16,7 @@ use polyrail_benches::software::{self, Ways};
 use polyrail_benches::workload::DEPTH;
 use polyrail_core::virtual_qp::{RailEventKind, Scheme, VirtualQp};
 use polyrail_program::fault::Side;
-use polyrail_program::fault_schedule::FaultLog;
-use polyrail_program::perf::{self, Cause, Limit, Mark, Measurement, PerfConfig};
-use polyrail_program::session::RailNews;
+use polyrail_program::perf::{self, Cause, Limit, Mark, Measurement, PerfConfig, PerfProgress};
 use serde::Serialize;
 use std::error::Error;
 use std::io::{self, Write};
@@ -301,7 +299,7 @@ fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     writeln!(out, "\ncopy path, 1 MiB messages over 4 rails of the software NIC (at least 0.5)")?;
     for (name, scheme) in [("SPRAY", Scheme::Spray), ("DQPLB", Scheme::Dqplb)] {
         let config = PerfConfig { scheme, ..PerfConfig::default() };
-        let measured = perf::measure(&config, &RailNews::default())?;
+        let measured = perf::measure(&config, &PerfProgress::default())?;
         let Measurement { all, relative_to_memcpy, .. } = measured;
         let rate = all.gigabytes_per_second;
         writeln!(out, "  {name}   {relative_to_memcpy:.2} of memcpy ({rate:.1} GB/s)")?;
@@ -325,18 +323,18 @@ fn print_failures(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
             limit: Limit::Time(Duration::from_secs(4)),
             ..PerfConfig::default()
         };
-        let (log, news) = (FaultLog::default(), RailNews::default());
+        let progress = PerfProgress::default();
         let fault = "2:1s:cut:1s".parse()?;
-        let timeline = perf::measure_over_time(&config, &[fault], &log, &news, || ())?;
+        let timeline = perf::measure_over_time(&config, None, &[fault], &progress, || ())?;
         let goodput = timeline.goodput_around_marks().ok_or("no failure was measured")?;
         let after = goodput.after_ratio().ok_or("the rail did not return")?;
         let out_for = |kind: fn(&RailEventKind) -> bool| {
-            let near = news.all().into_iter().filter(|item| item.side == Side::Near);
+            let near = progress.rails.all().into_iter().filter(|item| item.side == Side::Near);
             let mut times = near.filter(|item| kind(&item.event.event.kind));
             times.next().map(|item| item.event.out_for).ok_or("an event is missing")
         };
         let fenced = out_for(|kind| matches!(kind, RailEventKind::Fenced { .. }))?;
-        let ended = log.take().iter().map(|event| event.at).max().unwrap_or_default();
+        let ended = progress.faults.take().iter().map(|event| event.at).max().unwrap_or_default();
         let is_back = |mark: &&Mark| !mark.begins && matches!(mark.cause, Cause::Rail(_));
         let back = timeline.marks.iter().find(is_back).map(|mark| mark.at).unwrap_or_default();
         writeln!(

@@ -8,9 +8,8 @@ use crate::session::SessionError;
 use polyrail::nic::{Device, When};
 use std::convert::Infallible;
 use std::fmt;
-use std::mem;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -57,18 +56,37 @@ impl fmt::Display for FaultEvent {
     }
 }
 
-/// Events of faults that have not been taken yet. A cheap handle: clones share the log.
+/// Events of faults. A cheap handle: clones share the log.
 #[derive(Clone, Debug, Default)]
-pub struct FaultLog(Arc<Mutex<Vec<FaultEvent>>>);
+pub struct FaultLog(Arc<Mutex<Events>>);
+
+#[derive(Debug, Default)]
+struct Events {
+    items: Vec<FaultEvent>,
+    /// Number of items that were taken.
+    taken: usize,
+}
 
 impl FaultLog {
     /// Takes the events since the last call, oldest first.
     pub fn take(&self) -> Vec<FaultEvent> {
-        mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut events = self.lock();
+        let new = events.items[events.taken..].to_vec();
+        events.taken = events.items.len();
+        new
+    }
+
+    /// Returns all events, oldest first.
+    pub fn all(&self) -> Vec<FaultEvent> {
+        self.lock().items.clone()
     }
 
     fn push(&self, event: FaultEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.lock().items.push(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Events> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,8 +45,8 @@ fn json_has_every_option_of_perf() {
             "json" | "csv" | "plot" | "help" => continue,
             "operations" => "operation",
             "schemes" => "scheme",
-            "sizes" => "message_size",
-            "stall-timeout" | "rail-timeout" | "answer-timeout" => {
+            "sizes" | "all-sizes" => "message_size",
+            "interval" | "stall-timeout" | "rail-timeout" | "answer-timeout" => {
                 &format!("{}_seconds", option.replace('-', "_"))
             }
             _ => &option.replace('-', "_"),
@@ -98,6 +98,31 @@ fn perf_measures_atomics_inline_packets_and_long_windows() {
     assert_success(&output);
 }
 
+#[test]
+fn perf_takes_the_short_options_of_perftest() {
+    let place = Place::new();
+    let short = ["perf", "-s", "64", "-n", "300", "-q", "2", "-t", "16", "-u", "12", "-m", "1024"];
+    let output = place.run(&[&short[..], &["-b", "-I", "0", "--json"]].concat());
+    assert_success(&output);
+    let line = &json(&output)[0];
+    let (rails, window, size) = (&line["rails"], &line["window"], &line["message_size"]);
+    assert_eq!((rails, window, size), (&2.into(), &16.into(), &64.into()), "{line}");
+    let options = &line["options"];
+    assert_eq!((&options["count"], &options["mtu"]), (&300.into(), &1024.into()), "{line}");
+    assert_eq!((&options["qp_timeout"], &options["inline"]), (&12.into(), &0.into()), "{line}");
+    assert_eq!(options["bidirectional"], true, "{line}");
+    let all = ["perf", "-a", "-D", "20ms", "--operations", "write", "--json"];
+    let lines = json(&place.run(&all));
+    let sizes = lines.as_array().unwrap().iter().map(|line| line["message_size"].as_u64().unwrap());
+    assert_eq!(sizes.collect::<Vec<_>>(), (1..=23).map(|power| 1 << power).collect::<Vec<_>>());
+    assert_eq!(lines[0]["options"]["seconds"], 0.02);
+    // These are for the devices of another host.
+    for option in [["-d", "mlx5_0"], ["-x", "3"], ["-S", "5"]] {
+        let output = place.run(&[&QUICK[..], &option].concat());
+        assert_failure(&output, 2, &["--service-level require --to"]);
+    }
+}
+
 /// Each with the words that name the remedy.
 #[test]
 fn what_cannot_be_measured_is_refused_in_words() {
@@ -139,7 +164,8 @@ fn perf_measures_every_operation() {
     assert_eq!(lines.len(), 12);
     for line in lines {
         assert_eq!(line["requests"], 20, "{line}");
-        for figure in ["requests_per_second", "gigabytes_per_second", "relative_to_memcpy"] {
+        let figures = ["requests_per_second", "gigabytes_per_second", "cpu_percent"];
+        for figure in figures.into_iter().chain(["relative_to_memcpy"]) {
             assert!(line[figure].as_f64().unwrap() > 0.0, "{line}");
         }
         let [gigabytes, gigabits] = ["gigabytes_per_second", "gigabits_per_second"]
@@ -237,7 +263,9 @@ fn perf_over_time_prints_what_each_rail_did() {
     let output = place.run(&OVER_TIME);
     assert_success(&output);
     let text = stdout(&output);
-    for words in ["the software NIC: 4 rails, ", "write-imm of 1 MiB, spray: ", "rail 3 (tx3)  "] {
+    let words =
+        ["the software NIC: 4 rails, ", "write-imm of 1 MiB, spray: ", "rail 3 (tx3)  ", "CPU "];
+    for words in words.into_iter().chain(["  state at the end\n", " 0  in service\n"]) {
         assert!(text.contains(words), "{words:?} is not in: {text}");
     }
     assert!(!text.contains("goodput:"), "{text}");
@@ -248,6 +276,11 @@ fn perf_over_time_prints_what_each_rail_did() {
     assert_eq!((&report["operation"], &report["message_size"]), (&"read".into(), &65536.into()));
     assert_eq!(report["rail_names"], serde_json::json!(["rail 0 (tx0)", "rail 1 (tx1)"]));
     assert_eq!((&report["goodput"], &report["marks"]), (&Value::Null, &serde_json::json!([])));
+    assert_eq!(
+        report["rail_states"][1],
+        serde_json::json!({"failures": 0, "down_since_seconds": null})
+    );
+    assert!(report["cpu_percent"].as_f64().unwrap() > 0.0, "{report}");
     let samples = report["samples"].as_array().unwrap();
     assert!(!samples.is_empty());
     for sample in samples {
@@ -290,6 +323,21 @@ fn perf_over_time_shows_faults_that_come_and_go() {
     assert_eq!(csv.lines().next(), Some(head));
     assert!(csv.lines().all(|line| line.split(',').count() == 7), "{csv}");
     assert_eq!(csv.matches("\"rail 2 (device tx2): ").count(), 2, "{csv}");
+}
+
+/// A link that is cut for the rest of the measurement.
+#[test]
+fn the_table_after_a_fault_says_which_rail_is_down() {
+    let place = Place::new();
+    // More bytes of a rail pass before its failure is noticed than the machine carries in this time.
+    let fault = ["perf", "--seconds", "2", "--qp-timeout", "8", "--fault", "2:1M:cut"];
+    let text = stdout(&place.run(&fault));
+    let row = |rail: &str| text.lines().find(|line| line.starts_with(rail)).unwrap().to_owned();
+    assert!(row("rail 2 (tx2)").contains("  down since 0."), "{text}");
+    assert!(row("rail 1 (tx1)").ends_with("  0  in service"), "{text}");
+    let report = json(&place.run(&[&fault[..], &["--json"]].concat()));
+    let [one, two] = [1, 2].map(|rail| report["rail_states"][rail]["down_since_seconds"].as_f64());
+    assert!(one.is_none() && two.is_some(), "{}", report["rail_states"]);
 }
 
 #[test]

@@ -4,12 +4,14 @@ use polyrail::printable;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Writes to stdout. A closed pipe is not an error: readers such as `head` close it early.
-pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
+/// Writes to stdout, and returns whether it is still open. A closed pipe is not an error: readers
+/// such as `head` close it early.
+pub(super) fn write(bytes: &[u8]) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -18,12 +20,15 @@ pub(super) fn tell(text: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a value as JSON to stdout, with a line end. Control characters are escaped, so that names
-/// in it cannot control a terminal; the escaped JSON has the same value.
-pub(super) fn write_json(value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write(json_escaped(&text).as_bytes())
+/// Writes a value as JSON to stdout, with a line end.
+pub(super) fn write_json(value: &impl Serialize) -> io::Result<bool> {
+    write((json(value)? + "\n").as_bytes())
+}
+
+/// Returns a value as JSON. Control characters are escaped, so that names in it cannot control a
+/// terminal; the escaped JSON has the same value.
+pub(super) fn json(value: &impl Serialize) -> io::Result<String> {
+    Ok(json_escaped(&serde_json::to_string_pretty(value)?))
 }
 
 /// Escapes control characters except line ends. Outside of strings, JSON has no other control

@@ -5,25 +5,23 @@ use super::exit::Failure;
 use super::faults::refuse_with;
 use super::hosts::with_domains;
 use super::line::Line;
-use super::output;
-use super::print;
-use super::rails;
-use super::setting::Setting;
+use super::lines::{Cells, Measure, Printer, measure_lines};
 use super::signals::interrupts;
-use super::table::Table;
+use super::table::StreamedTable;
 use super::{hosts, plot};
 use polyrail::cpus::pin_thread;
 use polyrail::virtual_qp::Scheme;
 use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
-    ATOMIC_SIZE, Limit, Measurement, Operation, PerfConfig, PerfError, Rate, Threads, measure,
+    ATOMIC_SIZE, Limit, Measurement, Operation, PerfConfig, PerfProgress, Rate, Threads, measure,
     measure_to,
 };
-use polyrail_program::session::{PeerTimeouts, RailNews, ServerAddress};
+use polyrail_program::session::{PeerTimeouts, ServerAddress};
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
 use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Operations to measure by default.
@@ -51,39 +49,27 @@ pub(super) struct Place {
     pub(super) threads: u8,
 }
 
-/// A function that measures requests to a place.
-pub(super) type Measure<T> = dyn Fn(&PerfConfig, &RailNews) -> Result<T, PerfError>;
-
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
     let (place, measure) = bench(arguments)?;
-    let streamed = !arguments.json && !arguments.csv;
-    let mut lines = Vec::new();
-    for (operation, scheme) in kinds(arguments, &OPERATIONS) {
-        for message_size in sizes(arguments, operation) {
-            if streamed {
-                progress(&lines, operation, message_size);
-            }
-            let config = config(arguments, &place, operation, scheme, message_size, TIME);
-            let measured = with_news(&config, &*measure)?;
-            let setting = Setting::new(arguments, &config);
-            lines.push(Line::new(place.threads, &config, setting, measured));
-        }
+    let kinds = kinds(arguments, &OPERATIONS);
+    let configs: Vec<PerfConfig> = kinds
+        .iter()
+        .flat_map(|&(operation, scheme)| {
+            let sizes = sizes(arguments, operation, doubled).into_iter();
+            let place = &place;
+            sizes.map(move |size| config(arguments, place, operation, scheme, size, TIME))
+        })
+        .collect();
+    let about = describe(arguments, &place);
+    let printer = Printer::new(arguments, &about, table(arguments, &configs), CSV_HEAD);
+    let interrupted = interrupts();
+    let configs = configs.into_iter();
+    let lines = measure_lines(arguments, place.threads, configs, &*measure, &interrupted, printer)?;
+    if let Some(path) = arguments.plot.as_ref().filter(|_| !lines.is_empty()) {
+        replace_file(path, plot::svg(&place.name, &lines)?.as_bytes())?;
     }
-    if streamed {
-        erase_progress();
-    }
-    if arguments.json {
-        print::print_json(&lines)?;
-    } else if arguments.csv {
-        print::print(csv(&lines).as_bytes())?;
-    } else {
-        print::print(text(arguments, &place, &lines).as_bytes())?;
-    }
-    match &arguments.plot {
-        None => Ok(()),
-        Some(path) => Ok(replace_file(path, plot::svg(&place.name, &lines)?.as_bytes())?),
-    }
+    if interrupted.load(Ordering::Relaxed) { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
 /// Checks combinations of options that clap cannot express, and that the picture can be written,
@@ -104,12 +90,7 @@ fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Measurement>>)
     let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
     let server = hosts::server(address, &arguments.token)?;
     let (place, devices) = to_host(arguments, &server)?;
-    let interrupted = interrupts();
-    let measure = move |config: &PerfConfig, news: &RailNews| {
-        with_domains!(&devices, domains => {
-            measure_to(config, server.clone(), domains, news, &interrupted)
-        })
-    };
+    let measure = move |config: &PerfConfig, progress: &PerfProgress| with_domains!(&devices, domains => measure_to(config, server.clone(), domains, progress));
     Ok((place, Box::new(measure)))
 }
 
@@ -142,14 +123,23 @@ fn chosen<T: Copy>(chosen: &[T], default: &[T]) -> Vec<T> {
     if chosen.is_empty() { default.to_vec() } else { chosen.to_vec() }
 }
 
-/// Returns the sizes of requests to measure.
-fn sizes(arguments: &PerfArguments, operation: Operation) -> Vec<u32> {
+/// Returns the sizes of requests to measure; `default` are those of operations other than atomics.
+pub(super) fn sizes(
+    arguments: &PerfArguments,
+    operation: Operation,
+    default: impl FnOnce() -> Vec<u32>,
+) -> Vec<u32> {
+    match arguments.sizes() {
+        Some(sizes) => sizes,
+        None if operation.is_atomic() => vec![ATOMIC_SIZE],
+        None => default(),
+    }
+}
+
+/// Returns the default sizes of requests.
+fn doubled() -> Vec<u32> {
     let doubled = std::iter::successors(Some(SMALLEST), |size| Some(2 * size));
-    let default = || match operation.is_atomic() {
-        true => vec![ATOMIC_SIZE],
-        false => doubled.take_while(|size| *size <= LARGEST).collect(),
-    };
-    arguments.sizes.as_ref().map_or_else(default, |sizes| sizes.0.clone())
+    doubled.take_while(|size| *size <= LARGEST).collect()
 }
 
 /// Returns the operations to measure, each with the schemes that make a difference to it.
@@ -198,69 +188,85 @@ pub(super) fn config(
     }
 }
 
-/// Measures, then prints the rail events.
-pub(super) fn with_news<T>(config: &PerfConfig, measure: &Measure<T>) -> Result<T, Failure> {
-    let news = RailNews::default();
-    let measured = measure(config, &news);
-    rails::news(&news, "").inspect(|news| output::tell(news));
-    Ok(measured?)
-}
-
-fn progress(lines: &[Line], operation: Operation, message_size: u32) {
-    use std::io::IsTerminal;
-    if std::io::stderr().is_terminal() {
-        let size = human_size(message_size.into());
-        let count = lines.len();
-        let name = operation.name();
-        output::tell(&format!("\r\x1b[K{count} lines measured, now {name} of {size}"));
+/// Returns the table of throughput.
+fn table(arguments: &PerfArguments, configs: &[PerfConfig]) -> StreamedTable {
+    let table = named(configs)
+        .numbers("msgs/s", 9)
+        .numbers("GB/s", 6)
+        .numbers("Gbit/s", 7)
+        .numbers("ns/msg", 9)
+        .numbers("bells/msg", 0)
+        .numbers("compl/msg", 0)
+        .numbers("CPU %", 0)
+        .numbers("memcpy GB/s", 0)
+        .numbers("of memcpy", 0);
+    if arguments.bidirectional {
+        table.numbers("GB/s there", 0).numbers("GB/s back", 0)
+    } else {
+        table
     }
 }
 
-fn erase_progress() {
-    use std::io::IsTerminal;
-    if std::io::stderr().is_terminal() {
-        output::tell("\r\x1b[K");
-    }
+/// Returns a table that begins with the operation, the scheme and the size of these configurations.
+pub(super) fn named(configs: &[PerfConfig]) -> StreamedTable {
+    let sizes = configs.iter().map(|config| human_size(config.message_size.into()).len());
+    StreamedTable::default()
+        .words("operation", configs.iter().map(|config| config.operation.name()))
+        .words("scheme", configs.iter().map(|config| config.shape().scheme_name()))
+        .numbers("size", sizes.max().unwrap_or(0))
 }
 
-fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
-    const COLUMNS: [&str; 11] = [
-        "operation",
-        "scheme",
-        "size",
-        "msgs/s",
-        "GB/s",
-        "Gbit/s",
-        "ns/msg",
-        "bells/msg",
-        "compl/msg",
-        "memcpy GB/s",
-        "of memcpy",
-    ];
-    let directions: &[&str] =
-        if arguments.bidirectional { &["GB/s there", "GB/s back"] } else { &[] };
-    let mut table = Table::new(&[&COLUMNS, directions].concat());
-    for line in lines {
-        let m = &line.measured;
-        let mut row = vec![
-            line.operation.to_owned(),
-            line.shape.scheme_name().to_owned(),
-            human_size(line.shape.message_size),
+/// Returns the cells under [`named`].
+pub(super) fn names<T>(line: &Line<T>) -> [String; 3] {
+    let scheme = line.shape.scheme_name().to_owned();
+    [line.operation.to_owned(), scheme, human_size(line.shape.message_size)]
+}
+
+impl Cells for Line {
+    fn cells(&self) -> Vec<String> {
+        let m = &self.measured;
+        let numbers = [
             format!("{:.0}", m.all.requests_per_second),
             format!("{:.2}", m.all.gigabytes_per_second),
             format!("{:.1}", m.all.gigabits_per_second),
             format!("{:.0}", m.nanoseconds_per_request),
             format!("{:.2}", m.doorbells_per_request),
             format!("{:.2}", m.completions_per_request),
+            format!("{:.0}", m.cpu_percent),
             format!("{:.2}", m.memcpy_gigabytes_per_second),
             format!("{:.2}", m.relative_to_memcpy),
         ];
-        let each = m.there.into_iter().chain(m.back);
-        row.extend(each.map(|rate| format!("{:.2}", rate.gigabytes_per_second)));
-        table.row(row);
+        let directions = m.there.into_iter().chain(m.back);
+        let directions = directions.map(|rate| format!("{:.2}", rate.gigabytes_per_second));
+        names(self).into_iter().chain(numbers).chain(directions).collect()
     }
-    format!("{}\n\n{}", describe(arguments, place), table.text())
+
+    fn csv(&self) -> String {
+        let Self { operation, shape, threads, measured: m, .. } = self;
+        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
+        let scheme = shape.scheme_name();
+        format!(
+            "{operation},{scheme},{message_size},{rails},{devices},{max_msg_size},{window},\
+             {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.1},{:.4},{:.4},{},{}\n",
+            m.requests,
+            m.all.requests_per_second,
+            m.all.gigabytes_per_second,
+            m.nanoseconds_per_request,
+            m.doorbells_per_request,
+            m.completions_per_request,
+            m.cpu_percent,
+            m.memcpy_gigabytes_per_second,
+            m.relative_to_memcpy,
+            of_direction(m.there),
+            of_direction(m.back),
+        )
+    }
 }
+
+const CSV_HEAD: &str = "operation,scheme,message_size,rails,devices,max_msg_size,window,threads,\
+    requests,requests_per_second,gigabytes_per_second,nanoseconds_per_request,\
+    doorbells_per_request,completions_per_request,cpu_percent,memcpy_gigabytes_per_second,\
+    relative_to_memcpy,gigabytes_per_second_there,gigabytes_per_second_back\n";
 
 /// Describes where and how requests were sent, and how many were in flight.
 pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
@@ -279,35 +285,6 @@ pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
         line_rate.map(limited).unwrap_or_default(),
         human_size(max_msg_size.into()),
     )
-}
-
-fn csv(lines: &[Line]) -> String {
-    let mut text = String::from(
-        "operation,scheme,message_size,rails,devices,max_msg_size,window,threads,requests,\
-         requests_per_second,gigabytes_per_second,nanoseconds_per_request,doorbells_per_request,\
-         completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy,\
-         gigabytes_per_second_there,gigabytes_per_second_back\n",
-    );
-    for line in lines {
-        let Line { operation, shape, threads, measured: m, .. } = line;
-        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
-        let scheme = shape.scheme_name();
-        text += &format!(
-            "{operation},{scheme},{message_size},{rails},{devices},{max_msg_size},{window},\
-             {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.4},{:.4},{},{}\n",
-            m.requests,
-            m.all.requests_per_second,
-            m.all.gigabytes_per_second,
-            m.nanoseconds_per_request,
-            m.doorbells_per_request,
-            m.completions_per_request,
-            m.memcpy_gigabytes_per_second,
-            m.relative_to_memcpy,
-            of_direction(m.there),
-            of_direction(m.back),
-        );
-    }
-    text
 }
 
 /// Formats the throughput of one direction; empty if only one end sends.

@@ -42,6 +42,8 @@ struct Options {
     latency: bool,
     bidirectional: bool,
     timeline: bool,
+    /// Time between samples over time, if it was chosen.
+    interval_seconds: Option<f64>,
     fault: Vec<String>,
     /// Bytes per second of each device.
     line_rate: Option<u64>,
@@ -104,6 +106,7 @@ impl Options {
             latency: arguments.latency,
             bidirectional: arguments.bidirectional,
             timeline: arguments.is_over_time(),
+            interval_seconds: arguments.interval.map(|interval| interval.as_secs_f64()),
             fault: arguments.faults.fault.iter().map(ToString::to_string).collect(),
             line_rate: config.line_rate.map(Into::into),
             inline: config.inline,

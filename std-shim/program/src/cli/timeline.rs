@@ -4,21 +4,23 @@ use super::args::{OperationName, PerfArguments, SchemeName};
 use super::exit::Failure;
 use super::faults::Announcer;
 use super::hosts::with_domains;
+use super::intervals::Rows;
 use super::perf::{Place, check, config, describe, here, to_host};
 use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
-use super::{hosts, output, print, rails, timeline_plot};
-use polyrail_program::fault_schedule::FaultLog;
+use super::{hosts, output, print, timeline_plot};
+use polyrail::virtual_qp::RailId;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
-    Cause, Goodput, Mark, PerfConfig, Timeline, measure_over_time, measure_over_time_to,
+    Cause, Goodput, Mark, PerfConfig, PerfProgress, Timeline, measure_over_time,
+    measure_over_time_to,
 };
-use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::replace_file;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Operation to measure by default.
@@ -35,45 +37,74 @@ struct Measured {
     place: Place,
     config: PerfConfig,
     timeline: Timeline,
+    /// Whether a table of its intervals stands above the report.
+    has_rows: bool,
+    /// How stdout ended during the measurement, if it did.
+    stdout: Option<Result<(), Failure>>,
 }
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
-    let measured = measure(arguments)?;
+    let interrupted = interrupts();
+    let measured = measure(arguments, &PerfProgress::ended_by(&interrupted))?;
+    if let Some(ended) = measured.stdout {
+        return ended;
+    }
     if arguments.json {
         print::print_json(&Json::new(arguments, &measured))?;
-    } else if arguments.csv {
-        print::print(csv(&measured.timeline).as_bytes())?;
-    } else {
+    } else if !arguments.csv {
         print::print(text(arguments, &measured).as_bytes())?;
     }
-    let Some(path) = &arguments.plot else { return Ok(()) };
-    let svg = timeline_plot::svg(&measured.place.name, &measured.timeline)?;
-    Ok(replace_file(path, svg.as_bytes())?)
+    if let Some(path) = &arguments.plot {
+        let svg = timeline_plot::svg(&measured.place.name, &measured.timeline)?;
+        replace_file(path, svg.as_bytes())?;
+    }
+    if interrupted.load(Ordering::Relaxed) { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
-fn measure(arguments: &PerfArguments) -> Result<Measured, Failure> {
+fn measure(arguments: &PerfArguments, progress: &PerfProgress) -> Result<Measured, Failure> {
     let operation = only("operation", &arguments.operations, OPERATION)?;
     let scheme = only("scheme", &arguments.schemes, SCHEME)?;
-    let sizes = arguments.sizes.as_ref().map_or(&[][..], |sizes| &sizes.0);
-    let size = only("size", sizes, SIZE)?;
+    let size = only("size", &arguments.sizes().unwrap_or_default(), SIZE)?;
     let of = |place: &Place| config(arguments, place, operation.into(), scheme.into(), size, TIME);
+    let interval = arguments.interval;
+    let faults = &arguments.faults.fault;
+    let announcer = Announcer::new(&progress.faults, &progress.rails, false);
+    let announce = || _ = announcer.news().inspect(|news| output::tell(news));
     let Some(address) = &arguments.to else {
         let place = here(arguments);
         let config = of(&place);
-        let timeline = measure_here(arguments, &config)?;
-        return Ok(Measured { place, config, timeline });
+        let about = describe(arguments, &place);
+        let mut rows = Rows::new(arguments, &about, progress, config.rails);
+        let watch = || {
+            announce();
+            rows.print();
+        };
+        let measured = measure_over_time(&config, interval, faults, progress, watch);
+        announce();
+        rows.print();
+        let timeline = measured?;
+        output::tell(&announcer.absent(faults, "measurement"));
+        let has_rows = rows.has_begun();
+        return Ok(Measured { place, config, timeline, has_rows, stdout: rows.ended() });
     };
     let server = hosts::server(address, &arguments.token)?;
     let (place, devices) = to_host(arguments, &server)?;
     let config = of(&place);
-    let news = RailNews::default();
+    let about = describe(arguments, &place);
+    let mut rows = Rows::new(arguments, &about, progress, config.rails);
+    let watch = || {
+        announce();
+        rows.print();
+    };
     let measured = with_domains!(&devices, domains => {
-        measure_over_time_to(&config, server, domains, &news, &interrupts())
+        measure_over_time_to(&config, interval, server, domains, progress, watch)
     });
-    rails::news(&news, "").inspect(|news| output::tell(news));
+    announce();
+    rows.print();
     let timeline = measured?;
-    Ok(Measured { place, config, timeline })
+    let has_rows = rows.has_begun();
+    Ok(Measured { place, config, timeline, has_rows, stdout: rows.ended() })
 }
 
 /// Returns the value that was chosen, or the default.
@@ -88,50 +119,56 @@ fn only<T: Copy>(what: &str, chosen: &[T], default: T) -> Result<T, Failure> {
         _ => {
             let count = chosen.len();
             Err(Failure::usage(&format!(
-                "--timeline and --fault measure a single {what}, but {count} were given"
+                "--timeline, --interval and --fault measure a single {what}, but {count} were given"
             )))
         }
     }
 }
 
-/// Measures within this process, and prints faults as they happen.
-fn measure_here(arguments: &PerfArguments, config: &PerfConfig) -> Result<Timeline, Failure> {
-    let faults = &arguments.faults.fault;
-    let log = FaultLog::default();
-    let news = RailNews::default();
-    let announcer = Announcer::new(&log, &news, false);
-    let announce = || _ = announcer.news().inspect(|news| output::tell(news));
-    let measured = measure_over_time(config, faults, &log, &news, announce);
-    announce();
-    let timeline = measured?;
-    output::tell(&announcer.absent(faults, "measurement"));
-    Ok(timeline)
-}
-
 fn text(arguments: &PerfArguments, measured: &Measured) -> String {
-    let Measured { place, config, timeline } = measured;
-    let seconds = timeline.end().as_secs_f64();
-    let mut table = Table::new(&["rail", "GB/s posted"]);
-    let last = timeline.samples.last();
-    let bytes = last.iter().flat_map(|sample| &sample.rails);
-    for (rail, &bytes) in timeline.rails.iter().zip(bytes) {
-        table.row(vec![rail.clone(), format!("{:.2}", bytes as f64 / seconds / 1e9)]);
-    }
+    let Measured { place, config, timeline, has_rows, .. } = measured;
+    let about = if *has_rows { String::new() } else { describe(arguments, place) };
     let mut text = format!(
-        "{}\n{} of {}, {}: {} requests in {seconds:.3} s, {:.2} GB/s\n\n{}",
-        describe(arguments, place),
+        "{about}\n{} of {}, {}: {} requests in {:.3} s, {:.2} GB/s, CPU {:.0}%\n\n{}",
         config.operation.name(),
         human_size(config.message_size.into()),
         config.shape().scheme_name(),
         timeline.requests,
+        timeline.end().as_secs_f64(),
         timeline.goodput(),
-        table.text(),
+        timeline.cpu_percent(),
+        rails_table(timeline).text(),
     );
     if let Some(goodput) = timeline.goodput_around_marks() {
         // Writing to a string cannot fail.
         _ = writeln!(text, "\n{}", goodput_text(&goodput));
     }
     text
+}
+
+/// Returns a row for each rail, and one for the queue pair of notifications if it failed.
+fn rails_table(timeline: &Timeline) -> Table {
+    let mut table = Table::new(&["rail", "GB/s posted", "failures", "state at the end"]);
+    let seconds = timeline.end().as_secs_f64();
+    let last = timeline.samples.last();
+    let bytes = last.iter().flat_map(|sample| &sample.rails);
+    for (index, (name, &bytes)) in timeline.rails.iter().zip(bytes).enumerate() {
+        let rate = format!("{:.2}", bytes as f64 / seconds / 1e9);
+        let [failures, state] = state_cells(timeline, RailId::Data(index as u8));
+        table.row(vec![name.clone(), rate, failures, state]);
+    }
+    if timeline.failures_of(RailId::Notify).1 > 0 {
+        let [failures, state] = state_cells(timeline, RailId::Notify);
+        table.row(vec!["notify".to_owned(), "0.00".to_owned(), failures, state]);
+    }
+    table
+}
+
+/// Returns how often a rail failed, and its state at the end.
+fn state_cells(timeline: &Timeline, rail: RailId) -> [String; 2] {
+    let (down, failures) = timeline.failures_of(rail);
+    let since = |at: Duration| format!("down since {:.3} s", at.as_secs_f64());
+    [failures.to_string(), down.map_or_else(|| "in service".to_owned(), since)]
 }
 
 fn goodput_text(goodput: &Goodput) -> String {
@@ -147,32 +184,6 @@ fn goodput_text(goodput: &Goodput) -> String {
     text
 }
 
-/// Returns a row for each interval between samples: its end in seconds, GB/s acknowledged, GB/s
-/// posted to each rail, and the marks within it.
-fn csv(timeline: &Timeline) -> String {
-    let mut text = String::from("seconds,gigabytes_per_second");
-    (0..timeline.rails.len()).for_each(|rail| text += &format!(",rail_{rail}"));
-    text += ",marks\n";
-    let marks_between = |from: Duration, to: Duration| {
-        let marks = timeline.marks.iter().filter(|mark| mark.at > from && mark.at <= to);
-        marks.map(|mark| mark.text.as_str()).collect::<Vec<_>>().join("; ")
-    };
-    let mut from = Duration::ZERO;
-    for interval in intervals(timeline) {
-        let to = Duration::from_secs_f64(interval.seconds);
-        text += &format!("{:.6},{:.4}", interval.seconds, interval.gigabytes_per_second);
-        interval.rails.iter().for_each(|rate| text += &format!(",{rate:.4}"));
-        text += &format!(",{}\n", csv_quoted(&marks_between(from, to)));
-        from = to;
-    }
-    text
-}
-
-/// Quotes a value that may contain commas or quotes (RFC 4180).
-fn csv_quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
-}
-
 /// A timeline as JSON.
 #[derive(Debug, Serialize)]
 struct Json {
@@ -185,12 +196,24 @@ struct Json {
     gigabytes_per_second: f64,
     /// `None` if there are no marks.
     goodput: Option<GoodputJson>,
+    /// As for a line of the table.
+    cpu_percent: f64,
     /// Names of the rails, each with its device.
     rail_names: Vec<String>,
+    /// In the order of the names.
+    rail_states: Vec<RailStateJson>,
     samples: Vec<Interval>,
     marks: Vec<MarkJson>,
     #[serde(flatten)]
     setting: Setting,
+}
+
+/// Whether a rail failed.
+#[derive(Debug, Serialize)]
+struct RailStateJson {
+    failures: usize,
+    /// `None` if the rail is in service at the end.
+    down_since_seconds: Option<f64>,
 }
 
 /// Goodput in GB/s before the first mark, until recovery, and after that.
@@ -226,7 +249,11 @@ struct MarkJson {
 
 impl Json {
     fn new(arguments: &PerfArguments, measured: &Measured) -> Self {
-        let Measured { place, config, timeline } = measured;
+        let Measured { place, config, timeline, .. } = measured;
+        let state = |rail: usize| {
+            let (down, failures) = timeline.failures_of(RailId::Data(rail as u8));
+            RailStateJson { failures, down_since_seconds: down.map(|at| at.as_secs_f64()) }
+        };
         Self {
             operation: config.operation.name(),
             shape: config.shape(),
@@ -235,7 +262,9 @@ impl Json {
             seconds: timeline.end().as_secs_f64(),
             gigabytes_per_second: timeline.goodput(),
             goodput: timeline.goodput_around_marks().as_ref().map(GoodputJson::from),
+            cpu_percent: timeline.cpu_percent(),
             rail_names: timeline.rails.clone(),
+            rail_states: (0..timeline.rails.len()).map(state).collect(),
             samples: intervals(timeline),
             marks: timeline.marks.iter().map(MarkJson::from).collect(),
             setting: Setting::new(arguments, config),
@@ -277,29 +306,33 @@ mod tests {
     use polyrail_program::perf::Sample;
 
     #[test]
-    fn csv_has_a_row_for_each_interval() {
-        let sample = |at, completed| Sample {
+    fn the_table_says_which_rail_is_down() {
+        let mark = |at, rail, begins| Mark {
             at: Duration::from_millis(at),
-            completed,
-            rails: vec![completed, 2 * completed],
+            cause: Cause::Rail(rail),
+            begins,
+            text: String::new(),
         };
-        let mark = |at, text: &str| Mark {
+        let (one, two) = (RailId::Data(1), RailId::Data(2));
+        let sample = |at, bytes| Sample {
             at: Duration::from_millis(at),
-            cause: Cause::Fault(0),
-            begins: true,
-            text: text.to_owned(),
+            completed: 3 * bytes,
+            rails: vec![bytes; 3],
         };
-        let timeline = Timeline {
-            rails: vec!["a".to_owned(), "b".to_owned()],
-            samples: vec![sample(0, 0), sample(10, 10_000_000), sample(20, 15_000_000)],
-            marks: vec![mark(12, "say \"a, b\""), mark(20, "c")],
-            requests: 15,
-        };
-        assert_eq!(
-            csv(&timeline),
-            "seconds,gigabytes_per_second,rail_0,rail_1,marks\n\
-             0.010000,1.0000,1.0000,2.0000,\n\
-             0.020000,0.5000,0.5000,1.0000,\"say \"\"a, b\"\"; c\"\n"
+        let marks = vec![mark(1, one, true), mark(2, two, true), mark(3, one, false)];
+        let rails = ["rail 0 (a)", "rail 1 (b)", "rail 2 (c)"].map(str::to_owned).to_vec();
+        let samples = vec![sample(0, 0), sample(10, 10_000_000)];
+        let mut timeline = Timeline { rails, samples, marks, ..Timeline::default() };
+        let expected = "rail        GB/s posted  failures  state at the end\n\
+                        rail 0 (a)         1.00         0  in service\n\
+                        rail 1 (b)         1.00         1  in service\n\
+                        rail 2 (c)         1.00         1  down since 0.002 s\n";
+        assert_eq!(rails_table(&timeline).text(), expected);
+        timeline.marks.push(mark(4, RailId::Notify, true));
+        let text = rails_table(&timeline).text();
+        assert!(
+            text.ends_with("notify             0.00         1  down since 0.004 s\n"),
+            "{text}"
         );
     }
 

@@ -1,5 +1,5 @@
-//! A picture of a measurement over time: goodput above, the bytes posted to each rail below, with a
-//! mark for each fault and rail event.
+//! A picture of a measurement over time: goodput above, the bytes posted to each rail below, in a
+//! chart for each, with a mark for each fault and rail event.
 
 use super::exit::Failure;
 use super::picture::{Drawing, DrawingResult, color, draw_legend, line_style};
@@ -7,11 +7,16 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use polyrail_program::perf::{Cause, Mark, Timeline};
 
-const SIZE: (u32, u32) = (1180, 640);
+const WIDTH: u32 = 1180;
 /// Width of the legend, to the right of the charts.
 const LEGEND: u32 = 330;
-/// Height of the chart of all rails; the chart of each rail has the rest.
+/// Height of the chart of all rails.
 const UPPER: u32 = 350;
+/// Height of the charts of each rail together, unless a single one would have less than the minimum.
+const LOWER: u32 = 250;
+const MIN_STRIP: u32 = 56;
+/// Height of the labels of time, below a chart.
+const TIME_LABELS: u32 = 40;
 /// Top of the list of marks, below the longest list of series, and the height of its lines.
 const MARKS_Y: i32 = 340;
 const MARK_LINE: i32 = 18;
@@ -29,21 +34,38 @@ pub(super) fn svg(place: &str, timeline: &Timeline) -> Result<String, Failure> {
 type Points = Vec<(f64, f64)>;
 
 fn draw(text: &mut String, place: &str, timeline: &Timeline) -> DrawingResult {
-    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    let count = timeline.rails.len();
+    let strip = (LOWER / count.max(1) as u32).max(MIN_STRIP);
+    let size = (WIDTH, UPPER + strip * count.max(1) as u32 + TIME_LABELS);
+    let root = SVGBackend::with_string(text, size).into_drawing_area();
     root.fill(&WHITE)?;
-    let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
-    let (upper, lower) = area.split_vertically(UPPER);
+    let (area, legend) = root.split_horizontally(WIDTH - LEGEND);
+    let (upper, mut lower) = area.split_vertically(UPPER);
     let rates: Vec<_> = timeline.rates().collect();
     let seconds = || rates.iter().map(|(end, ..)| end.as_secs_f64());
-    let all = seconds().zip(rates.iter().map(|(_, all, _)| *all)).collect();
+    let all: Points = seconds().zip(rates.iter().map(|(_, all, _)| *all)).collect();
     let of_rail = |rail| seconds().zip(rates.iter().map(move |(.., rails)| rails[rail]));
     let marks = shown(&timeline.marks);
     let caption = format!("polyrail perf: goodput on {place}");
     let end = timeline.end().as_secs_f64();
-    draw_chart(&upper, end, &marks, Some(&caption), "all rails, GB/s", &[(all, BLACK)])?;
-    let colored = |rail| (of_rail(rail).collect(), color(rail));
-    let rails: Vec<(Points, RGBColor)> = (0..timeline.rails.len()).map(colored).collect();
-    draw_chart(&lower, end, &marks, None, "each rail, GB/s", &rails)?;
+    let top = top_of(all.iter().map(|point| point.1));
+    let axes = Axes { end, top, has_time: true };
+    let mut builder = ChartBuilder::on(&upper);
+    builder.caption(caption, ("sans-serif", 22));
+    draw_chart(&mut builder, &axes, &marks, "all rails, GB/s", &all, BLACK)?;
+    // Rails that share the work evenly have the same rate, so lines in one chart would cover each
+    // other.
+    let top = top_of(rates.iter().flat_map(|(.., rails)| rails.iter().copied()));
+    for rail in 0..count {
+        let is_last = rail + 1 == count;
+        let axes = Axes { end, top, has_time: is_last };
+        let (this, rest) =
+            lower.split_vertically(if is_last { strip + TIME_LABELS } else { strip });
+        let points: Points = of_rail(rail).collect();
+        let name = format!("rail {rail}");
+        draw_chart(&mut ChartBuilder::on(&this), &axes, &marks, &name, &points, color(rail))?;
+        lower = rest;
+    }
     draw_legend(&legend, 0, "all rails: acknowledged", line_style(BLACK))?;
     for (index, name) in timeline.rails.iter().enumerate() {
         draw_legend(&legend, index + 1, &format!("{name}: posted"), line_style(color(index)))?;
@@ -51,6 +73,19 @@ fn draw(text: &mut String, place: &str, timeline: &Timeline) -> DrawingResult {
     list_marks(&legend, &marks, timeline.marks.len() - marks.len())?;
     root.present()?;
     Ok(())
+}
+
+/// The axes of a chart: time from 0 to `end` in seconds, and rates from 0 to `top` in GB/s.
+struct Axes {
+    end: f64,
+    top: f64,
+    /// Whether the axis of time has labels. The chart then also has the space for them.
+    has_time: bool,
+}
+
+/// Returns the top of an axis for these rates.
+fn top_of(rates: impl Iterator<Item = f64>) -> f64 {
+    1.1 * rates.fold(1e-3, f64::max)
 }
 
 /// Returns the marks to list. If there are more than fit: only the marks of faults, and the first
@@ -73,45 +108,48 @@ fn shown(marks: &[Mark]) -> Vec<&Mark> {
         .collect()
 }
 
-/// Draws lines over the whole time, with a vertical axis from 0.
+/// Draws a line over the whole time. Black is the line of all rails, whose chart is the
+/// large one: it has the numbers of the marks.
 fn draw_chart(
-    area: &Drawing<'_>,
-    end: f64,
+    builder: &mut ChartBuilder<'_, '_, SVGBackend<'_>>,
+    &Axes { end, top, has_time }: &Axes,
     marks: &[&Mark],
-    caption: Option<&str>,
-    y_name: &str,
-    lines: &[(Points, RGBColor)],
+    name: &str,
+    points: &Points,
+    color: RGBColor,
 ) -> DrawingResult {
-    let rates = lines.iter().flat_map(|(points, _)| points).map(|point| point.1);
-    let top = 1.1 * rates.fold(1e-3, f64::max);
-    let mut builder = ChartBuilder::on(area);
-    if let Some(caption) = caption {
-        builder.caption(caption, ("sans-serif", 22));
-    }
     let mut chart = builder
-        .margin(16)
-        .x_label_area_size(40)
+        .margin_left(16)
+        .margin_right(16)
+        .margin_top(6)
+        .x_label_area_size(if has_time { TIME_LABELS } else { 0 })
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end.max(1e-9), 0.0..top)?;
-    chart
-        .configure_mesh()
-        .x_desc("seconds")
-        .y_desc(y_name)
+    let mut mesh = chart.configure_mesh();
+    if has_time {
+        mesh.x_desc("seconds");
+    }
+    mesh.y_desc(name)
+        .y_labels(if color == BLACK { 10 } else { 3 })
         .x_label_formatter(&|seconds| format!("{seconds:.2}"))
         .y_label_formatter(&|rate| format!("{rate:.2}"))
         .light_line_style(WHITE)
         .draw()?;
-    for (points, color) in lines {
-        chart.draw_series(LineSeries::new(points.iter().copied(), line_style(*color)))?;
-    }
-    draw_marks(&mut chart, marks, top)
+    chart.draw_series(LineSeries::new(points.iter().copied(), line_style(color)))?;
+    draw_marks(&mut chart, marks, top, color == BLACK)
 }
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws a vertical line for each mark: solid where a fault or failure begins, dashed where it
-/// ends. The mark's number is beside the line, at another height than those of its neighbours.
-fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[&Mark], top: f64) -> DrawingResult {
+/// ends. The mark's number, if it is shown, is beside the line, at another height than those of its
+/// neighbours.
+fn draw_marks(
+    chart: &mut Chart<'_, '_>,
+    marks: &[&Mark],
+    top: f64,
+    are_numbered: bool,
+) -> DrawingResult {
     for (number, mark) in (1..).zip(marks) {
         let at = mark.at.as_secs_f64();
         let ends = [(at, 0.0), (at, top)];
@@ -120,6 +158,9 @@ fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[&Mark], top: f64) -> DrawingRe
             chart.draw_series(LineSeries::new(ends, style))?;
         } else {
             chart.draw_series(DashedLineSeries::new(ends, 4, 4, style))?;
+        }
+        if !are_numbered {
+            continue;
         }
         let height = top * (1.0 - 0.06 * ((number - 1) % 3) as f64);
         let text = Text::new(format!(" {number}"), (at, height), ("sans-serif", 12));
@@ -172,6 +213,7 @@ mod tests {
             samples: (0..=100).map(|i| sample(10 * i)).collect(),
             marks: (0..marks).map(mark).collect(),
             requests: 1,
+            ..Timeline::default()
         }
     }
 
@@ -188,6 +230,10 @@ mod tests {
             "seconds",
         ] {
             assert!(picture.contains(words), "{words:?} is not in {picture}");
+        }
+        // Each rail has a chart: their rates are the same for most of the time.
+        for name in ["rail 0\n", "rail 1\n"] {
+            assert!(picture.contains(name), "{name:?} is not in {picture}");
         }
         // The three lines have a hundred points each; marks are shorter.
         let points = |line: &str| line.contains("<polyline") && line.matches(',').count() > 90;

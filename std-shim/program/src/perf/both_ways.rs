@@ -4,6 +4,7 @@
 use super::config::{Limit, Threads};
 use super::drive::{Eager, LATE, Sender, fill, rail_names, send};
 use super::error::PerfError;
+use super::progress::PerfProgress;
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::threads::{join, start};
@@ -46,12 +47,12 @@ impl Endless {
 impl<S: Sender + Send> BothWays<S> {
     /// Runs a round, and returns it with the number of requests that the far end completed
     /// meanwhile.
-    fn round(&mut self, limit: Limit) -> Result<Round, PerfError> {
+    fn round(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError> {
         let Self { near, far, threads, .. } = self;
         let before = far.completed();
         let mut endless = Endless::default();
         if *threads == Threads::One {
-            let round = send(near, limit, |_| endless.round(far).map(|_| true))?;
+            let round = send(near, limit, progress, |_| endless.round(far).map(|_| true))?;
             return Ok(Round { back: Some(far.completed() - before), ..round });
         }
         let stop = AtomicBool::new(false);
@@ -69,7 +70,7 @@ impl<S: Sender + Send> BothWays<S> {
                 stop.store(true, Ordering::Release);
                 posted
             })?;
-            let round = send(near, limit, |_| match stop.load(Ordering::Acquire) {
+            let round = send(near, limit, progress, |_| match stop.load(Ordering::Acquire) {
                 true => Err(PerfError::Lost { sent: 1, received: 0 }),
                 false => Ok(true),
             });
@@ -119,8 +120,8 @@ impl<S: Sender + Send> Ends for BothWays<S> {
 
     /// Runs until the near end's requests are complete, then waits for the far end's, which no
     /// longer count.
-    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
-        let round = self.round(limit)?;
+    fn run(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError> {
+        let round = self.round(limit, progress)?;
         self.settle()?;
         Ok(round)
     }

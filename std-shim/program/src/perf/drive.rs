@@ -3,10 +3,13 @@
 //! of any kind.
 
 use super::config::Limit;
+use super::cpu_time::cpu_time;
 use super::error::PerfError;
+use super::progress::PerfProgress;
 use super::round::Round;
 use super::sampler::Sampler;
 use super::timeline::Sample;
+use crate::session::SessionError;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +19,8 @@ use std::time::{Duration, Instant};
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
 /// How long requests may be missing at the receiver after the sender saw them acknowledged. By then
-/// their completions are either in the receiver's queue or lost.
+/// their completions are either in the receiver's queue or lost. Also how long requests in flight
+/// may take after an interrupt.
 pub(super) const LATE: Duration = Duration::from_secs(2);
 
 /// Idle rounds before the thread yields the processor: longer than a request takes on an emulated
@@ -39,6 +43,25 @@ impl Eager {
             self.idle_rounds = 0;
             std::thread::yield_now();
         }
+    }
+}
+
+/// Watches for an interrupt, after which requests in flight have a limited time to complete.
+#[derive(Debug, Default)]
+pub(super) struct Interrupt(Option<Instant>);
+
+impl Interrupt {
+    /// Returns whether the measurement is interrupted.
+    ///
+    /// # Errors
+    ///
+    /// It has been for [`LATE`], and requests are still not complete.
+    pub(super) fn check(&mut self, progress: &PerfProgress) -> Result<bool, SessionError> {
+        if !progress.is_interrupted() {
+            return Ok(false);
+        }
+        let since = self.0.get_or_insert_with(Instant::now);
+        if since.elapsed() >= LATE { Err(SessionError::Interrupted) } else { Ok(true) }
     }
 }
 
@@ -119,15 +142,19 @@ pub(super) fn sum(rails: impl Iterator<Item = RailCounters>) -> RailCounters {
     })
 }
 
-/// Posts requests up to the limit, and polls until all are complete. Every round of the loop calls
-/// `other`, which runs the other end and returns whether that end has received everything posted.
+/// Posts requests up to the limit or an interrupt, and polls until all are complete. Every round of
+/// the loop calls `other`, which runs the other end and returns whether that end has received
+/// everything posted.
 pub(super) fn send(
     sender: &mut impl Sender,
     limit: Limit,
+    progress: &PerfProgress,
     mut other: impl FnMut(u64) -> Result<bool, PerfError>,
 ) -> Result<Round, PerfError> {
     let begin = Instant::now();
+    let cpu_before = cpu_time();
     let first = sender.posted();
+    let mut interrupt = Interrupt::default();
     let mut last = match limit {
         Limit::Count(count) => first + count,
         Limit::Time(_) => u64::MAX,
@@ -142,9 +169,11 @@ pub(super) fn send(
         if received && sender.completed() >= last {
             let time = begin.elapsed();
             if sender.sampler().is_on() {
-                sample(sender, time);
+                let sample = sample(sender, time);
+                sender.sampler().note_end(sample);
             }
-            return Ok(Round { requests: sender.posted() - first, back: None, time });
+            let cpu = cpu_time().saturating_sub(cpu_before);
+            return Ok(Round { requests: sender.posted() - first, back: None, time, cpu });
         }
         idle.note(busy);
         let elapsed = begin.elapsed();
@@ -155,6 +184,9 @@ pub(super) fn send(
         }
         if elapsed >= next_watch {
             next_watch = elapsed + WATCH_EVERY;
+            if interrupt.check(progress)? {
+                last = sender.posted();
+            }
             sender.check_progress()?;
             watch(sender, elapsed);
         }
@@ -171,15 +203,16 @@ pub(super) fn fill(sender: &mut impl Sender, last: u64) -> Result<(), PerfError>
 /// Takes a sample if the sampler is on and a sample is due.
 fn watch(sender: &mut impl Sender, at: Duration) {
     if sender.sampler().is_due(at) {
-        sample(sender, at);
+        let sample = sample(sender, at);
+        sender.sampler().note(sample);
     }
 }
 
-/// Takes a sample.
-fn sample(sender: &mut impl Sender, at: Duration) {
+/// Returns a sample.
+fn sample(sender: &impl Sender, at: Duration) -> Sample {
     let completed = sender.completed() * sender.message_size();
     let rails = sender.rails().map(|rail| rail.bytes).collect();
-    sender.sampler().note(Sample { at, completed, rails });
+    Sample { at, completed, rails }
 }
 
 /// Polls until `stop` is set.

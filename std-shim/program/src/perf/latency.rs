@@ -6,11 +6,12 @@ use super::error::PerfError;
 use super::messages::MessageEnd;
 use super::near::Near;
 use super::ping_pong::{Latency, Pinger, Player, Ponger, play};
+use super::progress::PerfProgress;
 use super::requests::RequestPlayer;
 use super::rig::Rig;
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
-use crate::session::{RailNews, ServerAddress};
+use crate::session::ServerAddress;
 use crate::threads::{join, start};
 use polyrail::backend::Domain;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +24,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// The configuration is not valid, or a rail failed. For example, a WRITE that is split over rails
 /// has no latency that the receiver could notice.
-pub fn measure_latency(config: &PerfConfig, news: &RailNews) -> Result<Latency, PerfError> {
+pub fn measure_latency(config: &PerfConfig, progress: &PerfProgress) -> Result<Latency, PerfError> {
     config.workload_of_round_trips()?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let (here, there) = (here.domains(), there.domains());
     match config.operation {
-        Operation::P2p => Rig::players_of_messages(config, &here, &there)?.measure(config),
-        _ => Rig::players_of_requests(config, &here, &there, news)?.measure(config),
+        Operation::P2p => {
+            Rig::players_of_messages(config, &here, &there)?.measure(config, progress)
+        }
+        _ => Rig::players_of_requests(config, &here, &there, &progress.rails)?
+            .measure(config, progress),
     }
 }
 
@@ -43,29 +47,32 @@ pub fn measure_latency_to<D: Domain>(
     config: &PerfConfig,
     server: impl Into<ServerAddress>,
     domains: &[D],
-    news: &RailNews,
-    interrupted: &AtomicBool,
+    progress: &PerfProgress,
 ) -> Result<Latency, PerfError> {
     let workload = config.workload_of_round_trips()?;
     let server = server.into();
     match config.operation {
         Operation::P2p => {
             let near = Near::<MessageEnd<D>>::reach;
-            near(config, workload, &server, domains, news, interrupted)?.play(config)
+            near(config, workload, &server, domains, progress)?.play(config, progress)
         }
         _ => {
             let near = Near::<RequestPlayer<D>>::reach;
-            near(config, workload, &server, domains, news, interrupted)?.play(config)
+            near(config, workload, &server, domains, progress)?.play(config, progress)
         }
     }
 }
 
 impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
-    fn measure(&mut self, config: &PerfConfig) -> Result<Latency, PerfError> {
+    fn measure(
+        &mut self,
+        config: &PerfConfig,
+        progress: &PerfProgress,
+    ) -> Result<Latency, PerfError> {
         let Self { sender: near, receiver: far, .. } = self;
         far.player.make_room()?;
         if self.threads == Threads::One {
-            return play(near, config, || far.answer().map(|_| ()));
+            return play(near, config, progress, || far.answer().map(|_| ()));
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -75,7 +82,7 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
                 stop.store(true, Ordering::Release);
                 answered
             })?;
-            let measured = play(near, config, || match stop.load(Ordering::Acquire) {
+            let measured = play(near, config, progress, || match stop.load(Ordering::Acquire) {
                 true => Err(PerfError::Lost { sent: 1, received: 0 }),
                 false => Ok(()),
             });

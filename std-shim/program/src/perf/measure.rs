@@ -1,20 +1,21 @@
 //! Measuring in rounds, with memcpy.
 
 use super::config::{Limit, PerfConfig};
+use super::cpu_time::cpu_percent;
 use super::drive::Sender;
 use super::error::PerfError;
 use super::memcpy::Memcpy;
 use super::messages::MessageEnd;
 use super::near::Near;
+use super::progress::PerfProgress;
 use super::requests::RequestSender;
 use super::rig::ends_between;
 use super::round::Ends;
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
-use crate::session::{RailNews, ServerAddress};
+use crate::session::{ServerAddress, SessionError};
 use polyrail::backend::Domain;
 use serde::Serialize;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Rounds of one measurement. Odd, so that the median is one of them.
@@ -59,6 +60,10 @@ pub struct Measurement {
     pub doorbells_per_request: f64,
     /// Completions of the sender per request.
     pub completions_per_request: f64,
+    /// Processor time that this process used while requests were measured, in percent of that time:
+    /// 100 is one processor. Includes the threads of devices in software; if the far end is in this
+    /// process, also the far end's.
+    pub cpu_percent: f64,
     /// Throughput of memcpy for the same number of bytes, in GB/s.
     pub memcpy_gigabytes_per_second: f64,
     /// Throughput relative to memcpy.
@@ -72,42 +77,41 @@ pub struct Measurement {
     pub back: Option<Rate>,
 }
 
-/// Measures one configuration, with both ends in this process, on the software NIC. Events of rails
-/// go to `news`.
+/// Measures one configuration, with both ends in this process, on the software NIC.
 ///
 /// # Errors
 ///
-/// The configuration is not valid, or a rail failed.
-pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, PerfError> {
+/// The configuration is not valid, or a rail failed; it was
+/// [interrupted](PerfProgress::interrupted) before anything was measured.
+pub fn measure(config: &PerfConfig, progress: &PerfProgress) -> Result<Measurement, PerfError> {
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
-    measure_ends(config, &mut *ends_between(config, &here.domains(), &there.domains(), news)?)
+    let ends = ends_between(config, &here.domains(), &there.domains(), &progress.rails);
+    measure_ends(config, &mut *ends?, progress)
 }
 
 /// Measures one configuration, with this process as the near end and a [server](crate::serve), such
-/// as `10.0.0.2:7471`, as the far end. Devices beyond the number of rails are not used. Setting
-/// `interrupted` ends the measurement.
+/// as `10.0.0.2:7471`, as the far end. Devices beyond the number of rails are not used.
 ///
 /// # Errors
 ///
-/// The configuration is not valid; the server cannot be reached, or refuses; a rail failed;
-/// requests are missing at the far end; `interrupted` was set.
+/// As [`measure`]; also if the server cannot be reached, or refuses, or if requests are missing at
+/// the far end.
 pub fn measure_to<D: Domain>(
     config: &PerfConfig,
     server: impl Into<ServerAddress>,
     domains: &[D],
-    news: &RailNews,
-    interrupted: &AtomicBool,
+    progress: &PerfProgress,
 ) -> Result<Measurement, PerfError> {
     let server = server.into();
     let workload = config.workload()?;
     match config.operation {
         Operation::P2p => {
             let near = Near::<MessageEnd<D>>::reach;
-            measure_near(config, near(config, workload, &server, domains, news, interrupted)?)
+            measure_near(config, near(config, workload, &server, domains, progress)?, progress)
         }
         _ => {
             let near = Near::<RequestSender<D>>::reach;
-            measure_near(config, near(config, workload, &server, domains, news, interrupted)?)
+            measure_near(config, near(config, workload, &server, domains, progress)?, progress)
         }
     }
 }
@@ -115,22 +119,28 @@ pub fn measure_to<D: Domain>(
 fn measure_near<S: Sender>(
     config: &PerfConfig,
     mut near: Near<'_, S>,
+    progress: &PerfProgress,
 ) -> Result<Measurement, PerfError> {
     if !config.bidirectional {
-        let measured = measure_ends(config, &mut near);
+        let measured = measure_ends(config, &mut near, progress);
         return near.finish(S::posted, measured);
     }
     let mut copies = Copies::new(config)?;
-    let moved = Moved::measure(config, &mut near, || ());
+    let moved = Moved::measure(config, &mut near, progress, || ());
     let (moved, back) = near.finish_both_ways(moved)?;
     // memcpy runs afterwards, because the far end sends all the time.
-    (0..ROUNDS).for_each(|_| copies.round());
+    let rounds = if progress.is_interrupted() { 1 } else { ROUNDS };
+    (0..rounds).for_each(|_| copies.round());
     Ok(moved.with(config, copies, Some(back.per_second())))
 }
 
-fn measure_ends(config: &PerfConfig, ends: &mut dyn Ends) -> Result<Measurement, PerfError> {
+fn measure_ends(
+    config: &PerfConfig,
+    ends: &mut dyn Ends,
+    progress: &PerfProgress,
+) -> Result<Measurement, PerfError> {
     let mut copies = Copies::new(config)?;
-    let mut moved = Moved::measure(config, ends, || copies.round())?;
+    let mut moved = Moved::measure(config, ends, progress, || copies.round())?;
     let back = moved.back();
     Ok(moved.with(config, copies, back))
 }
@@ -144,6 +154,7 @@ fn limit_of_round(config: &PerfConfig) -> Limit {
 }
 
 /// Results of the rounds of requests.
+#[derive(Debug, Default)]
 struct Moved {
     requests: u64,
     /// Seconds per request in each round.
@@ -153,32 +164,45 @@ struct Moved {
     /// Doorbells of the sender in all rounds together.
     doorbells: u64,
     completions: u64,
+    /// Time and processor time of all rounds together.
+    time: Duration,
+    cpu: Duration,
 }
 
 impl Moved {
-    /// Measures, and calls `between` after each round.
+    /// Measures, and calls `between` after each round. A round that was interrupted counts only if
+    /// it is the first.
     fn measure(
         config: &PerfConfig,
         ends: &mut dyn Ends,
+        progress: &PerfProgress,
         mut between: impl FnMut(),
     ) -> Result<Self, PerfError> {
         let slots = config.workload()?.slots();
         // Warm-up: every slot is used before the measurement.
-        ends.run(Limit::Count(2 * slots as u64 + 16))?;
-        let before = ends.counters();
-        let mut requests = 0;
-        let (mut seconds, mut back) = (Vec::new(), Vec::new());
+        ends.run(Limit::Count(2 * slots as u64 + 16), progress)?;
+        let mut before = ends.counters();
+        let mut moved = Self::default();
         for _ in 0..ROUNDS {
-            let round = ends.run(limit_of_round(config))?;
-            requests += round.requests;
-            seconds.push(round.seconds_per_request());
-            back.extend(round.back_per_second());
+            if progress.is_interrupted() {
+                break;
+            }
+            let round = ends.run(limit_of_round(config), progress)?;
+            if progress.is_interrupted() && moved.requests > 0 {
+                break;
+            }
+            moved.requests += round.requests;
+            moved.seconds.push(round.seconds_per_request());
+            moved.back.extend(round.back_per_second());
+            moved.time += round.time;
+            moved.cpu += round.cpu;
+            let after = ends.counters();
+            moved.doorbells += after.doorbells - before.doorbells;
+            moved.completions += after.completions - before.completions;
+            before = after;
             between();
         }
-        let after = ends.counters();
-        let doorbells = after.doorbells - before.doorbells;
-        let completions = after.completions - before.completions;
-        Ok(Self { requests, seconds, back, doorbells, completions })
+        if moved.requests == 0 { Err(SessionError::Interrupted.into()) } else { Ok(moved) }
     }
 
     /// Requests of the other end a second, if it is in this process and sends.
@@ -188,7 +212,7 @@ impl Moved {
 
     /// Returns the measurement, with the results of memcpy and the far end's requests per second.
     fn with(self, config: &PerfConfig, copies: Copies, back: Option<f64>) -> Measurement {
-        let Self { requests, mut seconds, doorbells, completions, .. } = self;
+        let Self { requests, mut seconds, doorbells, completions, time, cpu, .. } = self;
         let bytes = f64::from(config.message_size);
         let there = Rate::new(1.0 / median(&mut seconds), bytes);
         let back = back.map(|requests| Rate::new(requests, bytes));
@@ -202,6 +226,7 @@ impl Moved {
             nanoseconds_per_request: 1e9 / all.requests_per_second,
             doorbells_per_request: doorbells as f64 / requests as f64,
             completions_per_request: completions as f64 / requests as f64,
+            cpu_percent: cpu_percent(cpu, time),
             memcpy_gigabytes_per_second,
             relative_to_memcpy: all.gigabytes_per_second / memcpy_gigabytes_per_second,
             there: back.map(|_| there),
@@ -235,7 +260,7 @@ impl Copies {
     }
 
     fn round(&mut self) {
-        self.seconds.push(self.memcpy.run(self.limit).seconds_per_request());
+        self.seconds.push(self.memcpy.run(self.limit));
     }
 
     fn seconds(mut self) -> f64 {

@@ -37,9 +37,11 @@
 //! `messages` over an endpoint for messages. `rig` has both ends in one process (`both_ways` if
 //! both send); `near` and `far` are the ends in two processes. `memcpy` is the comparison.
 //! `over_time` samples one run with a `sampler` while faults happen; `timeline` is its result.
+//! `progress` is what the caller sees meanwhile, and ends early; `cpu_time` reads a clock.
 
 mod both_ways;
 mod config;
+mod cpu_time;
 mod drive;
 mod ends;
 mod error;
@@ -51,6 +53,7 @@ mod messages;
 mod near;
 mod over_time;
 mod ping_pong;
+mod progress;
 mod requests;
 mod rig;
 mod round;
@@ -71,4 +74,5 @@ pub use latency::{measure_latency, measure_latency_to};
 pub use measure::{Measurement, ROUNDS, Rate, measure, measure_to};
 pub use over_time::{measure_over_time, measure_over_time_to};
 pub use ping_pong::Latency;
+pub use progress::{PerfProgress, SampleLog};
 pub use timeline::{Cause, Goodput, Mark, Sample, Timeline};

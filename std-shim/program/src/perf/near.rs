@@ -7,6 +7,7 @@ use super::ends::{End, Half};
 use super::error::{PerfError, requests_of};
 use super::messages::MessageEnd;
 use super::ping_pong::{self, Latency, Pinger, Player};
+use super::progress::PerfProgress;
 use super::requests::{RequestPlayer, RequestSender};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
@@ -17,7 +18,6 @@ use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::link::Reach;
 use polyrail::virtual_qp::RailCounters;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Interval at which a busy near end reports to the far end that it is alive, because the far end
@@ -54,8 +54,7 @@ impl<'a, S: Flush> Near<'a, S> {
         workload: Workload,
         server: &ServerAddress,
         domains: &[D],
-        news: &RailNews,
-        interrupted: &'a AtomicBool,
+        progress: &'a PerfProgress,
     ) -> Result<Self, PerfError>
     where
         S: Reaches<D>,
@@ -65,9 +64,11 @@ impl<'a, S: Flush> Near<'a, S> {
         let control = server.connect(&timeouts)?;
         // No timeout: the far end sends no messages during the measurement, so silence is detected
         // on the rails.
-        let mut peer = Counterpart::new(control, None, interrupted);
-        let met = S::meet(config, workload, &mut peer, &domains, news);
+        let mut peer = Counterpart::new(control, None, &progress.interrupted);
+        let met = S::meet(config, workload, &mut peer, &domains, &progress.rails);
         let sender = met.inspect_err(|error| peer.tell_failure(error))?;
+        // From now on an interrupt ends the measurement, and the two ends still compare counts.
+        peer.leave_interrupts();
         let answer_timeout = config.answer_timeout;
         Ok(Self { peer, sender, workload, answer_timeout, last_alive: Instant::now() })
     }
@@ -192,9 +193,10 @@ impl<S: Sender> Ends for Near<'_, S> {
     }
 
     /// Runs until all requests are acknowledged.
-    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
+    fn run(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError> {
         let Self { peer, sender, last_alive, .. } = self;
-        let round = send(sender, limit, |_| Self::attend(peer, last_alive).map(|()| true));
+        let round =
+            send(sender, limit, progress, |_| Self::attend(peer, last_alive).map(|()| true));
         self.blame(&round)?;
         round
     }
@@ -202,13 +204,17 @@ impl<S: Sender> Ends for Near<'_, S> {
 
 impl<P: Player> Near<'_, P> {
     /// Measures the latency, and closes the session.
-    pub(super) fn play(self, config: &PerfConfig) -> Result<Latency, PerfError> {
+    pub(super) fn play(
+        self,
+        config: &PerfConfig,
+        progress: &PerfProgress,
+    ) -> Result<Latency, PerfError> {
         let Self { peer, sender, workload, answer_timeout, last_alive } = self;
         let sender = Pinger::new(sender);
         let mut near = Near { peer, sender, workload, answer_timeout, last_alive };
         let Near { peer, sender, last_alive, .. } = &mut near;
         peer.poll_seldom();
-        let measured = ping_pong::play(sender, config, || Self::attend(peer, last_alive));
+        let measured = ping_pong::play(sender, config, progress, || Self::attend(peer, last_alive));
         let measured = near.blame(&measured).and(measured);
         near.finish(|sender| sender.round_trips, measured)
     }

@@ -1,8 +1,10 @@
 //! Ping-pong: one request at a time, there and back, and half of its time.
 
 use super::config::{Limit, PerfConfig};
-use super::drive::{Eager, Flush};
+use super::drive::{Eager, Flush, Interrupt};
 use super::error::PerfError;
+use super::progress::PerfProgress;
+use crate::session::SessionError;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -89,18 +91,19 @@ impl<P: Player> Pinger<P> {
         Self { player, round_trips: 0 }
     }
 
-    /// Plays up to the limit, and records each round trip in nanoseconds. Every round of the loop
-    /// calls `other`, which runs the other end.
+    /// Plays up to the limit or an interrupt, and records each round trip in nanoseconds. Every
+    /// round of the loop calls `other`, which runs the other end.
     fn play(
         &mut self,
         limit: Limit,
+        progress: &PerfProgress,
         times: &mut Histogram<u64>,
         mut other: impl FnMut() -> Result<(), PerfError>,
     ) -> Result<(), PerfError> {
         let begin = Instant::now();
         let mut last = begin;
         for done in 1.. {
-            self.round_trip(&mut other)?;
+            self.round_trip(progress, &mut other)?;
             let now = Instant::now();
             let time = now.duration_since(last).as_nanos();
             // The histogram grows, so this only fails for times that no clock measures.
@@ -110,7 +113,7 @@ impl<P: Player> Pinger<P> {
                 Limit::Count(count) => done >= count,
                 Limit::Time(time) => now.duration_since(begin) >= time,
             };
-            if is_over {
+            if is_over || progress.is_interrupted() {
                 break;
             }
         }
@@ -119,16 +122,22 @@ impl<P: Player> Pinger<P> {
 
     fn round_trip(
         &mut self,
+        progress: &PerfProgress,
         other: &mut impl FnMut() -> Result<(), PerfError>,
     ) -> Result<(), PerfError> {
         let Self { player, round_trips } = self;
         let mut idle = Eager::default();
+        let mut interrupt = Interrupt::default();
         let mut rounds = 0;
         let mut wait = |player: &mut P| {
             other()?;
             idle.note(false);
             rounds += 1;
-            if rounds % ROUNDS_PER_LOOK == 0 { player.check_progress() } else { Ok(()) }
+            if rounds % ROUNDS_PER_LOOK != 0 {
+                return Ok(());
+            }
+            interrupt.check(progress)?;
+            player.check_progress()
         };
         while !player.hit()? {
             player.arrivals()?;
@@ -184,13 +193,17 @@ impl<P: Player> Ponger<P> {
 pub(super) fn play<P: Player>(
     near: &mut Pinger<P>,
     config: &PerfConfig,
+    progress: &PerfProgress,
     mut other: impl FnMut() -> Result<(), PerfError>,
 ) -> Result<Latency, PerfError> {
     let mut times = Histogram::new(DIGITS).map_err(|error| PerfError::Memory(error.to_string()))?;
     near.player.make_room()?;
-    near.play(Limit::Count(WARM_UP), &mut times, &mut other)?;
+    near.play(Limit::Count(WARM_UP), progress, &mut times, &mut other)?;
+    if progress.is_interrupted() {
+        return Err(SessionError::Interrupted.into());
+    }
     times.reset();
-    near.play(config.limit, &mut times, other)?;
+    near.play(config.limit, progress, &mut times, other)?;
     Ok(Latency::new(&times, !config.operation.fetches()))
 }
 
@@ -246,7 +259,7 @@ mod tests {
             std::thread::sleep(PAUSE);
             Ok(())
         };
-        near.play(Limit::Count(20), &mut times, pause).unwrap();
+        near.play(Limit::Count(20), &PerfProgress::default(), &mut times, pause).unwrap();
         let took = begin.elapsed().as_nanos() as f64;
         assert_eq!((near.round_trips, near.player.posted), (20, 20));
         let latency = Latency::new(&times, true);

@@ -30,7 +30,7 @@ pub(super) struct RequestSender<D: Domain> {
 }
 
 impl<D: Domain> RequestSender<D> {
-    pub(super) const fn new(end: End<D>) -> Self {
+    pub(super) fn new(end: End<D>) -> Self {
         Self { end, receives: Receives::NONE, sampler: Sampler::off() }
     }
 

@@ -7,6 +7,7 @@ use super::ends::{End, Half};
 use super::error::PerfError;
 use super::messages::MessageEnd;
 use super::ping_pong::{Pinger, Ponger};
+use super::progress::PerfProgress;
 use super::requests::{RequestPlayer, RequestReceiver, RequestSender};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
@@ -166,10 +167,10 @@ where
     }
 
     /// Runs until all requests are complete at both ends.
-    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
+    fn run(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError> {
         let Self { sender, receiver, threads } = self;
         if *threads == Threads::One {
-            return send(sender, limit, |sent| {
+            return send(sender, limit, progress, |sent| {
                 receiver.poll()?;
                 Ok(receiver.has_all(sent))
             });
@@ -181,7 +182,7 @@ where
                 stop.store(true, Ordering::Release);
                 result
             })?;
-            let round = send(sender, limit, |_| Ok(true));
+            let round = send(sender, limit, progress, |_| Ok(true));
             stop.store(true, Ordering::Release);
             join(other).and(round)
         })?;
@@ -213,9 +214,9 @@ mod tests {
         let (here, there) = software_hosts(config.devices).unwrap();
         let mut rig =
             Rig::between(config, &here.domains(), &there.domains(), &RailNews::default()).unwrap();
-        rig.run(Limit::Count(20)).unwrap();
+        rig.run(Limit::Count(20), &PerfProgress::default()).unwrap();
         here.inject(rail, Fault::Silent(true));
-        rig.run(Limit::Count(1000)).unwrap_err()
+        rig.run(Limit::Count(1000), &PerfProgress::default()).unwrap_err()
     }
 
     #[test]
@@ -232,7 +233,7 @@ mod tests {
             PerfConfig { rails, message_size, qp_timeout, quality, ..PerfConfig::default() };
         let config = PerfConfig { mtu: Some(Mtu::Mtu1024), ..config };
         let mut rig = Rig::between(&config, &[&here], &[&there], &RailNews::default()).unwrap();
-        assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
+        assert_eq!(rig.run(Limit::Count(20), &PerfProgress::default()).unwrap().requests, 20);
         let given = log
             .lock()
             .unwrap()
@@ -263,7 +264,7 @@ mod tests {
                 let mut rig =
                     Rig::between(&config, &here.domains(), &there.domains(), &news).unwrap();
                 rig.sender.end.slots.keys[0].lkey ^= 1;
-                let ran = rig.run(Limit::Count(20));
+                let ran = rig.run(Limit::Count(20), &PerfProgress::default());
                 assert_eq!(ran.is_ok(), inline == 64, "{config:?}: {ran:?}");
             }
         }
@@ -282,7 +283,7 @@ mod tests {
                 fill(&mut rig.sender, u64::MAX).unwrap();
                 let posted = rig.sender.posted();
                 assert_eq!(posted, u64::from(window), "{config:?}");
-                rig.run(Limit::Count(2000)).unwrap();
+                rig.run(Limit::Count(2000), &PerfProgress::default()).unwrap();
             }
         }
     }
@@ -301,7 +302,10 @@ mod tests {
             Ok(receiver.has_all(sent))
         };
         // The first round of the loop uses up the time, so only what it posted counts.
-        assert_eq!(send(sender, Limit::Time(LIMIT), slow).unwrap().requests, 3);
+        assert_eq!(
+            send(sender, Limit::Time(LIMIT), &PerfProgress::default(), slow).unwrap().requests,
+            3
+        );
     }
 
     #[test]
@@ -319,7 +323,7 @@ mod tests {
         let sound = Faults::new().domain(here.domains()[0].clone());
         let mut rig = Rig::between(&config, &[&sound], &[&faulty], &RailNews::default()).unwrap();
         there.inject(0, Fault::DelayCompletions(DELAY));
-        send(&mut rig.sender, Limit::Count(1), |_| Ok(true)).unwrap();
+        send(&mut rig.sender, Limit::Count(1), &PerfProgress::default(), |_| Ok(true)).unwrap();
         std::thread::sleep(DELAY / 2);
         rig.receiver.end.traffic.endpoint.fail_rail(RailId::Data(0));
         let refusal = Refusal::Driver(libc::EINVAL);

@@ -2,6 +2,7 @@
 
 use super::config::Limit;
 use super::error::PerfError;
+use super::progress::PerfProgress;
 use super::sampler::Sampler;
 use polyrail::virtual_qp::RailCounters;
 use std::time::Duration;
@@ -17,8 +18,8 @@ pub(super) trait Ends {
     /// Returns the sampler of the sender.
     fn sampler(&mut self) -> &mut Sampler;
 
-    /// Runs one round: requests up to the limit, until all are complete.
-    fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;
+    /// Runs one round: requests up to the limit or an interrupt, until all are complete.
+    fn run(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError>;
 }
 
 /// The result of one round.
@@ -29,6 +30,8 @@ pub(super) struct Round {
     /// send.
     pub(super) back: Option<u64>,
     pub(super) time: Duration,
+    /// Processor time that this process used meanwhile.
+    pub(super) cpu: Duration,
 }
 
 impl Round {

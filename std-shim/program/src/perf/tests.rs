@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::fault::Side;
-use crate::fault_schedule::FaultLog;
-use crate::session::{RailNews, RailRepair, SessionError};
+use crate::session::{RailRepair, SessionError};
 use polyrail::virtual_qp::{RailFailure, RailId, Scheme};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 fn here(config: &PerfConfig) -> Result<Measurement, PerfError> {
-    measure(config, &RailNews::default())
+    measure(config, &PerfProgress::default())
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn answers_are_measured_with_one_thread_and_with_two() {
                 let shape = PerfConfig { rails, devices: rails, inline, ..PerfConfig::default() };
                 let shape = PerfConfig { max_msg_size, message_size, ..shape };
                 let config = PerfConfig { operation, threads, limit, ..shape };
-                let latency = measure_latency(&config, &RailNews::default()).unwrap();
+                let latency = measure_latency(&config, &PerfProgress::default()).unwrap();
                 let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, .. } = latency;
                 assert_eq!(latency.round_trips, 300, "{config:?}");
                 assert_eq!(latency.halved, !operation.fetches());
@@ -73,7 +73,7 @@ fn answers_are_measured_with_one_thread_and_with_two() {
 #[test]
 fn what_no_receiver_could_see_is_refused() {
     let split = PerfConfig { operation: Operation::Write, ..PerfConfig::default() };
-    let error = measure_latency(&split, &RailNews::default()).unwrap_err();
+    let error = measure_latency(&split, &PerfProgress::default()).unwrap_err();
     assert!(error.to_string().contains("over 4 rails: it is split into fragments of up to 65536"));
     for whole in [
         PerfConfig { rails: 1, ..split },
@@ -81,7 +81,7 @@ fn what_no_receiver_could_see_is_refused() {
         PerfConfig { message_size: split.max_msg_size, ..split },
     ] {
         let quick = PerfConfig { limit: Limit::Count(10), ..whole };
-        measure_latency(&quick, &RailNews::default()).unwrap();
+        measure_latency(&quick, &PerfProgress::default()).unwrap();
     }
 }
 
@@ -122,10 +122,9 @@ fn both_directions_are_measured_at_once() {
 #[test]
 fn both_directions_are_throughput_in_rounds_only() {
     let both = PerfConfig { bidirectional: true, message_size: 8, ..PerfConfig::default() };
-    let news = RailNews::default();
-    let latency = measure_latency(&both, &news).unwrap_err();
-    let log = FaultLog::default();
-    let over_time = measure_over_time(&both, &[], &log, &news, || ()).unwrap_err();
+    let progress = PerfProgress::default();
+    let latency = measure_latency(&both, &progress).unwrap_err();
+    let over_time = measure_over_time(&both, None, &[], &progress, || ()).unwrap_err();
     for error in [latency, over_time] {
         assert!(matches!(error, PerfError::Workload(WorkloadError::OneDirection)), "{error}");
     }
@@ -173,12 +172,12 @@ fn short_messages_are_one_request_each() {
 
 #[test]
 fn a_rail_that_fails_ends_a_measurement_of_messages() {
-    let log = FaultLog::default();
     let limit = Limit::Time(Duration::from_secs(60));
     let config =
         PerfConfig { operation: Operation::P2p, qp_timeout: 10, limit, ..PerfConfig::default() };
     let faults = ["2:1M:cut".parse().unwrap()];
-    let error = measure_over_time(&config, &faults, &log, &RailNews::default(), || ()).unwrap_err();
+    let error =
+        measure_over_time(&config, None, &faults, &PerfProgress::default(), || ()).unwrap_err();
     assert!(matches!(error, PerfError::Session(SessionError::Messages(_))), "{error}");
 }
 
@@ -190,8 +189,7 @@ fn messages_that_make_no_progress_end_a_measurement() {
     let config =
         PerfConfig { operation: Operation::P2p, rail_repair, limit, ..PerfConfig::default() };
     let faults = ["2:1M:silent".parse().unwrap()];
-    let measured =
-        measure_over_time(&config, &faults, &FaultLog::default(), &RailNews::default(), || ());
+    let measured = measure_over_time(&config, None, &faults, &PerfProgress::default(), || ());
     let error = measured.unwrap_err();
     assert!(matches!(error, PerfError::Session(SessionError::MessagesStalled { .. })), "{error}");
 }
@@ -223,8 +221,7 @@ fn a_measurement_over_time_has_samples_of_each_rail() {
     for threads in [Threads::One, Threads::Two] {
         let config = PerfConfig { threads, ..config };
         let timeline =
-            measure_over_time(&config, &[], &FaultLog::default(), &RailNews::default(), || ())
-                .unwrap();
+            measure_over_time(&config, None, &[], &PerfProgress::default(), || ()).unwrap();
         assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx2)"]);
         assert!(timeline.marks.is_empty());
         let Timeline { samples, requests, .. } = &timeline;
@@ -244,8 +241,8 @@ fn faults_are_marked_where_they_begin_and_end() {
     let limit = Limit::Time(Duration::from_secs(1));
     let config = PerfConfig { limit, ..PerfConfig::default() };
     let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
-    let log = FaultLog::default();
-    let timeline = measure_over_time(&config, &faults, &log, &RailNews::default(), || ()).unwrap();
+    let progress = PerfProgress::default();
+    let timeline = measure_over_time(&config, None, &faults, &progress, || ()).unwrap();
     let marked = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
     assert_eq!(
         marked.collect::<Vec<_>>(),
@@ -255,7 +252,8 @@ fn faults_are_marked_where_they_begin_and_end() {
             (Cause::Fault(0), false, "rail 1 (device tx1): completions in time again"),
         ]
     );
-    assert_eq!(log.take().len(), 3);
+    assert_eq!(progress.faults.take().len(), 3);
+    assert_eq!(progress.marks().len(), 3);
     let last = timeline.end();
     assert!(timeline.marks.iter().all(|mark| mark.at < last), "{:?}", timeline.marks);
 }
@@ -268,17 +266,20 @@ fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
         let measure = |cut: u32| {
             let limit = Limit::Time(Duration::from_millis(8 * u64::from(cut)));
             let config = PerfConfig { scheme, threads, limit, ..PerfConfig::default() };
-            let (log, news) = (FaultLog::default(), RailNews::default());
+            let progress = PerfProgress::default();
             let fault = format!("2:{cut}ms:cut:{cut}ms").parse().unwrap();
-            let timeline = measure_over_time(&config, &[fault], &log, &news, || ()).unwrap();
+            let timeline = measure_over_time(&config, None, &[fault], &progress, || ()).unwrap();
             let marks = timeline.marks.iter().filter(|mark| mark.cause == rail);
             let begins: Vec<bool> = marks.map(|mark| mark.begins).collect();
-            (begins.starts_with(&[true, false]), timeline, news)
+            (begins.starts_with(&[true, false]), timeline, progress.rails)
         };
         // A machine that is busy with something else may send nothing while the link is cut, if
         // that is short.
         let mut measured = [50, 250, 1250].into_iter().map(measure);
         let (_, timeline, news) = measured.find(|(is_back, ..)| *is_back).unwrap();
+        let [(down, failures), healthy] =
+            [2, 1].map(|rail| timeline.failures_of(RailId::Data(rail)));
+        assert!(down.is_none() && failures > 0 && healthy == (None, 0));
         let goodput = timeline.goodput_around_marks().unwrap();
         assert!(goodput.during > 0.0 && goodput.after.unwrap() > 0.0, "{goodput:?}");
         let sides: Vec<Side> = news.take().iter().map(|item| item.side).collect();
@@ -288,16 +289,90 @@ fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
 
 #[test]
 fn a_fault_that_ends_a_measurement_is_told() {
-    let log = FaultLog::default();
+    let progress = PerfProgress::default();
     let rail_repair = RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
     let config = PerfConfig { qp_timeout: 10, rail_repair, ..PerfConfig::default() };
     let measure = |fault: &str| {
-        measure_over_time(&config, &[fault.parse().unwrap()], &log, &RailNews::default(), || ())
-            .unwrap_err()
+        measure_over_time(&config, None, &[fault.parse().unwrap()], &progress, || ()).unwrap_err()
     };
     let error = measure("2:1M:cut");
     assert!(matches!(error, PerfError::Session(SessionError::Endpoint(_))), "{error}");
-    assert_eq!(log.take()[0].device, "tx2");
+    assert_eq!(progress.faults.take()[0].device, "tx2");
     assert!(matches!(measure("4:1M:cut"), PerfError::Fault(_)));
-    assert_eq!(log.take(), []);
+    assert_eq!(progress.faults.take(), []);
+}
+
+/// Ends measurements that would take 600 s, at a time when something was measured.
+#[test]
+fn an_interrupt_ends_a_measurement_with_what_was_measured() {
+    let limit = Limit::Time(Duration::from_secs(600));
+    for (threads, bidirectional) in
+        [(Threads::One, false), (Threads::Two, false), (Threads::Two, true)]
+    {
+        let config = PerfConfig { limit, threads, message_size: 8, ..PerfConfig::default() };
+        let both = PerfConfig { bidirectional, ..config };
+        let measured = interrupted(|progress| measure(&both, progress));
+        assert!(measured.requests > 0 && measured.all.requests_per_second > 0.0);
+        assert!(measured.cpu_percent > 0.0, "{measured:?}");
+        let latency = interrupted(|progress| measure_latency(&config, progress));
+        assert!(latency.round_trips > 0);
+    }
+}
+
+/// Does `work`, and interrupts it after a while; after a longer while if nothing was measured by
+/// then.
+fn interrupted<T: Send>(work: impl Fn(&PerfProgress) -> Result<T, PerfError> + Sync) -> T {
+    for wait in [50, 500, 5000, 50_000] {
+        let progress = PerfProgress::default();
+        let result = std::thread::scope(|scope| {
+            let measuring = scope.spawn(|| work(&progress));
+            std::thread::sleep(Duration::from_millis(wait));
+            progress.interrupted.store(true, Ordering::Relaxed);
+            measuring.join().unwrap()
+        });
+        match result {
+            Ok(measured) => return measured,
+            Err(PerfError::Session(SessionError::Interrupted)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("nothing is measured")
+}
+
+#[test]
+fn a_measurement_over_time_shows_its_samples_while_it_runs() {
+    let limit = Limit::Time(Duration::from_secs(600));
+    let config = PerfConfig { limit, message_size: 4096, ..PerfConfig::default() };
+    let progress = PerfProgress::default();
+    let mut samples = Vec::new();
+    let watch = || {
+        samples.extend(progress.samples.take());
+        if samples.len() > 3 {
+            progress.interrupted.store(true, Ordering::Relaxed);
+        }
+    };
+    let interval = Some(Duration::from_millis(20));
+    let timeline = measure_over_time(&config, interval, &[], &progress, watch).unwrap();
+    assert!(samples.len() > 3 && samples[0].completed == 0, "{samples:?}");
+    assert_eq!(timeline.samples[..4], samples[..4]);
+    assert!(timeline.cpu_percent() > 0.0);
+}
+
+#[test]
+fn requests_that_never_complete_do_not_outlast_an_interrupt() {
+    let limit = Limit::Time(Duration::from_secs(600));
+    let config = PerfConfig { limit, ..PerfConfig::default() };
+    let progress = PerfProgress::default();
+    let faults = ["2:1M:silent".parse().unwrap()];
+    let watch = || {
+        if !progress.faults.all().is_empty() {
+            progress.interrupted.store(true, Ordering::Relaxed);
+        }
+    };
+    let begin = Instant::now();
+    let rail_repair = RailRepair { stall_timeout: Duration::from_secs(600), ..config.rail_repair };
+    let config = PerfConfig { rail_repair, ..config };
+    let error = measure_over_time(&config, None, &faults, &progress, watch).unwrap_err();
+    assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(300));
 }

@@ -1,7 +1,11 @@
 //! Goodput over time, as plain data, and the effect of faults on it.
 
-use polyrail::virtual_qp::RailId;
-use std::time::Duration;
+use super::cpu_time::cpu_percent;
+use crate::fault::Side;
+use crate::fault_schedule::{FaultEvent, Phase};
+use crate::session::RailNewsItem;
+use polyrail::virtual_qp::{RailEventKind, RailId};
+use std::time::{Duration, Instant};
 
 /// How much was acknowledged at which time, in one measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +18,9 @@ pub struct Timeline {
     pub marks: Vec<Mark>,
     /// Requests measured.
     pub requests: u64,
+    /// Processor time that this process used, as for
+    /// [`Measurement::cpu_percent`](super::Measurement::cpu_percent).
+    pub cpu: Duration,
 }
 
 /// Payload bytes moved up to a time.
@@ -25,6 +32,17 @@ pub struct Sample {
     pub completed: u64,
     /// Bytes posted to each rail. Bytes that are posted again on another rail count again.
     pub rails: Vec<u64>,
+}
+
+impl Sample {
+    /// Returns the rates since an earlier sample in GB/s: of the completed bytes, and of the bytes
+    /// posted to each rail.
+    pub fn rates_since(&self, from: &Self) -> (f64, Vec<f64>) {
+        let nanos = self.at.saturating_sub(from.at).as_nanos().max(1) as f64;
+        let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / nanos;
+        let rails = from.rails.iter().zip(&self.rails).map(|(&from, &to)| rate(from, to));
+        (rate(from.completed, self.completed), rails.collect())
+    }
 }
 
 /// An event during a measurement.
@@ -47,6 +65,40 @@ pub enum Cause {
     Fault(usize),
     /// A rail, which fails and returns.
     Rail(RailId),
+}
+
+impl Mark {
+    /// Returns the mark of a rail of the sender that failed or is back, in a measurement that began
+    /// at `start`.
+    pub(super) fn of_rail(
+        RailNewsItem { side, event }: &RailNewsItem,
+        start: Instant,
+    ) -> Option<Self> {
+        let begins = match event.event.kind {
+            RailEventKind::Failed { .. } => true,
+            RailEventKind::Returned => false,
+            RailEventKind::Fenced { .. } => return None,
+        };
+        if *side != Side::Near {
+            return None;
+        }
+        let at = event.at.checked_duration_since(start)?;
+        let rail = event.event.rail;
+        let what = if begins { "failed" } else { "returned" };
+        let text = format!("{rail} (device {}) {what}", event.device);
+        Some(Self { at, cause: Cause::Rail(rail), begins, text })
+    }
+}
+
+impl From<FaultEvent> for Mark {
+    fn from(event: FaultEvent) -> Self {
+        Self {
+            at: event.at,
+            cause: Cause::Fault(event.fault),
+            begins: event.phase == Phase::Began,
+            text: event.to_string(),
+        }
+    }
 }
 
 /// Goodput before, during and after a problem, in GB/s (10^9 bytes a second).
@@ -84,14 +136,25 @@ impl Timeline {
         self.rate(Duration::ZERO, self.end()).unwrap_or_default()
     }
 
+    /// Returns the processor time that this process used, in percent of the time.
+    pub fn cpu_percent(&self) -> f64 {
+        cpu_percent(self.cpu, self.end())
+    }
+
+    /// Returns when a rail failed, if it is not back, and how often it failed.
+    pub fn failures_of(&self, rail: RailId) -> (Option<Duration>, usize) {
+        let is_its = |mark: &&Mark| mark.cause == Cause::Rail(rail);
+        let marks = self.marks.iter().filter(is_its);
+        let down = marks.clone().next_back().filter(|mark| mark.begins).map(|mark| mark.at);
+        (down, marks.filter(|mark| mark.begins).count())
+    }
+
     /// Returns the rates between samples in GB/s: the end of the interval, the completed bytes, and
     /// the bytes posted to each rail.
     pub fn rates(&self) -> impl Iterator<Item = (Duration, f64, Vec<f64>)> {
         self.samples.iter().zip(self.samples.iter().skip(1)).map(|(from, to)| {
-            let nanos = to.at.saturating_sub(from.at).as_nanos().max(1) as f64;
-            let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / nanos;
-            let rails = from.rails.iter().zip(&to.rails).map(|(&from, &to)| rate(from, to));
-            (to.at, rate(from.completed, to.completed), rails.collect())
+            let (all, rails) = to.rates_since(from);
+            (to.at, all, rails)
         })
     }
 

@@ -140,6 +140,12 @@ impl<'a> Counterpart<'a> {
         }
     }
 
+    /// Takes no notice of interrupts from now on, since the caller does.
+    pub(crate) fn leave_interrupts(&mut self) {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        self.interrupted = &NEVER;
+    }
+
     /// Sets what this side waits for from now on, for error messages.
     pub(crate) fn awaits(&mut self, what: &'static str) {
         self.awaited = what;

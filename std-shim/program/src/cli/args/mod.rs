@@ -141,8 +141,12 @@ pub(super) struct CopyArguments {
     pub(super) quiet: bool,
 }
 
+// The short options of devices are perftest's, as for `perf`.
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
+#[command(mut_arg("device", |arg| arg.short('d')))]
+#[command(mut_arg("gid_index", |arg| arg.short('x')))]
+#[command(mut_arg("service_level", |arg| arg.short('S')))]
 pub(super) struct ServeArguments {
     /// Directory to write files into, or the one file that each copy replaces [default: accept no
     /// files].

@@ -6,9 +6,13 @@ use polyrail::virtual_qp::{FRAGMENT_ALIGN, RailFailure, Scheme};
 use polyrail_program::devices::Backend;
 use polyrail_program::perf::{self, MAX_IN_FLIGHT, MAX_INLINE, Operation};
 use polyrail_program::size::parse_size;
+use polyrail_program::time::parse_time;
 use polyrail_program::transfer::MAX_WINDOW;
 use std::num::NonZeroU64;
 use std::time::Duration;
+
+/// Shortest interval between two samples.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum SchemeName {
@@ -181,11 +185,26 @@ pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
     NonZeroU64::new(bytes).ok_or_else(|| "must be at least 1 byte per second".into())
 }
 
+/// Parses a time: seconds, or a number with a unit.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if duration > Duration::ZERO && seconds <= 86_400.0 => Ok(duration),
-        _ => Err("must be more than 0 and at most 86400 (a day)".into()),
+    const DAY: Duration = Duration::from_secs(86_400);
+    let duration = if text.ends_with('s') {
+        Some(parse_time(text).map_err(|error| error.to_string())?)
+    } else {
+        let seconds: f64 = text.parse().map_err(|_| {
+            format!("{text:?} is neither a number of seconds nor a time such as 1.5s or 200ms")
+        })?;
+        Duration::try_from_secs_f64(seconds).ok()
+    };
+    let in_range = duration.filter(|duration| *duration > Duration::ZERO && *duration <= DAY);
+    in_range.ok_or_else(|| "must be more than 0 and at most 86400 seconds (a day)".into())
+}
+
+/// Parses the time between two samples.
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        interval if interval >= MIN_INTERVAL => Ok(interval),
+        _ => Err("must be at least 1ms: the clock is read that often".into()),
     }
 }
 
@@ -213,6 +232,10 @@ mod tests {
         assert_eq!((mtu("1K"), mtu("4096")), (Ok(Mtu::Mtu1024), Ok(Mtu::Mtu4096)));
         assert!(mtu("1500").is_err() && mtu("8K").is_err() && mtu("0").is_err());
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert!(seconds("0s").is_err() && seconds("-1s").is_err() && seconds("1h").is_err());
+        for text in ["0.5", "0.5s", "500ms", "500000us"] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(500)), "{text}");
+        }
+        assert!(interval("999us").is_err() && interval("1ms") == Ok(Duration::from_millis(1)));
     }
 }

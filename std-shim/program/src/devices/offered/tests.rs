@@ -3,9 +3,9 @@
 use super::*;
 use crate::devices::reach;
 use crate::hosts::software_hosts;
-use crate::perf::{Limit, Operation, PerfConfig, measure_to};
+use crate::perf::{Limit, Operation, PerfConfig, PerfProgress, measure_to};
 use crate::serve::Server;
-use crate::session::{PeerTimeouts, QualityOfService, RailNews, RailRepair, ServerAddress};
+use crate::session::{PeerTimeouts, QualityOfService, RailRepair, ServerAddress};
 use crate::transfer::{CopyOptions, send_to};
 use polyrail::backend::Domain;
 use polyrail::interfaces::AddressRank;
@@ -227,8 +227,7 @@ fn messages_are_measured_over_interfaces_of_both_sides() {
             limit: Limit::Count(50),
             ..PerfConfig::default()
         };
-        let interrupted = AtomicBool::new(false);
-        measure_to(&config, server.clone(), &domains, &RailNews::default(), &interrupted)
+        measure_to(&config, server.clone(), &domains, &PerfProgress::default())
     });
     measured.unwrap();
     let Served::Perf(measured) = served.unwrap() else { panic!() };

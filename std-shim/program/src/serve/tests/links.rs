@@ -1,7 +1,6 @@
 //! Control channels that break while data moves.
 
 use super::*;
-use crate::session::RailNews;
 use polyrail::nic::Fault;
 use polyrail_faults::Relay;
 use std::time::Instant;
@@ -45,9 +44,7 @@ fn a_measurement_outlives_its_control_channels() {
         let config = PerfConfig { operation, scheme, limit, ..PerfConfig::default() };
         let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
             through_cuts(address, host, |address| {
-                let news = RailNews::default();
-                let interrupted = AtomicBool::new(false);
-                measure_to(&config, address, host.all_domains(), &news, &interrupted)
+                measure_to(&config, address, host.all_domains(), &PerfProgress::default())
             })
         });
         let measured = measured.unwrap();
@@ -97,7 +94,7 @@ fn a_peer_that_breaks_its_link_again_and_again_is_sent_away() {
 fn rails_fail_and_return_though_the_control_channel_breaks() {
     let limit = Limit::Time(LONG);
     let config = PerfConfig { rails: 2, devices: 2, limit, ..PerfConfig::default() };
-    let news = RailNews::default();
+    let progress = PerfProgress::default();
     let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
         through_cuts(address, host, |address| {
             let is_over = AtomicBool::new(false);
@@ -115,8 +112,7 @@ fn rails_fail_and_return_though_the_control_channel_breaks() {
                     }
                 });
                 let _over = SetAtEnd(&is_over);
-                let interrupted = AtomicBool::new(false);
-                measure_to(&config, address, host.all_domains(), &news, &interrupted)
+                measure_to(&config, address, host.all_domains(), &progress)
             })
         })
     });

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::job::Back;
-use crate::perf::ATOMIC_SIZE;
-use crate::perf::measure_latency_to;
-use crate::session::{RailNews, RailRepair};
+use crate::perf::{ATOMIC_SIZE, measure_latency_to};
+use crate::session::RailRepair;
 use polyrail::verbs::RecvWr;
 use polyrail::virtual_qp::RailFailure;
 
@@ -15,7 +14,7 @@ fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) 
 }
 
 fn measure_here(config: &PerfConfig, address: &str, host: &Host) -> Result<Measurement, PerfError> {
-    measure_to(config, address, host.all_domains(), &RailNews::default(), &AtomicBool::new(false))
+    measure_to(config, address, host.all_domains(), &PerfProgress::default())
 }
 
 #[test]
@@ -51,9 +50,9 @@ fn answers_are_measured_between_two_sides() {
     let inline = |operation| PerfConfig { inline: 8, ..quick(operation, Scheme::Spray, 1, 8) };
     lines.extend([Operation::Write, Operation::WriteImm, Operation::Send].map(inline));
     let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
-        let (news, interrupted) = (RailNews::default(), AtomicBool::new(false));
+        let progress = PerfProgress::default();
         let measure = |line: &PerfConfig| {
-            measure_latency_to(line, address, host.all_domains(), &news, &interrupted).unwrap()
+            measure_latency_to(line, address, host.all_domains(), &progress).unwrap()
         };
         lines.iter().map(measure).collect::<Vec<_>>()
     });
@@ -139,15 +138,8 @@ fn a_near_end_with_the_wrong_endpoint_is_sent_away() {
 fn a_measurement_over_time_goes_to_another_side_too() {
     let config = quick(Operation::WriteImm, Scheme::Dqplb, 3, 70_000);
     let (timeline, served) = served(&ServeOptions::default(), 1, |address, host| {
-        let interrupted = AtomicBool::new(false);
-        measure_over_time_to(
-            &config,
-            address,
-            host.all_domains(),
-            &RailNews::default(),
-            &interrupted,
-        )
-        .unwrap()
+        let progress = PerfProgress::default();
+        measure_over_time_to(&config, None, address, host.all_domains(), &progress, || ()).unwrap()
     });
     assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx0)"]);
     assert_eq!(timeline.samples.last().unwrap().completed, 40 * 70_000);
@@ -364,22 +356,35 @@ fn a_busy_near_end_is_not_mistaken_for_an_idle_one() {
     assert!(served[0].is_ok(), "{served:?}");
 }
 
+/// Both ends count the requests until then, and agree.
 #[test]
-fn a_measurement_can_be_interrupted() {
-    let (error, served) = served(&ServeOptions::default(), 1, |address, host| {
+fn a_measurement_that_is_interrupted_ends_in_order_at_both_ends() {
+    for operation in [Operation::WriteImm, Operation::Read, Operation::P2p] {
         let limit = Limit::Time(Duration::from_secs(600));
-        let config = PerfConfig { limit, ..quick(Operation::Read, Scheme::Spray, 4, 4096) };
-        let interrupted = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(100));
-                interrupted.store(true, Ordering::Relaxed);
-            });
-            measure_to(&config, address, host.all_domains(), &RailNews::default(), &interrupted)
-                .unwrap_err()
-        })
+        let config = PerfConfig { limit, ..quick(operation, Scheme::Spray, 4, 4096) };
+        let (timeline, served) = served(&ServeOptions::default(), 1, |address, host| {
+            let progress = PerfProgress::default();
+            let domains = host.all_domains();
+            let interval = Some(Duration::from_millis(10));
+            let mut samples = 0;
+            let watch = || {
+                samples += progress.samples.take().len();
+                progress.interrupted.fetch_or(samples > 1, Ordering::Relaxed);
+            };
+            measure_over_time_to(&config, interval, address, domains, &progress, watch).unwrap()
+        });
+        let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
+        assert!(there.requests > timeline.requests && timeline.requests > 0);
+    }
+}
+
+#[test]
+fn an_interrupt_during_the_set_up_ends_a_measurement() {
+    let config = quick(Operation::Read, Scheme::Spray, 4, 4096);
+    let (error, ..) = run_server(&ServeOptions::default(), 1, |address, host| {
+        let progress = PerfProgress::default();
+        progress.interrupted.store(true, Ordering::Relaxed);
+        measure_to(&config, address, host.all_domains(), &progress).unwrap_err()
     });
     assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
-    let there = Chain(served[0].as_ref().unwrap_err()).to_string();
-    assert_eq!(there, "the peer gave up: interrupted by a signal");
 }

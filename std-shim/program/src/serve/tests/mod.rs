@@ -11,8 +11,8 @@ use super::*;
 use crate::hosts::{Host, software_hosts};
 use crate::job::{CopyJob, Hello, Job, JobOutcome, Link, Message, Shape};
 use crate::perf::{
-    Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_over_time_to,
-    measure_to,
+    Limit, Measurement, Operation, PerfConfig, PerfError, PerfProgress, Workload,
+    measure_over_time_to, measure_to,
 };
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{PeerTimeouts, QualityOfService, SessionError};

@@ -28,9 +28,8 @@ fn a_peer_with_the_token_copies_and_measures_and_others_are_told_nothing() {
         come(Some(token(1))).unwrap();
         let server = ServerAddress { address: address.into(), token: Some(token(1)) };
         let config = PerfConfig { limit: Limit::Count(100), ..PerfConfig::default() };
-        let news = crate::session::RailNews::default();
         let domains = host.all_domains();
-        measure_to(&config, server, domains, &news, &AtomicBool::new(false)).unwrap();
+        measure_to(&config, server, domains, &PerfProgress::default()).unwrap();
         refused
     });
     assert!(refused[0].contains("start both sides with the same token"), "{}", refused[0]);
