@@ -254,6 +254,23 @@ fn perf_draws() {
     }
 }
 
+#[test]
+fn perf_draws_a_histogram_of_latencies() {
+    let place = Place::new();
+    let latency = ["perf", "--latency", "--count", "300", "--rails", "1", "--plot", "latency.svg"];
+    assert_success(&place.run(&[&latency[..], &["--operations", "read,send"]].concat()));
+    let svg = fs::read_to_string(place.path("latency.svg")).unwrap();
+    for words in ["latency on the software NIC", "microseconds", "read, 8 B", "send, 8 B"] {
+        assert!(svg.contains(words), "{words}");
+    }
+    // The outlines of bars; axes are black.
+    for color in ["#0072B2", "#E69F00"] {
+        let is_outline = |line: &&str| line.contains("<polyline") && line.contains(color);
+        let outlines = svg.lines().filter(is_outline).filter(|line| line.matches(',').count() > 4);
+        assert_eq!(outlines.count(), 1, "{svg}");
+    }
+}
+
 /// A measurement over time that is over at once.
 const OVER_TIME: [&str; 4] = ["perf", "--timeline", "--seconds", "0.1"];
 

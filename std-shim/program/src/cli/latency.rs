@@ -2,17 +2,18 @@
 
 use super::args::{OperationName, PerfArguments};
 use super::exit::Failure;
-use super::hosts;
 use super::hosts::with_domains;
 use super::line::Line;
 use super::lines::{Cells, Measure, Printer, measure_lines};
 use super::perf::{Place, check, config, describe, here, kinds, named, names, sizes, to_host};
 use super::signals::interrupts;
 use super::table::StreamedTable;
+use super::{hosts, latency_plot};
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Latency, PerfConfig, PerfProgress, measure_latency, measure_latency_to,
 };
+use polyrail_program::transfer::replace_file;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -45,7 +46,10 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     let printer = Printer::new(arguments, &about, table(&configs), CSV_HEAD);
     let interrupted = interrupts();
     let configs = configs.into_iter();
-    measure_lines(arguments, place.threads, configs, &*measure, &interrupted, printer)?;
+    let lines = measure_lines(arguments, place.threads, configs, &*measure, &interrupted, printer)?;
+    if let Some(path) = arguments.plot.as_ref().filter(|_| !lines.is_empty()) {
+        replace_file(path, latency_plot::svg(&place.name, &lines)?.as_bytes())?;
+    }
     if interrupted.load(Ordering::Relaxed) { Err(Failure::interrupted()) } else { Ok(()) }
 }
 

@@ -3,7 +3,7 @@
 //! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
 //! the commands, `rdma_devices` a part of the last; `hosts` opens devices, `faults` and `rails`
 //! report faults and rail events, `progress` shows bars, `signals` handles interrupts. `report`,
-//! `line`, `lines`, `intervals`, `setting`, `table`, `plot`, `timeline_plot` and `picture` format results, `output` and
+//! `line`, `lines`, `intervals`, `setting`, `table`, `plot`, `latency_plot`, `timeline_plot` and `picture` format results, `output` and
 //! `print` write them. `exit` has failures and exit codes.
 
 mod args;
@@ -14,6 +14,7 @@ mod faults;
 mod hosts;
 mod intervals;
 mod latency;
+mod latency_plot;
 mod line;
 mod lines;
 mod output;

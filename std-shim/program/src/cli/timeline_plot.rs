@@ -133,6 +133,9 @@ fn draw_chart(
         .y_labels(if color == BLACK { 10 } else { 3 })
         .x_label_formatter(&|seconds| format!("{seconds:.2}"))
         .y_label_formatter(&|rate| format!("{rate:.2}"))
+        // By default the size of letters depends on the height of a chart.
+        .label_style(("sans-serif", 12))
+        .axis_desc_style(("sans-serif", 13))
         .light_line_style(WHITE)
         .draw()?;
     chart.draw_series(LineSeries::new(points.iter().copied(), line_style(color)))?;

@@ -73,6 +73,6 @@ pub(crate) use far::answer;
 pub use latency::{measure_latency, measure_latency_to};
 pub use measure::{Measurement, ROUNDS, Rate, measure, measure_to};
 pub use over_time::{measure_over_time, measure_over_time_to};
-pub use ping_pong::Latency;
+pub use ping_pong::{Latency, LatencyCount};
 pub use progress::{PerfProgress, SampleLog};
 pub use timeline::{Cause, Goodput, Mark, Sample, Timeline};

@@ -21,7 +21,7 @@ const DIGITS: u8 = 3;
 /// Latencies in nanoseconds: half the time from the post of a request until its answer arrives. For
 /// a request that [is a round trip by itself](crate::perf::Operation::fetches), the whole time
 /// until it is complete. Percentiles come from a [`Histogram`], exact to 1 in 1000.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Round trips that were measured.
     pub round_trips: u64,
@@ -42,12 +42,28 @@ pub struct Latency {
     pub max_ns: f64,
     /// The mean.
     pub mean_ns: f64,
+    /// How many round trips took how long, from the shortest to the longest.
+    #[serde(skip)]
+    pub counts: Vec<LatencyCount>,
+}
+
+/// Round trips of the same latency, exact to 1 in 1000.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyCount {
+    /// The latency in nanoseconds.
+    pub ns: f64,
+    /// How many had it.
+    pub round_trips: u64,
 }
 
 impl Latency {
     fn new(round_trips: &Histogram<u64>, halved: bool) -> Self {
         let part = if halved { 0.5 } else { 1.0 };
         let of = |nanoseconds: u64| nanoseconds as f64 * part;
+        let counts = round_trips.iter_recorded().map(|count| LatencyCount {
+            ns: of(count.value_iterated_to()),
+            round_trips: count.count_at_value(),
+        });
         let at = |quantile| of(round_trips.value_at_quantile(quantile));
         Self {
             round_trips: round_trips.len(),
@@ -59,6 +75,7 @@ impl Latency {
             p999_ns: at(0.999),
             max_ns: of(round_trips.max()),
             mean_ns: round_trips.mean() * part,
+            counts: counts.collect(),
         }
     }
 }
@@ -265,6 +282,8 @@ mod tests {
         let latency = Latency::new(&times, true);
         let whole = Latency::new(&times, false);
         assert_eq!((whole.halved, whole.min_ns), (false, 2.0 * latency.min_ns));
+        assert!(latency.counts.is_sorted_by(|a, b| a.ns < b.ns), "{latency:?}");
+        assert_eq!(latency.counts.iter().map(|count| count.round_trips).sum::<u64>(), 20);
         assert_eq!(latency.round_trips, 20);
         let pause = PAUSE.as_nanos() as f64;
         assert!(2.0 * latency.min_ns >= 0.99 * pause, "{latency:?}");

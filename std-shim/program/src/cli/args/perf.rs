@@ -50,7 +50,7 @@ pub(in crate::cli) struct PerfArguments {
     /// Measure latency instead of throughput: half the round trip of a request and an answer of the
     /// same size, one at a time. For read and atomics, which are round trips by themselves: the
     /// whole round trip.
-    #[arg(long, conflicts_with_all = ["timeline", "fault", "interval", "plot"], help_heading = MEASURED)]
+    #[arg(long, conflicts_with_all = ["timeline", "fault", "interval"], help_heading = MEASURED)]
     pub(in crate::cli) latency: bool,
     /// Let both ends send at the same time; report each direction and the sum.
     #[arg(long, short, conflicts_with_all = ["latency", "timeline", "fault", "interval"], help_heading = MEASURED)]
@@ -111,7 +111,7 @@ pub(in crate::cli) struct PerfArguments {
     pub(in crate::cli) csv: bool,
     /// Also draw the throughput into this file, as SVG; it is replaced at the end. With --timeline
     /// or --fault: goodput over time, of all rails and of each, with a mark where a fault began or
-    /// ended, and where a rail failed or returned.
+    /// ended, and where a rail failed or returned. With --latency: a histogram of each line.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath, help_heading = OUTPUT)]
     pub(in crate::cli) plot: Option<PathBuf>,
 }
