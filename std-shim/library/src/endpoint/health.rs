@@ -46,6 +46,14 @@ pub struct RailReport {
     pub posted_again: u64,
 }
 
+impl RailReport {
+    /// Returns the name of the state, as it is serialized: `in service`, `draining`, `fenced`, `down`
+    /// or `joining`.
+    pub fn state_name(&self) -> &'static str {
+        state_name(self.state)
+    }
+}
+
 impl fmt::Display for RailReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rail, device, qp_num, generation, bytes, send_requests, errors, .. } = self;

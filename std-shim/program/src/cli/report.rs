@@ -51,6 +51,8 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
         "doorbells",
         "completions",
         "errors",
+        "failures",
+        "state at the end",
     ]);
     for (side, rails) in [("sender", &report.sender), ("receiver", &report.receiver)] {
         for rail in rails.iter().flat_map(|side| &side.rails) {
@@ -81,7 +83,7 @@ pub(super) fn plural(count: usize) -> &'static str {
 }
 
 fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
-    // State and generation are left out: events of rails are printed as they happen.
+    // The generation is left out: events of rails are printed as they happen.
     let RailReport {
         rail,
         device,
@@ -91,9 +93,11 @@ fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
         doorbells,
         completions,
         errors,
+        failures,
         ..
     } = report;
-    let numbers = [*bytes, *send_requests, *doorbells, *completions, *errors];
+    let numbers = [*bytes, *send_requests, *doorbells, *completions, *errors, *failures];
     let names = [side.to_owned(), rail.clone(), device.clone(), qp_num.to_string()];
-    names.into_iter().chain(numbers.map(|number| number.to_string())).collect()
+    let numbers = numbers.map(|number| number.to_string());
+    names.into_iter().chain(numbers).chain([report.state_name().to_owned()]).collect()
 }

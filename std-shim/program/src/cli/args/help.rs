@@ -14,7 +14,8 @@ Examples:
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8
   polyrail completions bash > /etc/bash_completion.d/polyrail
 
-Sizes are in bytes, or with K, M, G or T (also KiB or KB) in powers of 1024.";
+Sizes are in bytes, or with K, M, G or T (also KiB or KB) in powers of 1024. Times are in seconds, or \
+with a unit: 1.5s, 200ms, 50us.";
 
 pub(super) const COPY_HELP: &str = "\
 Examples:
@@ -46,6 +47,20 @@ If the server writes into a \
 directory, DST is the name of the copy there [default: the name of SRC]. Without --to, the software NIC \
 carries the file within this process.
 
+Columns of the report, with a row for each rail at each end that is on this host:
+  side              sender or receiver
+  rail, device      number of the rail, or notify for the queue pair of notifications; its device
+  qp_num            number of the queue pair that the rail has now
+  bytes             payload posted to the device, again if it was posted again after a failure
+  requests          send requests posted to the device; a fragment is one
+  doorbells         calls that posted them: each may post several
+  completions       completions of sends and receives taken from the device
+  errors            completions that reported a failure
+  failures          times that the rail failed and other rails took over
+  state at the end  in service, or, after a failure, what the rail waits for: draining (its completions),
+                    fenced (the count of the other end), down (a new queue pair), joining (the other
+                    end's new queue pair)
+
 Exit codes:
   0    copied, and the checksums of both ends agree
   1    internal error
@@ -73,9 +88,12 @@ Examples:
   polyrail perf --bidirectional --operations write --sizes 1M       both ends send
   polyrail perf --latency --rails 1                 one request of 8 bytes at a time
   polyrail perf --operations fetch-add,compare-swap
+  polyrail perf --latency --rails 1 --plot latency.svg      with a histogram
+  polyrail perf --interval 1s --seconds 1000        until Ctrl-C, a line each second
   polyrail perf --timeline --seconds 1 --csv > goodput.csv
   polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
+  polyrail perf --to 10.0.0.2 -d mlx5_0 -q 1 -s 64K -t 128 -D 10 -x 3       options as perftest's
 
 Without --to, the software NIC copies the data within the memory of this process, so the figures show \
 the cost of the engine and of the software NIC, not of a network. With --to, the data goes to \
@@ -100,11 +118,27 @@ With --bidirectional, the figures are the sum of both directions; \"GB/s there\"
 the directions. Between two hosts the far end sends from the moment the two are connected until this \
 end is done, and reports its throughput.
 
-With --timeline or --fault, one operation, scheme and size is measured in one run, with up to 300 \
-samples. --plot then draws, over time, the bytes acknowledged over all rails and the bytes posted to \
+Options of perftest (ib_write_bw and others) keep their letters where they mean the same: -s -a -n -D -q \
+-t -b -m -I -u -d -x -S. The page measuring.md maps all of them, and says what differs: \
+/usr/share/doc/polyrail/measuring.md of the Debian package, std-shim/program/docs/measuring.md in the \
+repository.
+
+Columns of --latency: round trips is how many were measured; then microseconds: the shortest, the \
+percentiles 50, 90, 99 and 99.9, the longest, and the mean.
+
+Columns of --interval: seconds since the begin at the end of the interval, GB/s acknowledged over all \
+rails, and GB/s posted to each rail. The table of rails at the end of --timeline, --interval and --fault: \
+GB/s posted over the whole time, how often the rail failed, and whether it is in service at the end or \
+down since when.
+
+Each line is printed when it is measured. Ctrl-C ends the measurement: the line in progress has the figures \
+until then, the others are left out, and --plot draws what there is.
+
+With --timeline, --interval or --fault, one operation, scheme and size is measured in one run, with up to \
+300 samples unless --interval chooses their distance. --plot then draws, over time, the bytes acknowledged over all rails and the bytes posted to \
 each rail. --csv prints a row for each interval between two samples: its end in seconds, GB/s over all \
 rails, GB/s of each rail, and the faults and rail events within it. --json prints an object with the \
-configuration, totals, `samples` (the same figures) and `marks` (seconds, cause, whether a fault or \
+configuration, totals, `rail_states`, `samples` (the same figures) and `marks` (seconds, cause, whether a fault or \
 failure begins or ends, text); if there are marks, `goodput` is the GB/s before the first mark, until all \
 faults and failures are over, and after that, with ratios to the first. The software NIC runs on this host's \
 processors, so losing a rail lowers goodput only with --line-rate.
@@ -112,6 +146,20 @@ processors, so losing a rail lowers goodput only with --line-rate.
 Throughput counts acknowledged bytes. For write-imm, send and p2p the server also counts arrivals, and \
 a difference is an error. The server cannot see a write, a read or an atomic, so a line that measures \
 one of these must take less time than the server's --progress-timeout.
+
+Columns of throughput, each the median of five rounds:
+  operation, scheme  what is measured; a dash if the scheme makes no difference
+  size               bytes of a request
+  msgs/s             requests acknowledged a second
+  GB/s, Gbit/s       their payload, in 10^9 bytes and 10^9 bits a second
+  ns/msg             nanoseconds a request: a second divided by msgs/s
+  bells/msg          doorbells (calls that post) of the sender for a request, over all rails
+  compl/msg          completions that the sender takes for a request
+  CPU %              processor time of this process, in user space and in the kernel; 100 is one
+                     processor. Polling uses all of one. Without --to it includes both ends.
+  memcpy GB/s        a memcpy of the same bytes on this host
+  of memcpy          GB/s divided by memcpy GB/s
+  GB/s there, back   with --bidirectional: each direction
 
 Exit codes:
   0    measured
@@ -126,7 +174,7 @@ Exit codes:
   9    no device can be used; the message says why
   10   measured, but the figures could not be written to standard output
   11   not enough memory: choose smaller requests or a smaller window; or no thread can be started
-  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored); what was measured is printed";
 
 pub(super) const SERVE_HELP: &str = "\
 Examples:
@@ -147,7 +195,7 @@ A complete file replaces an existing file of its name and keeps that file's perm
 --no-overwrite forbids it on either host. A new file gets the permissions of its source, limited by \
 the umask. In a directory, the peer chooses the name of the file: hidden names, paths and symbolic \
 links are refused. Without --token-file, every host that can connect is served, so listen only where \
-trusted hosts can connect. Ctrl-C ends the server.
+trusted hosts can connect. Ctrl-C ends the server. The columns of reports are those of `polyrail copy --help`.
 
 Exit codes: 0 ended by Ctrl-C, or with --once the peer was served; 1 cannot listen; 2 invalid command \
 line; 9 no device can be used; 10 cannot write reports to standard output; 130 interrupted during \
@@ -157,7 +205,15 @@ pub(super) const DEVICES_HELP: &str = "\
 Lists RDMA devices with ports, GIDs (--gid-index takes the gid index) and limits, and network \
 interfaces, which are devices over TCP, with their addresses. With --verbose also what helps to choose a \
 device: its NUMA node and nearby processors (for `taskset -c`), its PCI address, its PCI link with the \
-fastest link it supports, and its firmware. If there are no RDMA devices, a note on standard error says \
+fastest link it supports, and its firmware.
+
+Columns of ports: link (InfiniBand or Ethernet), mtu and max mtu (payload of a packet in bytes, now and at \
+most), lid (address within an InfiniBand subnet), lanes and Gbit/s (of the link now). Columns of limits: \
+queue pairs, requests (of a queue), completions (of a completion queue), buffers (of a request), reads (READs \
+in flight of a queue pair), regions (of registered memory), region (bytes of the largest), message (bytes of \
+the longest), srqs (shared receive queues), atomics (none, device: atomic among requests of the device, or global: also \
+with processors). Columns of places: below it (the device under a virtual one), NUMA node, near CPUs (processors of \
+that node), PCI (address, and the link with the fastest that it supports). If there are no RDMA devices, a note on standard error says \
 what is missing.
 
 Exit codes: 0 devices found; 1 internal error; 2 invalid command line; 9 no device can be used, and \
