@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Debian package of the program with real NICs and shell completions, and prints where it is.
+# Makes a Debian package of the program with real NICs, shell completions and man pages, and prints where it is.
 #   std-shim/program/deb/build.sh
 # Needs cargo-deb (`cargo install cargo-deb --locked`).
 set -euo pipefail
@@ -10,5 +10,10 @@ mkdir -p target/deb
 target/release/polyrail completions bash > target/deb/polyrail.bash
 target/release/polyrail completions zsh > target/deb/_polyrail
 target/release/polyrail completions fish > target/deb/polyrail.fish
+mkdir -p target/deb/man
+target/release/polyrail man > target/deb/man/polyrail.1
+for command in copy serve perf devices completions man; do
+  target/release/polyrail man "$command" > "target/deb/man/polyrail-$command.1"
+done
 cargo deb --quiet --no-build --locked --package polyrail-program --output target/deb/ >&2
 ls -t target/deb/polyrail_*.deb | head -n 1

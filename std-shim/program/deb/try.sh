@@ -29,6 +29,13 @@ for shell in zsh/vendor-completions/_polyrail fish/vendor_completions.d/polyrail
   grep -q -- max-msg-size "/usr/share/$shell" || fail "$shell does not know the program's arguments"
 done
 
+# Of the package itself, since small systems install no man pages.
+for page in polyrail polyrail-copy polyrail-serve polyrail-perf polyrail-devices polyrail-completions polyrail-man; do
+  dpkg --fsys-tarfile "$package" | tar -xOf - "./usr/share/man/man1/$page.1.gz" | gunzip > page ||
+    fail "the package has no man page $page"
+  grep -q '^\.SH NAME' page || fail "$page is not a man page"
+done
+
 dpkg --purge polyrail >/dev/null
 while read -r path; do
   [ ! -e "$path" ] || fail "$path is left behind"

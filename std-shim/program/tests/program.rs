@@ -92,7 +92,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 47] = [
+    let senseless: [&[&str]; 51] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -126,7 +126,11 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--mtu", "1500"],
         &["copy", "--mtu", "1024", "src", "dst"],
         &["perf", "--latency", "--timeline"],
-        &["perf", "--latency", "--plot", "perf.svg"],
+        &["perf", "--latency", "--interval", "1s"],
+        &["perf", "--bidirectional", "--interval", "1s"],
+        &["perf", "--interval", "999us"],
+        &["perf", "--seconds", "1m"],
+        &["perf", "-a", "-s", "64"],
         &["perf", "--latency", "--fault", "1:1M"],
         &["perf", "--qp-timeout", "32"],
         &["copy", "--qp-timeout", "32", "src", "dst"],
@@ -217,6 +221,32 @@ fn a_reader_that_goes_away_is_not_a_failure() {
 }
 
 #[test]
+fn help_names_the_page_of_perftest_and_every_column() {
+    let place = Place::new();
+    let help = stdout(&place.run(&["perf", "--help"]));
+    for words in
+        ["measuring.md", "CPU %", "bells/msg", "of memcpy", "percentiles", "posted to each"]
+    {
+        assert!(help.contains(words), "{words:?} is not in {help}");
+    }
+    let reports = [
+        (stdout(&place.run(&["perf", "--count", "20", "--sizes", "1K"])), &help),
+        (stdout(&place.run(&["perf", "-b", "--count", "20", "--sizes", "1K"])), &help),
+    ];
+    fs::write(place.path("src"), "12345").unwrap();
+    let copy_help = stdout(&place.run(&["copy", "--help"]));
+    let copied = (stdout(&place.copy(&[])), &copy_help);
+    for (report, help) in reports.into_iter().chain([copied]) {
+        let head = report.split("\n\n").nth(1).unwrap().lines().next().unwrap();
+        for column in head.split("  ").map(str::trim).filter(|column| !column.is_empty()) {
+            // Two columns for the two directions are one entry.
+            let column = column.trim_start_matches("GB/s ");
+            assert!(help.contains(column), "{column:?} is not in {help}");
+        }
+    }
+}
+
+#[test]
 fn help_explains_itself() {
     let place = Place::new();
     let help = stdout(&place.run(&["--help"]));
@@ -277,6 +307,29 @@ fn help_explains_itself() {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout(&place.run(&["--version"])).starts_with("polyrail "));
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let place = Place::new();
+    let page = |command: &[&str]| {
+        let output = place.run(&[&["man"], command].concat());
+        assert_success(&output);
+        stdout(&output)
+    };
+    let all = page(&[]);
+    for command in ["copy", "serve", "perf", "devices", "completions", "man"] {
+        assert!(all.contains(&format!("polyrail\\-{command}(1)")), "{all}");
+        let text = page(&[command]);
+        for words in [".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n", ".SH VERSION\n"] {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+    }
+    let perf = page(&["perf"]);
+    for words in [".SH EXAMPLES\n", ".SH \"EXIT CODES\"\n", "\\fB\\-\\-interval\\fR", "CPU %"] {
+        assert!(perf.contains(words), "{words:?} is not in {perf}");
+    }
+    assert_failure(&place.run(&["man", "fly"]), 2, &["\"fly\" is not a command", "perf, devices"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The command line.
 //!
 //! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
-//! the commands, `rdma_devices` a part of the last; `hosts` opens devices, `faults` and `rails`
+//! the commands, `rdma_devices` a part of the last; `man` prints man pages; `hosts` opens devices, `faults` and `rails`
 //! report faults and rail events, `progress` shows bars, `signals` handles interrupts. `report`,
 //! `line`, `lines`, `intervals`, `setting`, `table`, `plot`, `latency_plot`, `timeline_plot` and `picture` format results, `output` and
 //! `print` write them. `exit` has failures and exit codes.
@@ -17,6 +17,7 @@ mod latency;
 mod latency_plot;
 mod line;
 mod lines;
+mod man;
 mod output;
 mod perf;
 mod picture;
@@ -54,6 +55,7 @@ pub(crate) fn main() -> ExitCode {
             clap_complete::generate(*shell, &mut Arguments::command(), "polyrail", &mut script);
             print::print(&script)
         }
+        Command::Man { command } => man::run(command.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

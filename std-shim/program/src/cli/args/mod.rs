@@ -28,7 +28,7 @@ use value::{memory, message, window};
 /// Parses the command line. Exits after printing help, or after printing an error if the command
 /// line is invalid.
 pub(super) fn parse() -> Arguments {
-    let parsed = command()
+    let parsed = definition()
         .try_get_matches()
         .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
     parsed.unwrap_or_else(|error| refuse(error))
@@ -36,7 +36,7 @@ pub(super) fn parse() -> Arguments {
 
 /// Returns the definition of the command line. No option is named by a number, so a negative number
 /// is always a value.
-fn command() -> clap::Command {
+pub(super) fn definition() -> clap::Command {
     Arguments::command().mut_subcommands(|command| {
         command.mut_args(|argument| {
             let negative = argument.get_action().takes_values() && !argument.is_positional();
@@ -89,6 +89,12 @@ pub(super) enum Command {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Print the man page of this program, or of one of its commands.
+    Man {
+        /// The command, such as `perf`: `polyrail man perf | man -l -` shows its page.
+        #[arg(value_name = "COMMAND")]
+        command: Option<String>,
     },
 }
 
@@ -212,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        command().debug_assert();
+        definition().debug_assert();
     }
 
     /// Returns the command lines of this program in shell blocks of pages, and in the help.
@@ -248,7 +254,7 @@ mod tests {
         assert!(examples.len() > 40, "{examples:?}");
         for example in examples {
             let words = ["polyrail"].into_iter().chain(example.split_whitespace());
-            if let Err(error) = command().try_get_matches_from(words) {
+            if let Err(error) = definition().try_get_matches_from(words) {
                 panic!("{example:?}: {error}");
             }
         }
