@@ -28,7 +28,9 @@ fn perf_stays_on_the_processors_that_it_was_given() {
 fn json_has_every_option_of_perf() {
     let place = Place::new();
     let help = stdout(&place.run(&["perf", "--help"]));
-    let options = help.lines().filter_map(|line| {
+    // After the options come examples and notes.
+    let (options, _) = help.split_once("\nExamples:\n").unwrap();
+    let options = options.lines().filter_map(|line| {
         // What is further to the right is the text of an option, which may begin with another one.
         let words = line.trim_start();
         let is_option = words.starts_with('-') && line.len() - words.len() < 8;
