@@ -151,3 +151,23 @@ fn links(devices: &[DeviceReport]) -> Table {
 fn size_or_unlimited(bytes: u64) -> String {
     if bytes == u64::MAX { "unlimited".into() } else { human_size(bytes) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::definition;
+    use super::*;
+
+    #[test]
+    fn help_explains_every_column() {
+        let definition = definition();
+        let command = definition.find_subcommand("devices").unwrap();
+        let help = command.get_after_help().unwrap().to_string();
+        for table in tables(&[], true).split("\n\n") {
+            let head = table.lines().next().unwrap();
+            let columns = head.split("  ").map(str::trim).filter(|column| !column.is_empty());
+            for column in columns.filter(|&column| column != "device") {
+                assert!(help.contains(column), "{column:?} is not in {help}");
+            }
+        }
+    }
+}

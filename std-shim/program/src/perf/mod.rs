@@ -15,6 +15,9 @@
 //! perftest's `ib_write_lat` does. READs and atomics are round trips by themselves and are not
 //! answered.
 //!
+//! [`PerfProgress::interrupted`] ends a measurement early. What was measured until then is the result,
+//! and two hosts still compare their counts.
+//!
 //! # Between two hosts
 //!
 //! Each connection serves one measurement. The near end requests a [`Workload`] and states the

@@ -205,16 +205,30 @@ pub(super) const DEVICES_HELP: &str = "\
 Lists RDMA devices with ports, GIDs (--gid-index takes the gid index) and limits, and network \
 interfaces, which are devices over TCP, with their addresses. With --verbose also what helps to choose a \
 device: its NUMA node and nearby processors (for `taskset -c`), its PCI address, its PCI link with the \
-fastest link it supports, and its firmware.
-
-Columns of ports: link (InfiniBand or Ethernet), mtu and max mtu (payload of a packet in bytes, now and at \
-most), lid (address within an InfiniBand subnet), lanes and Gbit/s (of the link now). Columns of limits: \
-queue pairs, requests (of a queue), completions (of a completion queue), buffers (of a request), reads (READs \
-in flight of a queue pair), regions (of registered memory), region (bytes of the largest), message (bytes of \
-the longest), srqs (shared receive queues), atomics (none, device: atomic among requests of the device, or global: also \
-with processors). Columns of places: below it (the device under a virtual one), NUMA node, near CPUs (processors of \
-that node), PCI (address, and the link with the fastest that it supports). If there are no RDMA devices, a note on standard error says \
+fastest link it supports, and its firmware. If there are no RDMA devices, a note on standard error says \
 what is missing.
+
+Columns of network interfaces:
+  state                          up or down
+  Gbit/s, address                rate of the link now, a dash if unknown; an address of the interface
+Columns of RDMA devices, ports and addresses:
+  guid, type, transport          number that the maker gave the device; what it is; its protocol
+  port, state, link              number and state of a port; InfiniBand or Ethernet
+  mtu, max mtu                   bytes of payload in a packet, now and at most
+  lid, lanes, Gbit/s             address within an InfiniBand subnet; width and rate of the link now
+  gid index, type, interface     index for --gid-index; kind of address, such as RoCE v2; the
+  gid                            network interface that has it; the address itself
+Columns of limits of RDMA devices:
+  queue pairs, srqs, regions     how many there may be; srqs are shared receive queues
+  requests, completions          of one queue, and of one completion queue
+  buffers, reads                 of one request; READs and atomics in flight on one queue pair
+  region, message                bytes of the largest region of memory, and of the longest message
+  atomics                        none; device: atomic among the requests of this device; global
+Columns of --verbose:
+  below it                       the device below a virtual function, or the one that rxe uses
+  NUMA node, near CPUs, PCI      node, its processors, and PCI address
+  PCI link, PCI link at most     speed and lanes, now and the fastest that the device supports
+  firmware, board                version of the firmware, and name of the board
 
 Exit codes: 0 devices found; 1 internal error; 2 invalid command line; 9 no device can be used, and \
 the message says why; 10 cannot write to standard output.";
