@@ -225,7 +225,7 @@ Columns of limits of RDMA devices:
   region, message                bytes of the largest region of memory, and of the longest message
   atomics                        none; device: atomic among the requests of this device; global
 Columns of --verbose:
-  below it                       the device below a virtual function, or the one that rxe uses
+  below it                       network device that a device in software, such as rxe, uses
   NUMA node, near CPUs, PCI      node, its processors, and PCI address
   PCI link, PCI link at most     speed and lanes, now and the fastest that the device supports
   firmware, board                version of the firmware, and name of the board
