@@ -10,7 +10,7 @@ use super::near::Near;
 use super::progress::PerfProgress;
 use super::requests::RequestSender;
 use super::rig::ends_between;
-use super::round::Ends;
+use super::round::{Ended, Ends};
 use crate::hosts::hosts_with_rate;
 use crate::job::Operation;
 use crate::session::{ServerAddress, SessionError};
@@ -86,7 +86,7 @@ pub struct Measurement {
 pub fn measure(config: &PerfConfig, progress: &PerfProgress) -> Result<Measurement, PerfError> {
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let ends = ends_between(config, &here.domains(), &there.domains(), &progress.rails);
-    measure_ends(config, &mut *ends?, progress)
+    Ok(measure_ends(config, &mut *ends?, progress)?.measured)
 }
 
 /// Measures one configuration, with this process as the near end and a [server](crate::serve), such
@@ -123,10 +123,15 @@ fn measure_near<S: Sender>(
 ) -> Result<Measurement, PerfError> {
     if !config.bidirectional {
         let measured = measure_ends(config, &mut near, progress);
-        return near.finish(S::posted, measured);
+        return near.end(S::posted, measured);
     }
     let mut copies = Copies::new(config)?;
     let moved = Moved::measure(config, &mut near, progress, || ());
+    // Without the far end's report there are no figures of both directions.
+    let moved = moved.and_then(|moved| match moved.is_cut {
+        true => Err(SessionError::Interrupted.into()),
+        false => Ok(moved),
+    });
     let (moved, back) = near.finish_both_ways(moved)?;
     // memcpy runs afterwards, because the far end sends all the time.
     let rounds = if progress.is_interrupted() { 1 } else { ROUNDS };
@@ -138,11 +143,12 @@ fn measure_ends(
     config: &PerfConfig,
     ends: &mut dyn Ends,
     progress: &PerfProgress,
-) -> Result<Measurement, PerfError> {
+) -> Result<Ended<Measurement>, PerfError> {
     let mut copies = Copies::new(config)?;
     let mut moved = Moved::measure(config, ends, progress, || copies.round())?;
+    let is_cut = moved.is_cut;
     let back = moved.back();
-    Ok(moved.with(config, copies, back))
+    Ok(Ended { measured: moved.with(config, copies, back), is_cut })
 }
 
 /// Returns the limit of one round.
@@ -167,6 +173,8 @@ struct Moved {
     /// Time and processor time of all rounds together.
     time: Duration,
     cpu: Duration,
+    /// Whether requests were still in flight when the time after an interrupt was over.
+    is_cut: bool,
 }
 
 impl Moved {
@@ -187,8 +195,15 @@ impl Moved {
             if progress.is_interrupted() {
                 break;
             }
-            let round = ends.run(limit_of_round(config), progress)?;
-            if progress.is_interrupted() && moved.requests > 0 {
+            let is_first = moved.requests == 0;
+            let round = match ends.run(limit_of_round(config), progress) {
+                Err(PerfError::Session(SessionError::Interrupted)) if !is_first => {
+                    moved.is_cut = true;
+                    break;
+                }
+                round => round?,
+            };
+            if progress.is_interrupted() && !is_first {
                 break;
             }
             moved.requests += round.requests;

@@ -9,7 +9,7 @@ use super::messages::MessageEnd;
 use super::ping_pong::{self, Latency, Pinger, Player};
 use super::progress::PerfProgress;
 use super::requests::{RequestPlayer, RequestSender};
-use super::round::{Ends, Round};
+use super::round::{Ended, Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
 use crate::job::{Back, Hello, Job, JobOutcome, Message, Workload};
@@ -85,6 +85,27 @@ impl<'a, S: Flush> Near<'a, S> {
         let sender = &mut self.sender;
         self.peer.conclude(|timeout| sender.flush(timeout), result.as_ref().err());
         result
+    }
+
+    /// Closes the session after a measurement: as [`finish`](Self::finish), unless an interrupt cut
+    /// it. The far end then learns of the interrupt, because counts of requests that are in flight
+    /// cannot be compared.
+    pub(super) fn end<T>(
+        mut self,
+        requests: impl FnOnce(&S) -> u64,
+        measured: Result<Ended<T>, PerfError>,
+    ) -> Result<T, PerfError> {
+        let measured = match measured {
+            Ok(Ended { measured, is_cut: true }) => {
+                let sender = &mut self.sender;
+                let interrupted = PerfError::from(SessionError::Interrupted);
+                self.peer.conclude(|timeout| sender.flush(timeout), Some(&interrupted));
+                return Ok(measured);
+            }
+            Ok(Ended { measured, is_cut: false }) => Ok(measured),
+            Err(error) => Err(error),
+        };
+        self.finish(requests, measured)
     }
 
     /// Checks that all sent requests arrived, if the far end notices the operation.

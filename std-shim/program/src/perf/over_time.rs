@@ -1,6 +1,7 @@
 //! Measurements over time: one run without rounds and memcpy, which is sampled.
 
 use super::config::{Limit, PerfConfig};
+use super::cpu_time::cpu_time;
 use super::drive::Sender;
 use super::error::PerfError;
 use super::messages::MessageEnd;
@@ -8,7 +9,7 @@ use super::near::Near;
 use super::progress::PerfProgress;
 use super::requests::RequestSender;
 use super::rig::ends_between;
-use super::round::Ends;
+use super::round::{Ended, Ends};
 use super::sampler::Sampler;
 use super::timeline::{Mark, Timeline};
 use crate::fault::{RailFault, check_rails};
@@ -52,7 +53,8 @@ pub fn measure_over_time(
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let mut rig = ends_between(config, &here.domains(), &there.domains(), &progress.rails)?;
     let begin = || FaultSchedule::start(faults, &here, &there, &progress.faults);
-    watched("measures", || watch_ends(config, interval, &mut *rig, progress, begin), watch)?
+    let measure = || watch_ends(config, interval, &mut *rig, progress, begin);
+    Ok(watched("measures", measure, watch)??.measured)
 }
 
 /// Like [`measure_over_time`], to a [server](crate::serve); see [`measure_to`](super::measure_to).
@@ -92,7 +94,7 @@ fn watch_near<S: Sender>(
 ) -> Result<Timeline, PerfError> {
     let no_faults = || Ok(FaultSchedule::default());
     let measured = watch_ends(config, interval, &mut near, progress, no_faults);
-    near.finish(S::posted, measured)
+    near.end(S::posted, measured)
 }
 
 /// Measures between two ends, under a schedule that begins with the measurement.
@@ -102,7 +104,7 @@ fn watch_ends(
     ends: &mut dyn Ends,
     progress: &PerfProgress,
     begin: impl FnOnce() -> Result<FaultSchedule, SessionError>,
-) -> Result<Timeline, PerfError> {
+) -> Result<Ended<Timeline>, PerfError> {
     // Warm-up: every slot is used before the measurement.
     ends.run(Limit::Count(2 * config.workload()?.slots() as u64 + 16), progress)?;
     if progress.is_interrupted() {
@@ -117,12 +119,22 @@ fn watch_ends(
     let start = Instant::now();
     progress.samples.begin(start);
     *ends.sampler() = Sampler::new(every, config.limit, &progress.samples);
-    let round = ends.run(config.limit, progress)?;
+    let cpu_before = cpu_time();
+    let round = ends.run(config.limit, progress);
+    let cpu = cpu_time().saturating_sub(cpu_before);
     let samples = mem::replace(ends.sampler(), Sampler::off()).finish();
+    let (requests, is_cut) = match round {
+        Ok(round) => (round.requests, false),
+        Err(PerfError::Session(SessionError::Interrupted)) if samples.len() > 1 => {
+            let bytes = samples.last().map_or(0, |sample| sample.completed);
+            (bytes / u64::from(config.message_size), true)
+        }
+        Err(error) => return Err(error),
+    };
     let events = progress.rails.all();
     let mut marks: Vec<Mark> =
         events.iter().filter_map(|item| Mark::of_rail(item, start)).collect();
     marks.extend(schedule.end().into_iter().map(Mark::from));
     marks.sort_by_key(|mark| mark.at);
-    Ok(Timeline { rails, samples, marks, requests: round.requests, cpu: round.cpu })
+    Ok(Ended { measured: Timeline { rails, samples, marks, requests, cpu }, is_cut })
 }

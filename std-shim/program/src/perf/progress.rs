@@ -12,7 +12,8 @@ use std::time::Instant;
 #[derive(Clone, Debug, Default)]
 pub struct PerfProgress {
     /// Set to end the measurement early: it posts nothing more, waits up to 2 seconds for what is in
-    /// flight, and returns what was measured until then. If nothing was measured, it fails with
+    /// flight, and returns what was measured until then: samples, round trips, the rounds that are
+    /// complete, or the first one. If nothing was measured, it fails with
     /// [`SessionError::Interrupted`](crate::session::SessionError::Interrupted).
     pub interrupted: Arc<AtomicBool>,
     /// Events of rails.

@@ -22,6 +22,13 @@ pub(super) trait Ends {
     fn run(&mut self, limit: Limit, progress: &PerfProgress) -> Result<Round, PerfError>;
 }
 
+/// What was measured, perhaps until an interrupt.
+pub(super) struct Ended<T> {
+    pub(super) measured: T,
+    /// Whether requests were still in flight when the time after an interrupt was over.
+    pub(super) is_cut: bool,
+}
+
 /// The result of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {

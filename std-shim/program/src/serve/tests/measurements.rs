@@ -4,6 +4,7 @@ use super::*;
 use crate::job::Back;
 use crate::perf::{ATOMIC_SIZE, measure_latency_to};
 use crate::session::RailRepair;
+use polyrail::nic::Fault;
 use polyrail::verbs::RecvWr;
 use polyrail::virtual_qp::RailFailure;
 
@@ -376,6 +377,36 @@ fn a_measurement_that_is_interrupted_ends_in_order_at_both_ends() {
         let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
         assert!(there.requests > timeline.requests && timeline.requests > 0);
     }
+}
+
+/// A rail falls silent, so requests stay in flight, and the counts of the two ends cannot agree.
+#[test]
+fn an_interrupt_keeps_what_was_measured_before_a_rail_fell_silent() {
+    let stall_timeout = Duration::from_secs(600);
+    let rail_repair = RailRepair { stall_timeout, ..RailRepair::default() };
+    let options = ServeOptions { rail_repair, ..ServeOptions::default() };
+    let limit = Limit::Time(Duration::from_secs(600));
+    let quick = quick(Operation::WriteImm, Scheme::Spray, 4, 4096);
+    let config = PerfConfig { limit, rail_repair, ..quick };
+    let (timeline, served) = served(&options, 1, |address, host| {
+        let progress = PerfProgress::default();
+        let interval = Some(Duration::from_millis(10));
+        let mut completed = Vec::new();
+        let watch = || {
+            completed.extend(progress.samples.take().iter().map(|sample| sample.completed));
+            if completed.len() > 1 {
+                host.inject(1, Fault::Silent(true));
+            }
+            let last = completed.rchunks(200).next().unwrap_or_default();
+            let is_still = last.len() == 200 && last[0] > 0 && last[0] == last[199];
+            progress.interrupted.fetch_or(is_still, Ordering::Relaxed);
+        };
+        let domains = host.all_domains();
+        measure_over_time_to(&config, interval, address, domains, &progress, watch).unwrap()
+    });
+    assert!(timeline.requests > 0, "{timeline:?}");
+    let there = Chain(served[0].as_ref().unwrap_err()).to_string();
+    assert_eq!(there, "the peer gave up: interrupted by a signal");
 }
 
 #[test]
