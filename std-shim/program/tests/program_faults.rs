@@ -254,3 +254,19 @@ fn a_copy_waits_for_a_rail_when_there_is_none() {
     assert!(last.contains("requests made no progress for 300ms with rail 0, rail 1"), "{rest}");
     assert_eq!(place.files(), ["src"]);
 }
+
+/// A link is cut for the rest of a copy, while its rail still has data to carry.
+#[test]
+fn the_report_of_a_copy_says_which_rail_is_down() {
+    let place = Place::with_source(6 << 20);
+    let output = place.copy(&["--fault", "2:1M"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report = stdout(&output);
+    assert!(report.contains("  errors  failures  state at the end\n"), "{report}");
+    for (rail, is_down) in [("1", false), ("2", true)] {
+        let row = report.lines().find(|line| line.starts_with(&format!("sender    {rail}")));
+        let row = row.unwrap();
+        assert_eq!(row.ends_with("         0  in service"), !is_down, "{report}");
+        assert_eq!(row.ends_with("  in service"), !is_down, "{report}");
+    }
+}
