@@ -57,9 +57,9 @@ Columns of the report, with a row for each rail at each end that is on this host
   completions       completions of sends and receives taken from the device
   errors            completions that reported a failure
   failures          times that the rail failed and other rails took over
-  state at the end  in service, or, after a failure, what the rail waits for: draining (its completions),
-                    fenced (the count of the other end), down (a new queue pair), joining (the other
-                    end's new queue pair)
+  state at the end  in service, or, after a failure, what the rail waits for: draining (its
+                    completions), fenced (the count of the other end), down (a new queue pair),
+                    joining (the other end's new queue pair)
 
 Exit codes:
   0    copied, and the checksums of both ends agree
@@ -147,7 +147,7 @@ Throughput counts acknowledged bytes. For write-imm, send and p2p the server als
 a difference is an error. The server cannot see a write, a read or an atomic, so a line that measures \
 one of these must take less time than the server's --progress-timeout.
 
-Columns of throughput, each the median of five rounds:
+Columns of throughput; rates are medians of five rounds:
   operation, scheme  what is measured; a dash if the scheme makes no difference
   size               bytes of a request
   msgs/s             requests acknowledged a second
@@ -210,7 +210,7 @@ what is missing.
 
 Columns of network interfaces:
   state                          up or down
-  Gbit/s, address                rate of the link now, a dash if unknown; an address of the interface
+  Gbit/s, address                rate of the link now, a dash if unknown; an address of it
 Columns of RDMA devices, ports and addresses:
   guid, type, transport          number that the maker gave the device; what it is; its protocol
   port, state, link              number and state of a port; InfiniBand or Ethernet
