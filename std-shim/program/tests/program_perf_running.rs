@@ -46,7 +46,8 @@ impl Running {
     /// Interrupts the program as Ctrl-C does, and returns all its output. It must end as interrupted.
     fn interrupted(mut self) -> String {
         let process = self.program.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &process]).status().unwrap().success());
+        let kill = ["-c", "kill -INT $0", &process];
+        assert!(Command::new("sh").args(kill).status().unwrap().success());
         self.stdout.read_to_string(&mut self.read).unwrap();
         let mut said = String::new();
         self.program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
