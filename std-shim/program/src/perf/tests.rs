@@ -354,7 +354,8 @@ fn a_measurement_over_time_shows_its_samples_while_it_runs() {
     let interval = Some(Duration::from_millis(20));
     let timeline = measure_over_time(&config, interval, &[], &progress, watch).unwrap();
     assert!(samples.len() > 3 && samples[0].completed == 0, "{samples:?}");
-    assert_eq!(timeline.samples[..4], samples[..4]);
+    // The end may have replaced the last one.
+    assert_eq!(timeline.samples[..3], samples[..3]);
     assert!(timeline.cpu_percent() > 0.0);
 }
 
