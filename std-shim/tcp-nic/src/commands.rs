@@ -45,8 +45,10 @@ impl Inbox {
 
 impl Drop for IoThread {
     fn drop(&mut self) {
-        // A fork has no such thread.
         if !self.process.is_current() {
+            // A fork has no such thread, and may have given its stack to a thread of its own. To
+            // detach the one would detach the other.
+            std::mem::forget(self.thread.take());
             return;
         }
         self.inbox.ends.store(true, Ordering::Release);

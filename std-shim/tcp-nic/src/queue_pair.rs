@@ -140,9 +140,12 @@ impl QueuePair {
         self.shared.protocol_error.get().copied()
     }
 
-    /// Returns whether its connection is established and not ended.
+    /// Returns whether its connection is established and not ended. A fork of the process that
+    /// opened the device has no connection.
     pub fn is_connected(&self) -> bool {
-        self.shared.socket.get().is_some() && !lock(&self.shared.queues).requester.is_lost()
+        let qp = &self.shared;
+        // In a fork, a thread that is not there may hold the lock.
+        !qp.device.is_forked() && qp.socket.get().is_some() && !lock(&qp.queues).requester.is_lost()
     }
 }
 
