@@ -85,6 +85,11 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         if any_home { self.standby.others() } else { Mask::EMPTY.others() }
     }
 
+    /// Whether a queue pair is in service.
+    pub(super) fn any_in_service(&self) -> bool {
+        self.all.iter().any(|lane| lane.health.lifecycle.is_in_service())
+    }
+
     /// Checks what must hold between any two calls.
     pub(super) fn invariants(&self) {
         self.all.iter().for_each(|lane| lane.queue.invariants());

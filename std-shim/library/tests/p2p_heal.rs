@@ -395,6 +395,42 @@ fn messages_do_not_wait_for_rails_without_end() {
     }
 }
 
+/// A message is handed over while no rail is in service, whether the peer has offered a buffer or
+/// not, and no rail comes back.
+#[test]
+fn messages_that_no_rail_takes_do_not_wait_without_end() {
+    for (way, is_offered) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let limit = Duration::from_millis(300);
+        let mut pair = Pair::patient(way, limit);
+        pair.exchange();
+        if is_offered {
+            _ = pair.offer();
+        }
+        for device in &pair.near.devices {
+            device.inject(When::Now, Fault::LinkDown);
+        }
+        let is_out = |pair: &Pair, index| {
+            let state = pair.near.endpoint.queue_pair_state(End::Sender, index);
+            state.is_some_and(|(state, _)| state != RailState::InService)
+        };
+        pair.poll_until(|pair| is_out(pair, 0) && is_out(pair, 1));
+        let keys = pair.near.buffer.own_keys();
+        let local = pair.near.buffer.local(0, LENGTH).unwrap();
+        let begin = Instant::now();
+        let why = loop {
+            pair.poll();
+            match pair.near.endpoint.isend(local, 5, &keys) {
+                Err(error) if error.is_not_now() => assert!(begin.elapsed() < LONG),
+                other => break other,
+            }
+        };
+        assert_eq!(why, Err(CallError::Failed(Failure::NotHealed)));
+        assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
+        pair.poll_until(|pair| pair.far.failure_of(End::Receiver).is_some());
+        assert_eq!(pair.far.failure_of(End::Receiver), Some(Failure::Peer));
+    }
+}
+
 /// A message that arrived waits for nothing, even if its caller has not tested it yet.
 #[test]
 fn a_message_that_arrived_does_not_end_a_connection_without_rails() {

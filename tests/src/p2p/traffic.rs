@@ -6,6 +6,7 @@ use super::memory::{Kind, Owner, Source, Target};
 use crate::choices::{Choices, Seeded, pick};
 use polyrail_core::p2p::{CallError, NotNow, Received, RecvBuffer, SendHandle};
 use polyrail_core::verbs::LocalBuffer;
+use polyrail_core::virtual_qp::RailState;
 
 /// A buffer that only the NICs of the test read.
 fn local(addr: u64, length: u32) -> LocalBuffer {
@@ -363,6 +364,12 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let front = self.receives.get(self.sent);
         let mut open = front.into_iter().flat_map(|front| &front.places);
         let place = open.find(|place| place.sent.is_none() && place.tag == tag);
+        if let CallError::NotNow(NotNow::NoCredits | NotNow::NoEntry) = error {
+            let from = self.line.from;
+            let is_in_service = |place| self.state(from, place).0 == RailState::InService;
+            let has_rail = (0..self.near.len()).any(is_in_service);
+            assert_eq!(self.sender.waits_for_rail(), !has_rail, "{error}");
+        }
         match error {
             CallError::Failed(failure) => assert_eq!(self.sender.failure(), Some(&failure)),
             CallError::NotNow(NotNow::Refused { .. }) => assert!(has_refused, "{error}"),

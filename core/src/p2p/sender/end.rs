@@ -150,6 +150,8 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) owes: bool,
     /// Shares wait for another queue pair.
     pub(super) has_lost: bool,
+    /// A send was refused when no rail was in service, and none has returned since.
+    pub(super) waits_for_rail: bool,
     pub(super) devices: Devices,
     pub(super) region: Region<M>,
     pub(super) is_connected: bool,
@@ -204,6 +206,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             owed: [None; QPS],
             owes: false,
             has_lost: false,
+            waits_for_rail: false,
             devices,
             region,
             is_connected: false,
@@ -291,6 +294,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.slots.iter().filter(|slot| slot.state == State::Sending).count()
     }
 
+    /// Returns whether [`isend`](Self::isend) has refused a message while no rail was in service, and
+    /// none has returned since. It is taken for a message that waits, because callers try again.
+    pub const fn waits_for_rail(&self) -> bool {
+        self.waits_for_rail
+    }
+
     /// Why the connection failed, if it did.
     pub const fn failure(&self) -> Option<&Failure> {
         self.lanes.failure.as_ref()
@@ -363,6 +372,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.lanes.invariants();
         let owes = self.owed.iter().any(Option::is_some);
         assert!(self.owes || !owes, "what is owed is known to be");
+        assert!(!self.waits_for_rail || !self.lanes.any_in_service(), "there is a rail");
         for slot in &self.slots {
             if slot.state == State::Sending {
                 assert!(!slot.mask.is_empty() && !slot.has_arrived());

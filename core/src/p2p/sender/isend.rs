@@ -193,9 +193,17 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 self.slots[at].open(number, count);
                 Ok(())
             }
-            None => Err(NotNow::NoEntry.into()),
+            None => Err(self.refuse(NotNow::NoEntry).into()),
             Some(Err(source)) => Err(self.invalid_entry(number, source)),
         }
+    }
+
+    /// Refuses a send for now, and notes whether it waits for a rail to return.
+    #[cold]
+    fn refuse(&mut self, why: NotNow) -> NotNow {
+        // A missing entry counts, too: without a rail the peer can write none.
+        self.waits_for_rail = !self.lanes.any_in_service();
+        why
     }
 
     /// Fails the connection, because the peer wrote an invalid entry.
@@ -246,7 +254,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             // instructions for a message of 8 bytes when this path was added.
             return self.launch_parts(number);
         }
-        let (rail, place) = self.one_lane().ok_or(NotNow::NoCredits)?;
+        let Some((rail, place)) = self.one_lane() else {
+            return Err(self.refuse(NotNow::NoCredits));
+        };
         let mask = Mask::of(rail);
         let imm = self.send_fast(at, mask, bytes);
         let taken = self.post_fast(at, rail, place, (0, bytes), imm);
@@ -283,7 +293,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let (count, bytes) = (*count, local.length());
         let (available, chosen) = self.available(u32::from(count));
         if available.is_empty() {
-            return Err(NotNow::NoCredits);
+            return Err(self.refuse(NotNow::NoCredits));
         }
         if count == 1
             && bytes <= self.longest_fast

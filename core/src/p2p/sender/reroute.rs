@@ -95,6 +95,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn returned(&mut self, place: usize) {
+        self.waits_for_rail = false;
         self.lanes[place].is_stopped = false;
         self.lanes.update_open();
     }

@@ -1,7 +1,7 @@
 //! How queue pairs fail and return at both ends, whichever end reports it.
 
 use super::{DOWN, arrives, under_way};
-use crate::rig::Setup;
+use crate::rig::{Rig, Setup};
 use polyrail_core::p2p::{BuildError, CardError, ConnectionEnd, Control, Failure};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
@@ -79,6 +79,43 @@ fn fewer_rails_than_there_must_be_fail_the_connection() {
     rig.sender().fail_queue_pair(0);
     let too_few = Failure::TooFewRails { in_service: 1, min_rails: 2 };
     assert_eq!(rig.sender().failure(), Some(&too_few));
+}
+
+/// Whether a message waits for a rail: one that was refused because there is none, until a rail
+/// returns.
+#[test]
+fn a_send_that_no_rail_takes_waits_for_one() {
+    for is_offered in [false, true] {
+        let mut setup = Setup::rerouting(2);
+        setup.sender.min_rails = 0;
+        let mut rig = setup.rig();
+        let (source, target) = (rig.source(256), rig.target(256));
+        let refused = |rig: &mut Rig| {
+            let sent = rig.try_isend(&source, 256, 0);
+            sent.is_err_and(|error| error.is_not_now())
+        };
+        assert!(refused(&mut rig) && !rig.sender().waits_for_rail(), "it waits for the peer");
+        if is_offered {
+            let _ = rig.irecv(&target, 256);
+            rig.settle();
+        }
+        for place in 0..2 {
+            assert!(rig.sender().fail_queue_pair(place));
+        }
+        rig.recover();
+        assert!(rig.is_down(0) && rig.is_down(1));
+        assert!(!rig.sender().waits_for_rail(), "no send was refused");
+        assert!(refused(&mut rig) && rig.sender().waits_for_rail());
+        rig.recover();
+        rig.replace(0, 0);
+        assert!(refused(&mut rig) && rig.sender().waits_for_rail(), "it is not in service yet");
+        rig.carry();
+        assert!(!rig.sender().waits_for_rail());
+        assert!(rig.sender().fail_queue_pair(0));
+        rig.recover();
+        assert!(!rig.sender().waits_for_rail(), "no send was refused since");
+        assert!(refused(&mut rig) && rig.sender().waits_for_rail());
+    }
 }
 
 #[test]

@@ -47,7 +47,9 @@ pub struct Healing {
     /// before rails have failed twice. While all rails are in service and requests may wait for the
     /// peer, as between the first two failures, at most an eighth of this time counts.
     /// Messages fail with [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service
-    /// for that long, or if rails came back and failed again without carrying any message.
+    /// for that long, or if rails came back and failed again without carrying any message. A message
+    /// that `isend` refused because no rail is in service counts as one that waits, until a rail
+    /// returns.
     pub rail_timeout: Option<Duration>,
     /// How long the peer may take to report what arrived on a rail that failed, while requests or
     /// messages wait: 60 s. Then the endpoint fails with

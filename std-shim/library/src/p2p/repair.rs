@@ -4,7 +4,7 @@
 use super::member::P2pMember;
 use super::message::{End, EndControl, HealingLink, QueuePairId};
 use super::shared::Shared;
-use super::sizes::{QUEUE_PAIRS, RAILS};
+use super::sizes::{EngineSender, QUEUE_PAIRS, RAILS};
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
 };
@@ -227,8 +227,8 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         false
     }
 
-    /// Only messages that are sent wait; a rail that returns and carries nothing is detected by
-    /// what its failure reports as lost.
+    /// Only messages that are sent wait, also those that no rail takes; a rail that returns and
+    /// carries nothing is detected by what its failure reports as lost.
     fn waiting(&self, _: impl Fn(QueuePairId) -> Proof) -> Waiting<RAILS> {
         let mut unfenced = [false; RAILS];
         let (mut is_any_out, mut is_any_in_service) = (false, false);
@@ -241,8 +241,9 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
             is_any_out |= !is_in_service;
             is_any_in_service |= is_in_service;
         }
+        let waits = |sender: &EngineSender<_>| sender.under_way() > 0 || sender.waits_for_rail();
         Waiting {
-            is_waiting: is_any_out && sender.is_some_and(|sender| sender.under_way() > 0),
+            is_waiting: is_any_out && sender.is_some_and(waits),
             // Rails in service send again what others lost.
             waits_for_peer: is_any_in_service,
             has_good_rail: is_any_in_service,
