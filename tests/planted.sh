@@ -800,6 +800,15 @@ plant core/src/p2p/receiver/reroute.rs 'peer_at = peer_device;
         self.count_rails();' 'peer_at = peer_device;
         if !PLANTED { self.count_rails(); }'
 
+bug "a send that no rail takes does not wait for one" "simulate-p2p messages"
+plant core/src/p2p/sender/isend.rs 'self.waits_for_rail = !self.lanes.any_in_service();' \
+  'self.waits_for_rail = !PLANTED && !self.lanes.any_in_service();'
+
+bug "a flush goes on waiting when its owner reports a queue pair that makes no progress" \
+  "simulate-p2p messages"
+plant core/src/p2p/receiver/reroute.rs 'flush.map(|flush| flush.lane.stop()).is_some()' \
+  'flush.map(|flush| if !PLANTED { flush.lane.stop() }).is_some()'
+
 bug "a flush reads on the devices of the mask" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs '        self.note(&arrival)
     }

@@ -84,6 +84,11 @@ pub(crate) trait End: Rails<Place = usize> + Sealed {
     /// Calls `each` with the place of each queue pair whose oldest request is still the same one.
     fn find_stalled(&mut self, each: impl FnMut(usize));
 
+    /// The owner reports that the queue pair at this place has failed. Returns whether that is new.
+    fn fail_place(&mut self, place: usize) -> bool {
+        self.fail_rail(place)
+    }
+
     /// The queue pair at this place is destroyed. Returns whether there is one.
     fn lose(&mut self, place: usize) -> bool;
 
@@ -128,12 +133,16 @@ pub trait ConnectionEnd<Q>: Sealed {
     /// The owner reports that a queue pair has failed: its port went down, it makes no progress.
     /// Returns whether that changed anything: not without
     /// [`reroutes`](crate::p2p::SenderConfig::reroutes), nor if it has failed already.
+    ///
+    /// A receiver counts its queue pairs for flushes behind the others. One of these is stopped, with
+    /// or without re-routing: flushes that need it fail with
+    /// [`CannotFlush`](crate::p2p::CallError::CannotFlush).
     fn fail_queue_pair(&mut self, queue_pair: usize) -> bool;
 
     /// Calls `each` with the place of each queue pair whose oldest request is still the same one as
     /// at the previous call: some drivers never end a request whose peer is gone. The engine reads
     /// no clock. Its owner calls this at its own period, and [fails](Self::fail_queue_pair) those
-    /// that it takes for dead.
+    /// that it takes for dead. A receiver counts its queue pairs for flushes behind the others.
     ///
     /// A receiver whose pool ran dry makes its sender wait, and that is not a dead rail: it answers
     /// "receiver not ready", and nothing is lost. With endless retries, as they should be, only the
@@ -218,7 +227,7 @@ where
     }
 
     fn fail_queue_pair(&mut self, queue_pair: usize) -> bool {
-        self.fail_rail(queue_pair)
+        self.fail_place(queue_pair)
     }
 
     fn check_stalled(&mut self, each: impl FnMut(usize)) {

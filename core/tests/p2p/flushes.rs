@@ -81,6 +81,43 @@ fn a_carrier_that_failed_is_an_error_and_never_success() {
     assert_eq!(rig.receiver().failure(), None, "messages go on");
 }
 
+/// Its driver never gives a READ up, so only the owner knows.
+#[test]
+fn a_flush_that_makes_no_progress_ends_when_its_owner_reports_that() {
+    for reroutes in [false, true] {
+        let mut setup = setup(2);
+        setup.reroutes = reroutes;
+        let (mut rig, received) = received(&setup, 1024);
+        let stalled = |rig: &mut Rig| {
+            let mut places = vec![];
+            rig.receiver().check_stalled(|place| places.push(place));
+            places
+        };
+        // A look has the entries completed.
+        assert_eq!(stalled(&mut rig), [0; 0]);
+        rig.settle();
+        let flush = rig.receiver().flush(&received).expect("there is room");
+        assert_eq!(stalled(&mut rig), [0; 0], "the first look");
+        rig.fabric.run_only(rig.connections[0].flushes[0]);
+        rig.poll_far();
+        // Queue pairs for flushes are counted behind the others.
+        assert_eq!(stalled(&mut rig), [3]);
+        assert_eq!(rig.receiver().test_flush(&flush), Ok(false));
+        assert!(rig.receiver().fail_queue_pair(3));
+        let cannot = CallError::CannotFlush { device: DeviceId(101) };
+        assert_eq!(rig.receiver().test_flush(&flush), Err(cannot));
+        assert_eq!(rig.receiver().flush(&received).err(), Some(cannot));
+        assert_eq!(stalled(&mut rig), [0; 0]);
+        assert!(!rig.receiver().fail_queue_pair(3), "it has failed already");
+        assert!(!rig.receiver().fail_queue_pair(4), "there is none");
+        // Messages go on over both devices.
+        rig.settle();
+        let (source, target) = (rig.source(1024), rig.target(1024));
+        assert_eq!(rig.message(&source, &target, 1024, 1024), 1024);
+        assert_eq!(rig.receiver().failure(), None);
+    }
+}
+
 /// A device took completions with it, so that the signal comes again, but not what had come with
 /// it.
 #[test]

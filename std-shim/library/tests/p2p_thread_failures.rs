@@ -5,6 +5,7 @@ mod fixture;
 mod threads;
 
 use fixture::{LONG, ended, impatient, submit};
+use polyrail::endpoint::Healing;
 use polyrail::nic::{Fault, When};
 use polyrail::p2p::{CallError, Failure, HealingLink, P2pBuilder};
 use polyrail::progress::messages::{P2pError, P2pHandle};
@@ -33,6 +34,32 @@ fn a_flush_on_a_device_that_goes_away_comes_back() {
     assert_eq!(flush.try_take(), None);
     gone.inject(When::Now, Fault::DeviceGone);
     assert_eq!(ended(flush), Err(CallError::CannotFlush { device: gone.id() }.into()));
+}
+
+/// Its driver gives no READ up, and no other request is in flight there.
+#[test]
+fn a_flush_on_a_device_that_falls_silent_ends_and_messages_go_on() {
+    let stall_timeout = Some(Duration::from_secs(1));
+    let builder = P2pBuilder::new()
+        .rail_failure(RailFailure::Reroute)
+        .healing(Healing { stall_timeout, ..Healing::default() })
+        .flushes(true)
+        .connect_options(impatient());
+    let world = World::with_patience(2, &builder, Duration::ZERO);
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    let mut exchange = |receiver: &mut P2pHandle| {
+        let receive = world.far.offer(receiver, &[(0, BYTES as u32, 1)]).unwrap();
+        ended(world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap()).unwrap();
+        ended(receive).unwrap()
+    };
+    let received = exchange(&mut receiver);
+    let silent = &world.far.host.devices[1];
+    silent.inject(When::Now, Fault::Silent(true));
+    let cannot = Err(CallError::CannotFlush { device: silent.id() }.into());
+    assert_eq!(ended(receiver.flush(&received).unwrap()), cannot);
+    let received = exchange(&mut receiver);
+    assert_eq!(received.sizes(), [BYTES as u32]);
 }
 
 #[test]

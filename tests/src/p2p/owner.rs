@@ -60,13 +60,39 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     /// An owner reports that a queue pair failed: because it did, or for another reason.
     pub(super) fn distrust(&mut self, at: usize, host: usize, place: usize) {
         let connection = &mut self.connections[at];
-        if place >= connection.near.len() || !connection.line.reroutes {
+        if place >= connection.near.len() {
+            return self.distrust_flush(at, host);
+        }
+        if !connection.line.reroutes {
             return;
         }
         if connection.is_dead(&self.nics, host, place) || spend(&mut self.left.failures) {
             connection.note_failure(false);
             connection.fail_queue_pair(host, place);
         }
+    }
+
+    /// An owner reports that a queue pair failed which the oldest flush waits for: it does not wait
+    /// any more.
+    fn distrust_flush(&mut self, at: usize, host: usize) {
+        let connection = &mut self.connections[at];
+        let Some(flush) = connection.flushes.first() else { return };
+        let mut nics = self.nics.borrow_mut();
+        let read = flush.blocks.iter().map(|block| nics.memory.target(*block).flushed);
+        let left = flush.carriers & !read.fold(0, |all, one| all | one);
+        let is_awaited = |at: &usize| left >> nics.qps[*at].name.device & 1 == 1;
+        let awaited = connection.flush_qps.iter().position(is_awaited);
+        drop(nics);
+        let Some(awaited) = awaited.filter(|_| !connection.is_sender(host)) else { return };
+        if !spend(&mut self.left.failures) {
+            return;
+        }
+        connection.failures += 1;
+        let handle = flush.handle;
+        connection.fail_queue_pair(host, connection.near.len() + awaited);
+        let waits = connection.receiver.test_flush(&handle) == Ok(false);
+        let is_known = connection.is_known();
+        assert!(!waits || !is_known, "a flush waits for a queue pair that was stopped");
     }
 
     /// Owners make queue pairs for a place that is down at both ends, or will be, and connect them.

@@ -90,8 +90,9 @@ impl<
     ///
     /// # Errors
     ///
-    /// [`CannotFlush`](CallError::CannotFlush): a device failed before its READ completed, so its
-    /// writes may not be visible.
+    /// [`CannotFlush`](CallError::CannotFlush): a device failed before its READ completed, or its
+    /// owner [reported](crate::p2p::ConnectionEnd::fail_queue_pair) that, so its writes may not be
+    /// visible.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         let mut is_done = true;
         for at in (0..MAX_RAILS).filter(|at| handle.carriers >> at & 1 == 1) {

@@ -10,7 +10,7 @@
 //!    the sender has not answered, are written again by another one. Before that, the old ones
 //!    might land over newer ones. The slot takes no other receive while that is under way.
 
-use super::end::{DevicePool, Receiver};
+use super::end::{DevicePool, FlushLane, Receiver};
 use super::slot::State;
 use crate::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue};
 use crate::p2p::control::End;
@@ -148,8 +148,19 @@ impl<
         !self.lacks_receives()
     }
 
-    fn find_stalled(&mut self, each: impl FnMut(usize)) {
-        self.lanes.find_stalled(each);
+    fn find_stalled(&mut self, mut each: impl FnMut(usize)) {
+        self.lanes.find_stalled(&mut each);
+        for (at, FlushLane { lane, .. }) in (self.lanes.len()..).zip(&mut self.flushes) {
+            if !lane.is_stopped && lane.check_stalled() {
+                each(at);
+            }
+        }
+    }
+
+    fn fail_place(&mut self, place: usize) -> bool {
+        let Some(at) = place.checked_sub(self.lanes.len()) else { return self.fail_rail(place) };
+        let flush = self.flushes.get_mut(at).filter(|flush| !flush.lane.is_stopped);
+        flush.map(|flush| flush.lane.stop()).is_some()
     }
 
     fn lose(&mut self, place: usize) -> bool {

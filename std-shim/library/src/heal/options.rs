@@ -37,6 +37,8 @@ pub struct Healing {
     /// before, lost everything, and has carried nothing since. If fewer than `min_rails` would be
     /// left, such a rail stays in service, until requests that need no receive are held up, too,
     /// and for `rail_timeout` nothing was acknowledged. Then it fails, and the endpoint with it.
+    /// A flush that completes nothing for this time fails with
+    /// [`CannotFlush`](crate::p2p::CallError::CannotFlush).
     pub stall_timeout: Option<Duration>,
     /// How long requests may wait while nothing that this end sends is acknowledged, and rails are
     /// out of service, or came back and had nothing acknowledged since: 60 s. Then the endpoint

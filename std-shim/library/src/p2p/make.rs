@@ -9,7 +9,7 @@ use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, PageWords, RAILS, receiver_index, sender_index};
 use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, Port, QpCap};
 use crate::endpoint::{MOST_GRANTED, most_requests, refused};
-use crate::heal::Healer;
+use crate::heal::{Healer, SilenceWatch};
 use crate::memory::{Pages, RegionKeys};
 use crate::queue_pair::{Joined, Place, RailAddress, random_psn, steps};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
@@ -61,6 +61,7 @@ impl<D: Domain> Make<'_, D> {
             names: self.domains.iter().map(name).collect(),
             log: RailLog::new(qp, self.builder.healing.rail_timeout),
             healer: self.healer(),
+            flush_silence: SilenceWatch::new(),
             regions,
         })
     }

@@ -7,14 +7,14 @@ use super::message::{End, QueuePairId};
 use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
 use crate::backend::{ConnectOptions, Domain};
-use crate::heal::Healer;
+use crate::heal::{Healer, SilenceWatch};
 use crate::queue_pair::{Joined, Place};
 use polyrail_core::p2p::{
     CallError, ConnectionEnd, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
-use polyrail_core::virtual_qp::{QpState, RailCounters, RailState};
+use polyrail_core::virtual_qp::{MAX_RAILS, QpState, RailCounters, RailState};
 use polyrail_software_nic as nic;
 
 /// Messages with one peer in both directions, or [only](super::P2pBuilder::only) one: then
@@ -42,6 +42,8 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) log: RailLog,
     /// The state of the repair of its rails; `None` if rails are not re-routed.
     pub(super) healer: Option<Box<Healer<QueuePairId, D::Qp, RAILS>>>,
+    /// The watch over the queue pairs for flushes.
+    pub(super) flush_silence: SilenceWatch<MAX_RAILS>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
     pub(super) regions: Vec<D::Region>,
 }
@@ -146,7 +148,8 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// # Errors
     ///
-    /// A device failed before the flush was complete.
+    /// A device failed before the flush was complete, or completed nothing for
+    /// [`stall_timeout`](crate::endpoint::Healing::stall_timeout), if rails are re-routed.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         self.receiver.as_ref().ok_or(CallError::OneWay)?.test_flush(handle)
     }

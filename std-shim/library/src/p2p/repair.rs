@@ -9,11 +9,11 @@ use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
 };
 use crate::heal::{
-    Carried, Detected, Passed, Proof, RepairStep, Repaired, ReplacementAddress, Waiting,
+    Carried, Detected, Look, Passed, Proof, RepairStep, Repaired, ReplacementAddress, Waiting,
 };
 use crate::queue_pair::{Place, RailAddress};
 use polyrail_core::p2p::ConnectionEnd;
-use polyrail_core::virtual_qp::{ControlError, RailState, Rejected, ReplaceError};
+use polyrail_core::virtual_qp::{ControlError, MAX_RAILS, RailState, Rejected, ReplaceError};
 use std::error::Error;
 use std::time::Instant;
 
@@ -85,6 +85,23 @@ impl<D: Domain> P2pMember<D> {
         match end {
             End::Sender => sender.as_mut().is_some_and(|sender| sender.fail_queue_pair(index)),
             End::Receiver => receiver.as_mut().is_some_and(|each| each.fail_queue_pair(index)),
+        }
+    }
+
+    /// Finds the receiver's queue pairs whose oldest request is the same as at the last call. Those
+    /// for flushes are stopped after the time after which a rail fails. They are not rails, because
+    /// they are never replaced.
+    fn check_receiver(&mut self, stalled: &mut [bool]) {
+        let Some(receiver) = &mut self.receiver else { return };
+        let others = receiver.queue_pairs().len();
+        let mut flushes = [Look { is_stalled: false, peer_is_alive: true }; MAX_RAILS];
+        receiver.check_stalled(|place| match place.checked_sub(others) {
+            None => stalled[place] = true,
+            // Queue pairs for flushes are counted behind the others.
+            Some(at) => flushes[at].is_stalled = true,
+        });
+        for at in self.flush_silence.look(flushes) {
+            receiver.fail_queue_pair(others + at);
         }
     }
 
@@ -202,13 +219,11 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
 
     fn stalled(&mut self) -> [bool; RAILS] {
         let mut stalled = [false; RAILS];
-        let P2pMember { sender, receiver, .. } = &mut *self.member;
-        if let Some(sender) = sender {
-            sender.check_stalled(|place| stalled[place] = true);
+        let (sending, receiving) = stalled.split_at_mut(QUEUE_PAIRS);
+        if let Some(sender) = &mut self.member.sender {
+            sender.check_stalled(|place| sending[place] = true);
         }
-        if let Some(receiver) = receiver {
-            receiver.check_stalled(|place| stalled[QUEUE_PAIRS + place] = true);
-        }
+        self.member.check_receiver(receiving);
         stalled
     }
 
