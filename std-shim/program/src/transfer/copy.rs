@@ -16,6 +16,7 @@ use crate::session::{
 use crate::threads::{join, start, watched};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
+use polyrail::nic::ProtectionDomain;
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
@@ -110,9 +111,10 @@ impl CopyOptions {
 /// The progress of a copy, shared with threads that watch or stop it.
 #[derive(Debug, Default)]
 pub struct CopyProgress {
-    /// Size of the source in bytes; known once it is open.
+    /// Size of the source in bytes; known once it is open. For directories, the sizes of the files
+    /// that were found so far.
     pub total: AtomicU64,
-    /// Bytes written so far.
+    /// Bytes written so far; for directories also those of files that need not be written.
     pub written: AtomicU64,
     /// Set to end the copy soon, with [`SessionError::Interrupted`].
     pub interrupted: Arc<AtomicBool>,
@@ -181,7 +183,7 @@ pub fn copy_file(
     progress.total.store(total, Ordering::Relaxed);
 
     let outcome = run_sides(plan, &opened, target.file(), options, progress, watch)?;
-    let (sum, sender, receiver) =
+    let ((sum, sender), (_, receiver)) =
         outcome.map_err(|(role, error)| CopyError::of_side(role, error, source, destination))?;
     target
         .finish(options.sync)
@@ -208,9 +210,13 @@ impl CopyReport {
     }
 }
 
-type CopyOutcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (CopyRole, TransferError)>;
+/// Length and checksum of the file, and the counts of each rail.
+type SideSum = (Sum, Vec<RailReport>);
 
-/// Runs both sides, each in a thread.
+/// The results of both sides, or the cause of a failure and the side that has it.
+type SidesEnd<S, R, E> = Result<(S, R), (CopyRole, E)>;
+
+/// Runs both sides of a copy of one file, each in a thread.
 fn run_sides(
     plan: CopyPlan,
     source: &Source,
@@ -218,7 +224,24 @@ fn run_sides(
     options: &CopyOptions,
     progress: &CopyProgress,
     watch: impl FnMut(),
-) -> Result<CopyOutcome, CopyError> {
+) -> Result<SidesEnd<SideSum, SideSum, TransferError>, CopyError> {
+    let parcel = Parcel { source, job: CopyJob::new(plan) };
+    let send = |here: OnHost<'_>, near| send_file(here, near, parcel, &AtomicU64::new(0));
+    let receive = |there: OnHost<'_>, far| receive_file(there, far, target, &progress.written);
+    between_hosts(options, progress, watch, send, receive)
+}
+
+/// What a side within one process runs with.
+pub(super) type OnHost<'a> = Environment<'a, ProtectionDomain>;
+
+/// Runs two sides within one process, each in a thread, on two hosts of software NICs.
+pub(super) fn between_hosts<S: Send, R: Send, E: Failure + Send>(
+    options: &CopyOptions,
+    progress: &CopyProgress,
+    watch: impl FnMut(),
+    send: impl FnOnce(OnHost<'_>, Link) -> Result<S, E> + Send,
+    receive: impl FnOnce(OnHost<'_>, Link) -> Result<R, E> + Send,
+) -> Result<SidesEnd<S, R, E>, CopyError> {
     check_rails(&options.faults, options.rails).map_err(CopyError::Fault)?;
     let devices = options.devices.unwrap_or(options.rails).max(1);
     let setup = |source: SessionError| CopyError::Transfer {
@@ -242,13 +265,11 @@ fn run_sides(
     };
     let here = environment(Side::Near, here.domains());
     let there = environment(Side::Far, there.domains());
-    let parcel = Parcel { source, job: CopyJob::new(plan) };
     let work = || {
         std::thread::scope(|scope| {
             // Each thread owns its channel: if one panics, the other notices the closed channel.
-            let receive = || receive_file(there, far, target, &progress.written);
-            let receiver = start(scope, "receives", receive)?;
-            let sent = send_file(here, near, parcel, &AtomicU64::new(0));
+            let receiver = start(scope, "receives", || receive(there, far))?;
+            let sent = send(here, near);
             Ok((sent, join(receiver)))
         })
     };
@@ -258,12 +279,10 @@ fn run_sides(
     Ok(judge(sent, received))
 }
 
-type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
-
 /// Combines the results of both sides. If both failed, returns the cause rather than its effect.
-fn judge(sent: SideResult, received: SideResult) -> CopyOutcome {
+fn judge<S, R, E: Failure>(sent: Result<S, E>, received: Result<R, E>) -> SidesEnd<S, R, E> {
     match (sent, received) {
-        (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),
+        (Ok(sent), Ok(received)) => Ok((sent, received)),
         (Err(echo), Err(cause)) if echo.is_echo() => Err((CopyRole::Receiver, cause)),
         (Err(cause), _) => Err((CopyRole::Sender, cause)),
         (Ok(_), Err(cause)) => Err((CopyRole::Receiver, cause)),

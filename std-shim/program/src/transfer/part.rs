@@ -181,6 +181,7 @@ fn copy_of(mut file: &File, path: &Path, sync: bool) -> io::Result<Hidden> {
     file.rewind()?;
     io::copy(&mut file, &mut copy)?;
     succeed(copy, &metadata)?;
+    copy.set_modified(metadata.modified()?)?;
     if sync {
         copy.sync_all()?;
     }

@@ -9,11 +9,31 @@ use crate::job::{CopyJob, CopyPlan, FileName};
 use crate::session::{Environment, Reporter, ServerAddress};
 use crate::threads::watched;
 use polyrail::backend::Domain;
+use polyrail::endpoint::EndpointBuilder;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// Returns the environment of a side whose other side is a server.
+pub(super) fn environment<'a, D>(
+    domains: &'a [D],
+    builder: &'a EndpointBuilder,
+    options: &CopyOptions,
+    progress: &'a CopyProgress,
+) -> Environment<'a, D> {
+    Environment {
+        // Buffers are registered with each of these devices, so devices that no rail uses are left
+        // out.
+        domains: domains.iter().take(options.rails).collect(),
+        builder,
+        stall_timeout: options.rail_repair.stall_timeout,
+        reporter: Reporter { side: Side::Near, news: progress.rails.clone() },
+        timeouts: Some(options.timeouts),
+        interrupted: &progress.interrupted,
+    }
+}
 
 /// Copies `source` to a [`Server`](crate::serve::Server), such as `10.0.0.2:7471`, over these
 /// devices. `name` is the name of the copy there; `None`: that of the source. Calls `watch` ten
@@ -50,16 +70,7 @@ pub fn send_to<D: Domain + Sync>(
     };
     let control = server.connect(&options.timeouts).map_err(|error| failed(error.into()))?;
     let builder = options.builder();
-    let environment = Environment {
-        // Buffers are registered with each of these devices, so devices that no rail uses are left
-        // out.
-        domains: domains.iter().take(options.rails).collect(),
-        builder: &builder,
-        stall_timeout: options.rail_repair.stall_timeout,
-        reporter: Reporter { side: Side::Near, news: progress.rails.clone() },
-        timeouts: Some(options.timeouts),
-        interrupted: &progress.interrupted,
-    };
+    let environment = environment(domains, &builder, options, progress);
     let mode = Some((opened.metadata().mode() & 0o777) as u16);
     let job = CopyJob { plan, name: Some(name), mode, overwrite: options.overwrite };
     let parcel = Parcel { source: &opened, job };

@@ -10,7 +10,6 @@ use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a credit in bytes.
@@ -75,7 +74,7 @@ fn run<D: Domain>(
         taken.store(plan.position(side.traffic.arrived).min(plan.total), Ordering::Relaxed);
         side.rest(progress)?;
     }
-    sender.check_end()?;
+    source.check_end(plan.total)?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
     side.tell(&Message::Done(JobOutcome::Copy(sent)))?;
     let received = side.expect_sum("the receiver's confirmation that the file is complete")?;
@@ -130,19 +129,6 @@ impl<R> FileSender<'_, R> {
             side.keep_company()?;
         }
         Ok(())
-    }
-
-    /// Checks that the file has no more bytes, since the copy would be incomplete; and that it did
-    /// not change, since the copy would mix two states of it.
-    fn check_end(&self) -> Result<(), TransferError> {
-        let position = self.plan.total;
-        let length = 1;
-        let expected = self.plan.total;
-        match self.source.file().read_at(&mut [0], position) {
-            Ok(0) => self.source.check_unchanged(),
-            Ok(_) => Err(TransferError::Grew { expected }),
-            Err(source) => Err(TransferError::Read { position, length, source }),
-        }
     }
 
     fn post<D: Domain>(&self, side: &mut Side<'_, D>, chunk: u64) -> Result<bool, TransferError> {

@@ -3,7 +3,7 @@
 
 use super::error::TransferError;
 use crate::job::{Hello, JobOutcome, Link, Message, Sum};
-use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
+use crate::session::{About, Counterpart, Environment, Failure, SessionError, Traffic};
 use crate::threads::watched;
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
@@ -147,13 +147,22 @@ impl<'a, D: Domain> Side<'a, D> {
         self.wait()
     }
 
-    /// Waits for the other side's checksum, which errors call `awaited`. It may arrive before the
-    /// last credit does.
+    /// Waits for the other side's checksum, which errors call `awaited`.
     pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
+        let outcome = self.expect_outcome(awaited)?;
+        Ok(outcome.sum().ok_or_else(SessionError::other_outcome)?)
+    }
+
+    /// Waits for the other side's final report, which errors call `awaited`. It may arrive before
+    /// the last credit does.
+    pub(super) fn expect_outcome(
+        &mut self,
+        awaited: &'static str,
+    ) -> Result<JobOutcome, TransferError> {
         self.awaits(awaited);
         loop {
             if let Some(outcome) = self.peer.outcome() {
-                return Ok(outcome.sum().ok_or_else(SessionError::other_outcome)?);
+                return Ok(outcome);
             }
             // The other side's last requests may still arrive, and rails may need repair.
             let progress = self.poll()?;
@@ -191,7 +200,7 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 
     /// Ends this side's part; see [`Counterpart::conclude`].
-    pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
+    pub(super) fn conclude(&mut self, failure: Option<&impl Failure>) {
         let endpoint = &mut self.traffic.endpoint;
         self.peer.conclude(|timeout| endpoint.give_up(timeout), failure);
     }

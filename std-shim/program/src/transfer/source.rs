@@ -52,10 +52,21 @@ impl Source {
         &self.metadata
     }
 
+    /// Checks that the file has no more bytes than `expected`, since the copy would be incomplete;
+    /// and that it did not change, since the copy would mix two states of it.
+    pub(super) fn check_end(&self, expected: u64) -> Result<(), TransferError> {
+        let length = 1;
+        match self.file.read_at(&mut [0], expected) {
+            Ok(0) => self.check_unchanged(),
+            Ok(_) => Err(TransferError::Grew { expected }),
+            Err(source) => Err(TransferError::Read { position: expected, length, source }),
+        }
+    }
+
     /// Checks that the metadata of the file has not changed. If nothing writes to the file through
     /// a shared mapping, all bytes that were read belong to one state of the file. Call it after
     /// reading the last byte.
-    pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
+    fn check_unchanged(&self) -> Result<(), TransferError> {
         let before = &self.metadata;
         let length = 0;
         let after = self.file.metadata().map_err(|source| TransferError::Read {
