@@ -17,6 +17,8 @@ pub struct ServeOptions {
     /// A directory, in which each copy gets the name that its sender chose; or else the file that
     /// each copy replaces. `None`: the server accepts no files.
     pub destination: Option<PathBuf>,
+    /// Whether peers may read the files in the directory.
+    pub readable: bool,
     /// Whether a copy may replace an existing file; a peer may forbid it for its own copy.
     pub overwrite: bool,
     /// Bytes of the longest file; `None`: no limit.
@@ -45,6 +47,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             destination: None,
+            readable: false,
             overwrite: true,
             max_file_size: None,
             max_memory: 1 << 30,

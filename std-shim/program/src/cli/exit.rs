@@ -133,14 +133,21 @@ impl From<DevicesError> for Failure {
 
 impl From<CopyError> for Failure {
     fn from(error: CopyError) -> Self {
-        let (exit, rail) = match &error {
-            CopyError::Source { .. } | CopyError::SourceKind { .. } | CopyError::Reading { .. } => {
-                (Exit::Source, None)
-            }
+        let mut cause = &error;
+        while let CopyError::InDirectory { source, .. } = cause {
+            cause = source;
+        }
+        let (exit, rail) = match cause {
+            CopyError::Source { .. }
+            | CopyError::SourceKind { .. }
+            | CopyError::LongPath { .. }
+            | CopyError::NotReadable
+            | CopyError::Reading { .. } => (Exit::Source, None),
             CopyError::Destination { source, .. } if is_full(source) => (Exit::NoSpace, None),
             CopyError::Destination { .. }
             | CopyError::DestinationKind { .. }
             | CopyError::Exists { .. }
+            | CopyError::NotADirectory { .. }
             | CopyError::TooLong { .. }
             | CopyError::NoDestination => (Exit::Destination, None),
             CopyError::Writing { source, .. } => match &**source {
@@ -151,10 +158,13 @@ impl From<CopyError> for Failure {
                 }
                 _ => (Exit::Destination, None),
             },
-            CopyError::SameFile { .. } => (Exit::SameFile, None),
-            CopyError::Plan(_) | CopyError::Fault(_) | CopyError::Name { .. } => {
-                (Exit::Usage, None)
-            }
+            CopyError::SameFile { .. } | CopyError::IntoItself { .. } => (Exit::SameFile, None),
+            CopyError::Plan(_)
+            | CopyError::Fault(_)
+            | CopyError::Name { .. }
+            | CopyError::NoName { .. }
+            | CopyError::SameName { .. }
+            | CopyError::PulledPath { .. } => (Exit::Usage, None),
             CopyError::Transfer { source, .. } => transfer_exit(source),
             _ => (Exit::Unexpected, None),
         };
@@ -200,7 +210,7 @@ impl From<ServeError> for Failure {
 
 fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
     match error {
-        TransferError::Checksum { .. } => (Exit::Corrupted, None),
+        TransferError::Checksum { .. } | TransferError::Counts { .. } => (Exit::Corrupted, None),
         TransferError::Session(error) => session_exit(error),
         _ => (Exit::Rail, None),
     }

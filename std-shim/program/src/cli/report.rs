@@ -4,10 +4,10 @@ use super::table::Table;
 use polyrail::endpoint::RailReport;
 use polyrail_program::job::Shape;
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::CopyReport;
+use polyrail_program::transfer::{CopyReport, SideReport, TreeReport};
 use serde::Serialize;
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The report of a copy as JSON.
 #[derive(Debug, Serialize)]
@@ -39,26 +39,64 @@ impl<'a> CopyJson<'a> {
     }
 }
 
-/// The report of a copy as text.
-pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
-    let mut table = Table::new(&[
-        "side",
-        "rail",
-        "device",
-        "qp_num",
-        "bytes",
-        "requests",
-        "doorbells",
-        "completions",
-        "errors",
-        "failures",
-        "state at the end",
-    ]);
-    for (side, rails) in [("sender", &report.sender), ("receiver", &report.receiver)] {
-        for rail in rails.iter().flat_map(|side| &side.rails) {
-            table.row(rail_cells(side, rail));
+/// The report of a copy of directories as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct TreeJson<'a> {
+    /// Empty if the sources are on another host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<Cow<'a, str>>,
+    destination: Cow<'a, str>,
+    #[serde(flatten)]
+    shape: Shape,
+    #[serde(flatten)]
+    report: &'a TreeReport,
+}
+
+impl<'a> TreeJson<'a> {
+    pub(super) fn new(
+        sources: &'a [PathBuf],
+        destination: &'a Path,
+        shape: Shape,
+        report: &'a TreeReport,
+    ) -> Self {
+        Self {
+            sources: sources.iter().map(|source| source.to_string_lossy()).collect(),
+            destination: destination.to_string_lossy(),
+            shape,
+            report,
         }
     }
+}
+
+/// The report of a copy of directories as text.
+pub(super) fn tree_text(shape: Shape, report: &TreeReport) -> String {
+    let Shape { rails, devices, .. } = shape;
+    let count = |count: u64, what: &str| match count {
+        0 => String::new(),
+        count => format!(", {count} {what}"),
+    };
+    format!(
+        "{} file{}, {} in {:.3} s, {:.2} GB/s{}{}: {} request{} of up to {}, {} over {rails} rail{} on \
+         {devices} device{}\n\n{}",
+        report.files,
+        plural(report.files as usize),
+        human_size(report.bytes),
+        report.seconds,
+        report.gigabytes_per_second,
+        count(report.unchanged, "unchanged"),
+        count(report.skipped, "skipped"),
+        report.requests,
+        plural(report.requests as usize),
+        human_size(shape.message_size),
+        shape.scheme_name(),
+        plural(rails),
+        plural(devices),
+        rails_text(&report.sender, &report.receiver),
+    )
+}
+
+/// The report of a copy as text.
+pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
     let Shape { rails, devices, .. } = shape;
     format!(
         "{} in {:.3} s, {:.2} GB/s: {} request{} of up to {}, {} over {rails} rail{} on {devices} \
@@ -73,8 +111,31 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
         plural(rails),
         plural(devices),
         report.crc32,
-        table.text(),
+        rails_text(&report.sender, &report.receiver),
     )
+}
+
+/// The counts of the rails of each side, as a table.
+fn rails_text(sender: &Option<SideReport>, receiver: &Option<SideReport>) -> String {
+    let mut table = Table::new(&[
+        "side",
+        "rail",
+        "device",
+        "qp_num",
+        "bytes",
+        "requests",
+        "doorbells",
+        "completions",
+        "errors",
+        "failures",
+        "state at the end",
+    ]);
+    for (side, rails) in [("sender", sender), ("receiver", receiver)] {
+        for rail in rails.iter().flat_map(|side| &side.rails) {
+            table.row(rail_cells(side, rail));
+        }
+    }
+    table.text()
 }
 
 /// Returns the plural ending of a noun after `count`.

@@ -15,10 +15,11 @@ use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{Devices, ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::{CopyProgress, Received};
+use polyrail_program::transfer::{CopyProgress, GivenTree, Received, ReceivedTree, TreeReport};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -67,6 +68,7 @@ impl<'a> Serving<'a> {
     fn new(arguments: &'a ServeArguments, interrupted: &'a Arc<AtomicBool>) -> Self {
         let options = ServeOptions {
             destination: arguments.destination.clone(),
+            readable: arguments.readable,
             overwrite: !arguments.no_overwrite,
             max_file_size: arguments.max_file_size,
             max_memory: arguments.max_memory,
@@ -115,6 +117,12 @@ impl<'a> Serving<'a> {
         tell_news();
         let shown = match served {
             Ok(Served::Copy(received)) => self.bars.beside(|| show_copy(self.arguments, &received)),
+            Ok(Served::Tree(ReceivedTree { directory, shape, report })) => {
+                self.bars.beside(|| show_tree(self.arguments, "into", &directory, shape, &report))
+            }
+            Ok(Served::Pull(GivenTree { path, shape, report })) => {
+                self.bars.beside(|| show_tree(self.arguments, "from", &path, shape, &report))
+            }
             Ok(Served::Perf(measured)) => {
                 self.bars.beside(|| show_perf(self.arguments, address, &measured))
             }
@@ -149,6 +157,25 @@ fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Fail
         let text = report::copy_text(*shape, report);
         let path = printable::escaped(&path.to_string_lossy());
         print::print(format!("{path}: {text}\n").as_bytes())
+    }
+}
+
+/// Shows what was copied `into` or `from` a path.
+fn show_tree(
+    arguments: &ServeArguments,
+    way: &str,
+    path: &Path,
+    shape: Shape,
+    report: &TreeReport,
+) -> Result<(), Failure> {
+    if arguments.json {
+        print::print_json(&report::TreeJson::new(&[], path, shape, report))
+    } else if arguments.quiet {
+        Ok(())
+    } else {
+        let text = report::tree_text(shape, report);
+        let path = printable::escaped(&path.to_string_lossy());
+        print::print(format!("{way} {path}: {text}\n").as_bytes())
     }
 }
 
@@ -205,7 +232,6 @@ mod tests {
     use polyrail_program::transfer::{CopyOptions, send_to};
     use std::io::Write;
     use std::net::TcpStream;
-    use std::path::Path;
     use std::process::ExitCode;
 
     /// Runs `polyrail serve ARGUMENTS` on a software NIC, and `come` at the same time.

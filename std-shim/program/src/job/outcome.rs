@@ -1,6 +1,7 @@
 //! The result of a job that a side reports at the end.
 
 use serde::Serialize;
+use std::fmt;
 
 /// The result of a job that a side reports at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -8,6 +9,8 @@ use serde::Serialize;
 pub enum JobOutcome {
     /// Length and checksum of the file.
     Copy(Sum),
+    /// Counts of directories and several files.
+    Tree(TreeSum),
     /// Counts of the measured requests.
     Perf {
         /// At the near end: requests that were posted and completed. At the far end: requests that
@@ -24,7 +27,15 @@ impl JobOutcome {
     pub const fn sum(self) -> Option<Sum> {
         match self {
             Self::Copy(sum) => Some(sum),
-            Self::Perf { .. } => None,
+            Self::Tree(_) | Self::Perf { .. } => None,
+        }
+    }
+
+    /// Returns the counts, if the job was a copy of directories.
+    pub const fn tree(self) -> Option<TreeSum> {
+        match self {
+            Self::Tree(sum) => Some(sum),
+            Self::Copy(_) | Self::Perf { .. } => None,
         }
     }
 
@@ -32,7 +43,7 @@ impl JobOutcome {
     pub const fn requests(self) -> Option<u64> {
         match self {
             Self::Perf { requests, .. } => Some(requests),
-            Self::Copy(_) => None,
+            Self::Copy(_) | Self::Tree(_) => None,
         }
     }
 
@@ -40,7 +51,7 @@ impl JobOutcome {
     pub const fn back(self) -> Option<Back> {
         match self {
             Self::Perf { back, .. } => back,
-            Self::Copy(_) => None,
+            Self::Copy(_) | Self::Tree(_) => None,
         }
     }
 }
@@ -70,4 +81,24 @@ pub struct Sum {
     pub bytes: u64,
     /// CRC-32 (IEEE 802.3) of the bytes, as computed by `crc32(1)` and gzip.
     pub crc32: u32,
+}
+
+/// Counts of a copy of directories and several files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TreeSum {
+    /// Files that were sent.
+    pub files: u64,
+    /// Files that the receiver had already.
+    pub unchanged: u64,
+    /// Bytes of the files that were sent, without holes.
+    pub bytes: u64,
+    /// Files that were not sent, because they are neither files nor directories.
+    pub skipped: u64,
+}
+
+impl fmt::Display for TreeSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { files, unchanged, bytes, .. } = self;
+        write!(f, "{bytes} bytes of {files} files, and {unchanged} unchanged files")
+    }
 }

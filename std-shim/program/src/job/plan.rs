@@ -10,6 +10,9 @@ pub const MAX_WINDOW: u32 = 128;
 /// Size of the longest chunk in bytes, well below the longest message of a device, 2^31 bytes.
 pub const MAX_CHUNK: u32 = 1 << 30;
 
+/// Size of the shortest chunk for directories, in bytes: the longest path has to fit.
+pub const MIN_TREE_CHUNK: u32 = 16 << 10;
+
 /// What to copy, and in which chunks. Both sides compute offsets and lengths from these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyPlan {
@@ -28,6 +31,12 @@ pub enum CopyPlanError {
     /// A chunk size out of range.
     #[error("the message size is {0} bytes, but must be from 1 to {MAX_CHUNK}")]
     Chunk(u64),
+    /// A chunk too short for directories.
+    #[error(
+        "the message size is {0} bytes, but must be from {MIN_TREE_CHUNK} to {MAX_CHUNK} for directories and \
+         several sources"
+    )]
+    TreeChunk(u64),
     /// A window out of range.
     #[error("the window is {0} requests, but must be from 1 to {MAX_WINDOW}")]
     Window(u64),
@@ -73,6 +82,45 @@ impl CopyPlan {
         let slots =
             if self.chunks() < self.window as u64 { self.chunks() } else { self.window as u64 };
         Ring::new(if longest == 0 { 1 } else { longest as usize }, slots as usize, usize::MAX)
+    }
+
+    /// Returns the offset of a chunk in the ring, in bytes.
+    pub const fn slot(&self, chunk: u64) -> usize {
+        self.ring().slot(chunk)
+    }
+
+    /// Returns the size of the ring in bytes.
+    pub const fn ring_bytes(&self) -> usize {
+        self.ring().bytes()
+    }
+}
+
+/// The chunks in which directories and several files are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TreePlan {
+    /// Size of the longest chunk in bytes.
+    pub chunk: u32,
+    /// Chunks in flight at a time: slots of the ring of each side.
+    pub window: u32,
+}
+
+impl TreePlan {
+    /// Makes a plan, if the numbers are valid.
+    ///
+    /// # Errors
+    ///
+    /// A chunk or window is too small or too large.
+    pub fn new(chunk: u64, window: u64) -> Result<Self, CopyPlanError> {
+        if chunk < MIN_TREE_CHUNK.into() || chunk > MAX_CHUNK.into() {
+            return Err(CopyPlanError::TreeChunk(chunk));
+        }
+        let CopyPlan { chunk, window, .. } = CopyPlan::new(0, chunk, window)?;
+        Ok(Self { chunk, window })
+    }
+
+    /// Returns the ring of each side.
+    const fn ring(&self) -> Ring {
+        Ring::new(self.chunk as usize, self.window as usize, usize::MAX)
     }
 
     /// Returns the offset of a chunk in the ring, in bytes.

@@ -1,8 +1,8 @@
 //! Jobs, and their encoding in messages.
 
 use super::file_name::FileName;
-use super::outcome::{Back, JobOutcome, Sum};
-use super::plan::{CopyPlan, MAX_CHUNK, MAX_WINDOW};
+use super::outcome::{Back, JobOutcome, Sum, TreeSum};
+use super::plan::{CopyPlan, MAX_CHUNK, MAX_WINDOW, MIN_TREE_CHUNK, TreePlan};
 use super::workload::{
     ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_INLINE, MAX_MESSAGE_SIZE, Operation, Workload,
 };
@@ -28,6 +28,10 @@ pub type Incoming = link::Incoming<Job>;
 pub enum Job {
     /// Copy a file to the other side.
     Copy(CopyJob),
+    /// Copy directories, or several files, to the other side.
+    Tree(TreeJob),
+    /// Copy a file or directory from the other side.
+    Pull(PullJob),
     /// Measure requests.
     Perf(Workload),
 }
@@ -49,6 +53,26 @@ pub struct CopyJob {
     pub overwrite: bool,
 }
 
+/// Directories and files to be copied to the other side, which follow over the rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TreeJob {
+    /// The chunks.
+    pub plan: TreePlan,
+    /// Whether files may be replaced; the receiver may also forbid it.
+    pub overwrite: bool,
+}
+
+/// A file or directory to be copied from the other side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PullJob {
+    /// The chunks.
+    pub plan: TreePlan,
+    /// Path in the directory that the other side serves, with `/` between names.
+    pub path: String,
+}
+
 impl CopyJob {
     /// Makes a job without a proposed name or permissions.
     pub const fn new(plan: CopyPlan) -> Self {
@@ -61,6 +85,8 @@ impl Job {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Copy(_) => "copy",
+            Self::Tree(_) => "tree",
+            Self::Pull(_) => "pull",
             Self::Perf(_) => "perf",
         }
     }
@@ -70,19 +96,23 @@ impl Purpose for Job {
     type Outcome = JobOutcome;
 
     fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
-        let (name, inner) =
-            place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
-        if name == "perf" {
-            return Ok(Self::Perf(workload(&inner)?));
+        let known = ["copy", "tree", "pull", "perf"];
+        let (name, inner) = place.variant(&known, "an object with one field, the purpose")?;
+        match name {
+            "copy" => copy(&inner).map(Self::Copy),
+            "tree" => tree(&inner).map(Self::Tree),
+            "pull" => pull(&inner).map(Self::Pull),
+            _ => workload(&inner).map(Self::Perf),
         }
-        copy(&inner).map(Self::Copy)
     }
 
     fn read_outcome(place: &Place<'_>) -> Result<JobOutcome, HandshakeError> {
         let (name, inner) =
-            place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
-        if name == "copy" {
-            return Ok(JobOutcome::Copy(sum(&inner)?));
+            place.variant(&["copy", "tree", "perf"], "an object with one field, the purpose")?;
+        match name {
+            "copy" => return Ok(JobOutcome::Copy(sum(&inner)?)),
+            "tree" => return Ok(JobOutcome::Tree(tree_sum(&inner)?)),
+            _ => {}
         }
         let fields = inner.object(&["requests", "back"])?;
         let requests = fields.field("requests")?.number(0, u64::MAX)?;
@@ -98,6 +128,36 @@ fn copy(place: &Place<'_>) -> Result<CopyJob, HandshakeError> {
         name: fields.optional("name").map(|place| file_name(&place)).transpose()?,
         mode: fields.optional("mode").map(|place| permissions(&place)).transpose()?,
         overwrite: fields.field("overwrite")?.flag()?,
+    })
+}
+
+fn tree(place: &Place<'_>) -> Result<TreeJob, HandshakeError> {
+    let fields = place.object(&["plan", "overwrite"])?;
+    let plan = tree_plan(&fields.field("plan")?)?;
+    Ok(TreeJob { plan, overwrite: fields.field("overwrite")?.flag()? })
+}
+
+fn pull(place: &Place<'_>) -> Result<PullJob, HandshakeError> {
+    let fields = place.object(&["plan", "path"])?;
+    let plan = tree_plan(&fields.field("plan")?)?;
+    Ok(PullJob { plan, path: fields.field("path")?.text()?.to_owned() })
+}
+
+fn tree_plan(place: &Place<'_>) -> Result<TreePlan, HandshakeError> {
+    let fields = place.object(&["chunk", "window"])?;
+    let chunk = fields.field("chunk")?.number(MIN_TREE_CHUNK.into(), MAX_CHUNK.into())?;
+    let window = fields.field("window")?.number(1, MAX_WINDOW.into())?;
+    Ok(TreePlan { chunk: chunk as u32, window: window as u32 })
+}
+
+fn tree_sum(place: &Place<'_>) -> Result<TreeSum, HandshakeError> {
+    let fields = place.object(&["files", "unchanged", "bytes", "skipped"])?;
+    let number = |name| fields.field(name)?.number(0, u64::MAX);
+    Ok(TreeSum {
+        files: number("files")?,
+        unchanged: number("unchanged")?,
+        bytes: number("bytes")?,
+        skipped: number("skipped")?,
     })
 }
 

@@ -68,11 +68,17 @@ fn job(g: &mut Gen) -> Job {
             inline,
         });
     }
+    let plan = TreePlan { chunk: MIN_TREE_CHUNK + (u32::arbitrary(g) >> 3), window };
+    let overwrite = bool::arbitrary(g);
+    match u8::arbitrary(g) % 3 {
+        0 => return Job::Tree(TreeJob { plan, overwrite }),
+        1 => return Job::Pull(PullJob { plan, path: String::arbitrary(g) }),
+        _ => {}
+    }
     let total = u64::arbitrary(g) >> 1;
     let chunk = 1 + (u32::arbitrary(g) >> 2);
     let name = FileName::new(&String::arbitrary(g));
     let mode = bool::arbitrary(g).then(|| u16::arbitrary(g) & 0o777);
-    let overwrite = bool::arbitrary(g);
     Job::Copy(CopyJob { plan: CopyPlan { total, chunk, window }, name, mode, overwrite })
 }
 
@@ -82,7 +88,7 @@ struct Any(Message);
 
 impl Arbitrary for Any {
     fn arbitrary(g: &mut Gen) -> Self {
-        Self(match u8::arbitrary(g) % 6 {
+        Self(match u8::arbitrary(g) % 7 {
             0 => Message::Ready {},
             1 => {
                 let bytes = u64::arbitrary(g);
@@ -97,6 +103,12 @@ impl Arbitrary for Any {
                 Message::Done(JobOutcome::Perf { requests: u64::arbitrary(g), back })
             }
             3 => Message::Alive {},
+            5 => Message::Done(JobOutcome::Tree(TreeSum {
+                files: u64::arbitrary(g),
+                unchanged: u64::arbitrary(g),
+                bytes: u64::arbitrary(g),
+                skipped: u64::arbitrary(g),
+            })),
             4 => Message::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Message::Hello(hello(g)),
         })

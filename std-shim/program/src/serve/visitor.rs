@@ -3,7 +3,7 @@
 use crate::job::{Hello, Job, Link};
 use crate::perf::{self, Measured, PerfError};
 use crate::session::{SessionError, local_ip, tell_failure};
-use crate::transfer::{self, CopyError, CopyProgress, Received};
+use crate::transfer::{self, CopyError, CopyProgress, GivenTree, Received, ReceivedTree};
 use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +23,10 @@ pub struct Visitor {
 pub enum Served {
     /// Its file was received.
     Copy(Received),
+    /// Its directories and files were received.
+    Tree(ReceivedTree),
+    /// A file or directory was sent to it.
+    Pull(GivenTree),
     /// Its requests were measured.
     Perf(Measured),
 }
@@ -62,7 +66,7 @@ impl Visitor {
     /// Serves the peer over these devices, in protection domains of its own: keys that another peer
     /// has are worth nothing on its queue pairs. The peer chooses the number of devices and rails, the
     /// scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a file
-    /// is received.
+    /// is received or sent.
     ///
     /// # Errors
     ///
@@ -83,6 +87,12 @@ impl Visitor {
         let visit = Visit { control, hello: &hello, domains: &domains, options };
         match purpose {
             Job::Copy(copy) => Ok(Served::Copy(transfer::receive(visit, &copy, progress, watch)?)),
+            Job::Tree(tree) => {
+                Ok(Served::Tree(transfer::receive_tree(visit, tree, progress, watch)?))
+            }
+            Job::Pull(pull) => {
+                Ok(Served::Pull(transfer::give_tree(visit, &pull, progress, watch)?))
+            }
             Job::Perf(workload) => Ok(Served::Perf(perf::answer(
                 visit,
                 workload,

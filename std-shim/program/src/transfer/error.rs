@@ -1,7 +1,7 @@
 //! Errors of a copy.
 
 use crate::fault::UnknownRail;
-use crate::job::{CopyPlanError, Sum};
+use crate::job::{CopyPlanError, Sum, TreeSum};
 use crate::session::{Failure, SessionError};
 use std::fmt;
 use std::io;
@@ -87,6 +87,14 @@ pub enum TransferError {
         /// The receiver's.
         received: Sum,
     },
+    /// The two sides counted different files or bytes.
+    #[error("counts differ: the sender has {sent}, the receiver {received}")]
+    Counts {
+        /// The sender's.
+        sent: TreeSum,
+        /// The receiver's.
+        received: TreeSum,
+    },
     /// The connection of the two sides failed.
     #[error(transparent)]
     Session(SessionError),
@@ -111,6 +119,12 @@ impl Failure for CopyError {
 }
 
 impl CopyError {
+    /// The failure of a side that is about a file in a directory.
+    pub(super) fn of_file(path: &Path, role: CopyRole, error: TransferError) -> Self {
+        let source = Self::Transfer { role, source: Box::new(error) };
+        Self::InDirectory { path: path.to_owned(), source: Box::new(source) }
+    }
+
     /// Converts the failure of a side, and names the file if it is about one.
     pub(super) fn of_side(
         role: CopyRole,
@@ -194,6 +208,64 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
+    /// A file in a directory is the reason.
+    #[error("{}", path.display())]
+    InDirectory {
+        /// Path of the file in the destination.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<CopyError>,
+    },
+    /// Several sources have one name, and would replace each other.
+    #[error("{} and {} would have the same name in the destination", first.display(), second.display())]
+    SameName {
+        /// A source.
+        first: PathBuf,
+        /// Another one.
+        second: PathBuf,
+    },
+    /// A directory would be copied into itself.
+    #[error("cannot copy the directory {} into itself, at {}", from.display(), to.display())]
+    IntoItself {
+        /// The directory.
+        from: PathBuf,
+        /// The destination, inside of it.
+        to: PathBuf,
+    },
+    /// A source has no name that its copy could have.
+    #[error("{} has no name that its copy could have", path.display())]
+    NoName {
+        /// The source.
+        path: PathBuf,
+    },
+    /// The path of a file in a directory is too long.
+    #[error("the path of {} is too long for a copy, which allows 4096 bytes", path.display())]
+    LongPath {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Directories, or several sources, were to be written to something that is not a directory.
+    #[error("cannot write into {}: it is {what}, not a directory", path.display())]
+    NotADirectory {
+        /// The destination.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A path that a peer may not ask for.
+    #[error(
+        "a server would refuse the path {:?}: choose a path in the directory that it serves, without . \
+         and .., whose first name does not begin with a dot",
+        path.display()
+    )]
+    PulledPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The server's files may not be read.
+    #[error("this server does not let peers read files: start it with --readable and a directory")]
+    NotReadable,
     /// The receiver has no destination for files.
     #[error(
         "this server accepts no files, only measurements: start it with a destination, as in \

@@ -8,10 +8,12 @@
 
 use super::destination;
 use super::error::{CopyError, TransferError};
+use rustix::fs::{OFlags, SeekFrom, seek};
+use rustix::io::Errno;
 use std::fmt::Display;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A file to read, and its metadata from before its first byte was read.
@@ -24,14 +26,22 @@ pub(super) struct Source {
 impl Source {
     /// Opens a regular file, and checks that it can be read.
     pub(super) fn open(path: &Path) -> Result<Self, CopyError> {
+        Self::open_as(path, true)
+    }
+
+    /// Opens a regular file; follows a symbolic link only if `follow` is set.
+    pub(super) fn open_as(path: &Path, follow: bool) -> Result<Self, CopyError> {
         let failed = |source| CopyError::Source { path: path.to_owned(), source };
         // Before opening the file, since opening a pipe would wait for its other end.
-        let metadata = fs::metadata(path).map_err(failed)?;
+        let metadata = if follow { fs::metadata(path) } else { path.symlink_metadata() };
+        let metadata = metadata.map_err(failed)?;
         if !metadata.is_file() {
             let what = destination::kind(&metadata);
             return Err(CopyError::SourceKind { path: path.to_owned(), what });
         }
-        let source = Self::new(File::open(path).map_err(failed)?).map_err(failed)?;
+        let flags = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+        let source = Self::new(opened.map_err(failed)?).map_err(failed)?;
         // A file that cannot be read should fail before the destination is created.
         source.file.read_at(&mut [0], 0).map_err(failed)?;
         Ok(source)
@@ -50,6 +60,19 @@ impl Source {
     /// Returns the metadata from before the first byte was read.
     pub(super) fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// Returns begin and end of the next data from `at` on, which is before the end of the file.
+    /// Between data are holes, which read as zeros.
+    pub(super) fn data_from(&self, at: u64, size: u64) -> (u64, u64) {
+        let (begin, end) = match seek(&self.file, SeekFrom::Data(at)) {
+            Ok(begin) => (begin, seek(&self.file, SeekFrom::Hole(begin)).unwrap_or(size)),
+            // Nothing but a hole follows.
+            Err(Errno::NXIO) => (size, size),
+            // The file system does not report holes.
+            Err(_) => (at, size),
+        };
+        (begin.min(size), end.min(size))
     }
 
     /// Checks that the file has no more bytes than `expected`, since the copy would be incomplete;

@@ -171,6 +171,10 @@ pub(super) struct ServeArguments {
     /// each other.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64), help_heading = PLACE)]
     pub(super) peers: u8,
+    /// Let peers read files in DST, with `polyrail copy HOST:PATH`; hidden names at its top and
+    /// symbolic links are refused [default: peers can only write].
+    #[arg(long, requires = "destination", help_heading = FILES)]
+    pub(super) readable: bool,
     /// Exit after one peer, with an error if its copy or measurement failed. A peer that connects
     /// but asks for neither does not count.
     #[arg(long, conflicts_with = "peers", help_heading = PLACE)]

@@ -6,6 +6,7 @@ mod measurements;
 mod strangers;
 mod timeouts;
 mod tokens;
+mod trees;
 
 use super::*;
 use crate::hosts::{Host, software_hosts};

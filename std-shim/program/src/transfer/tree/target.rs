@@ -1,0 +1,277 @@
+//! The directory to write into. Nothing is written outside it: paths have no `..`, and a symbolic link
+//! in it is neither followed nor replaced.
+
+use super::record::{Entry, RelativePath, Time};
+use crate::job::FileName;
+use crate::transfer::destination::{self, Destination, Making};
+use crate::transfer::error::CopyError;
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The names that a sender may choose for its files and directories at the top of the target.
+#[derive(Clone, Debug)]
+pub(super) enum Roots {
+    /// Any: the sender is in this process.
+    Any,
+    /// Those that a server accepts from its peers: not hidden, without control characters.
+    Visible,
+    /// The name that this side asked for.
+    Only(OsString),
+}
+
+/// The directory to write into.
+#[derive(Debug)]
+pub(super) struct Target {
+    directory: PathBuf,
+    roots: Roots,
+    /// Whether a single file is written to the path of `directory` itself.
+    is_file: bool,
+    pub(super) overwrite: bool,
+    /// Whether files and directories, new and old, get the permissions of their sources, without
+    /// regard to the umask.
+    exact: bool,
+    /// Bytes of the longest file.
+    max_file_size: Option<u64>,
+    pub(super) sync: bool,
+    /// The directory, below `directory`, that was checked last.
+    checked: Option<PathBuf>,
+}
+
+/// Options for a target.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) overwrite: bool,
+    pub(super) exact: bool,
+    pub(super) max_file_size: Option<u64>,
+    pub(super) sync: bool,
+}
+
+impl Target {
+    /// Writes into an existing directory.
+    pub(super) fn existing(directory: &Path, roots: Roots, rules: Rules) -> Self {
+        let Rules { overwrite, exact, max_file_size, sync } = rules;
+        let (directory, checked) = (directory.to_owned(), None);
+        Self { directory, roots, is_file: false, overwrite, exact, max_file_size, sync, checked }
+    }
+
+    /// Writes into a directory, which is made if it is missing.
+    pub(super) fn made(directory: &Path, roots: Roots, rules: Rules) -> Result<Self, CopyError> {
+        let failed = |source| CopyError::Destination { path: directory.to_owned(), source };
+        match fs::metadata(directory) {
+            Ok(found) if !found.is_dir() => {
+                let what = destination::kind(&found);
+                return Err(CopyError::NotADirectory { path: directory.to_owned(), what });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                fs::create_dir(directory).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(Self::existing(directory, roots, rules))
+    }
+
+    /// Writes a single file to `path`, unless a directory is there or `path` ends with `/`; writes
+    /// anything else into a directory there, which is made if it is missing.
+    pub(super) fn file_or_directory(path: &Path, name: OsString, rules: Rules) -> Self {
+        let is_file = !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        Self { is_file, ..Self::existing(path, Roots::Only(name), rules) }
+    }
+
+    /// Returns the path of a file or directory, if the sender may choose it.
+    fn place(&self, path: &RelativePath, is_file: bool) -> Result<PathBuf, CopyError> {
+        let first = path.names().next().unwrap_or_default();
+        let allowed = match &self.roots {
+            Roots::Any => true,
+            Roots::Visible => first.to_str().and_then(FileName::new).is_some(),
+            Roots::Only(name) => first == name,
+        };
+        if !allowed {
+            return Err(CopyError::Name { path: first.into() });
+        }
+        let alone = is_file && self.is_file && path.names().count() == 1;
+        Ok(if alone { self.directory.clone() } else { self.directory.join(path.as_path()) })
+    }
+
+    /// Checks that the directory of `path` exists, and is reached without symbolic links; makes what
+    /// is missing if `make` is set. Returns whether it exists.
+    fn check_parents(&mut self, path: &RelativePath, make: bool) -> Result<bool, CopyError> {
+        let parent = path.as_path().parent().unwrap_or_else(|| Path::new(""));
+        if self.checked.as_deref() == Some(parent) {
+            return Ok(true);
+        }
+        if self.is_file && make && parent != Path::new("") && !self.directory.is_dir() {
+            make_directory(&self.directory, 0o777)?;
+        }
+        let mut below = self.directory.clone();
+        for name in parent {
+            below.push(name);
+            match found(&below)? {
+                Some(found) if found.is_dir() => {}
+                Some(found) => return Err(wrong_kind(below, &found)),
+                None if make => make_directory(&below, 0o777)?,
+                None => return Ok(false),
+            }
+        }
+        self.checked = Some(parent.to_owned());
+        Ok(true)
+    }
+
+    /// Makes a directory, if it is missing.
+    pub(super) fn enter(&mut self, entry: &Entry) -> Result<(), CopyError> {
+        let path = self.place(&entry.path, false)?;
+        if self.is_file && !self.directory.is_dir() {
+            make_directory(&self.directory, 0o777)?;
+        }
+        self.check_parents(&entry.path, true)?;
+        // The owner must be able to write into it until it is complete.
+        let mode = u32::from(entry.mode) | 0o700;
+        match found(&path)? {
+            None => make_directory(&path, mode),
+            Some(found) if !found.is_dir() => Err(wrong_kind(path, &found)),
+            Some(found) if self.exact && found.mode() & 0o700 != 0o700 => {
+                let writable = Permissions::from_mode(found.mode() & 0o777 | 0o700);
+                fs::set_permissions(&path, writable)
+                    .map_err(|source| CopyError::Destination { path, source })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns whether a file has to be sent: there is none, or its size or time differs.
+    pub(super) fn wants(&mut self, entry: &Entry) -> Result<bool, CopyError> {
+        self.limit(entry)?;
+        let path = self.place(&entry.path, true)?;
+        if !self.check_parents(&entry.path, false)? {
+            return Ok(true);
+        }
+        let Some(old) = found(&path)? else { return Ok(true) };
+        if !old.is_file() {
+            return Err(wrong_kind(path, &old));
+        }
+        if old.len() != entry.size || !is_time_of(&old, entry.modified) {
+            if self.overwrite {
+                return Ok(true);
+            }
+            return Err(CopyError::Exists { path });
+        }
+        let mode = u32::from(entry.mode);
+        if self.exact && old.mode() & 0o777 != mode {
+            fs::set_permissions(&path, Permissions::from_mode(mode))
+                .map_err(|source| CopyError::Destination { path, source })?;
+        }
+        Ok(false)
+    }
+
+    /// Prepares to write a file.
+    pub(super) fn begin(&mut self, entry: &Entry) -> Result<(PathBuf, Destination), CopyError> {
+        self.limit(entry)?;
+        let path = self.place(&entry.path, true)?;
+        self.check_parents(&entry.path, true)?;
+        match found(&path)? {
+            Some(old) if !old.is_file() => return Err(wrong_kind(path, &old)),
+            _ => {}
+        }
+        let making = Making { source: None, mode: entry.mode.into(), overwrite: self.overwrite };
+        let target = Destination::create(&path, making)?;
+        Ok((path, target))
+    }
+
+    /// Gives a file that is complete its length, permissions and time. Its data ends at `end`.
+    pub(super) fn complete(&self, file: &File, entry: &Entry, end: u64) -> io::Result<()> {
+        if end < entry.size {
+            // The file ends with a hole.
+            file.set_len(entry.size)?;
+        }
+        if self.exact {
+            file.set_permissions(Permissions::from_mode(entry.mode.into()))?;
+        }
+        set_time(file, entry.modified)
+    }
+
+    /// Gives a directory that is complete its permissions and time, where the system permits it: the
+    /// directory may be another user's.
+    pub(super) fn leave(&mut self, entry: &Entry) -> Result<(), CopyError> {
+        let path = self.place(&entry.path, false)?;
+        self.check_parents(&entry.path, false)?;
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::DIRECTORY;
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path);
+        let finished = opened.and_then(|directory| {
+            if self.exact {
+                directory.set_permissions(Permissions::from_mode(entry.mode.into()))?;
+            }
+            set_time(&directory, entry.modified)?;
+            if self.sync {
+                directory.sync_all()?;
+                // The name of the directory is in its parent.
+                File::open(path.parent().unwrap_or(&path))?.sync_all()?;
+            }
+            Ok(())
+        });
+        match finished {
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+                Err(CopyError::Destination { path, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn limit(&self, entry: &Entry) -> Result<(), CopyError> {
+        let bytes = entry.size;
+        match self.max_file_size.filter(|limit| bytes > *limit) {
+            Some(limit) => {
+                let source = Box::new(CopyError::TooLong { bytes, limit });
+                Err(CopyError::InDirectory { path: entry.path.as_path().to_owned(), source })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), CopyError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        // Another copy into the same directory may have made it.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => match found(path)? {
+            Some(found) if !found.is_dir() => Err(wrong_kind(path.to_owned(), &found)),
+            _ => Ok(()),
+        },
+        made => made.map_err(|source| CopyError::Destination { path: path.to_owned(), source }),
+    }
+}
+
+/// Returns the metadata of the file at a path, without following a symbolic link; `None` if there
+/// is none.
+fn found(path: &Path) -> Result<Option<Metadata>, CopyError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(CopyError::Destination { path: path.to_owned(), source }),
+    }
+}
+
+fn wrong_kind(path: PathBuf, found: &Metadata) -> CopyError {
+    CopyError::DestinationKind { path, what: destination::kind(found) }
+}
+
+/// Returns whether a file has this time. Some file systems store whole seconds only.
+fn is_time_of(file: &Metadata, time: Time) -> bool {
+    let nanoseconds = file.mtime_nsec();
+    file.mtime() == time.seconds && (nanoseconds == i64::from(time.nanoseconds) || nanoseconds == 0)
+}
+
+fn set_time(file: &File, time: Time) -> io::Result<()> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+    };
+    Ok(futimens(file, &times)?)
+}
+
+/// Returns the name that a path below a served directory has at the side that asked for it.
+pub(super) fn last_name(path: &RelativePath) -> &OsStr {
+    path.names().last().unwrap_or_default()
+}
