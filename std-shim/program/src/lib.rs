@@ -1,4 +1,4 @@
-//! The program `polyrail` as a library: copies a file, or measures requests, over the rails of a
+//! The program `polyrail` as a library: copies files and directories, or measures requests, over the rails of a
 //! virtual queue pair, within a process or between two. To use virtual queue pairs in another
 //! program, the crate [`polyrail`] is enough.
 //!
@@ -13,10 +13,12 @@
 //! 5. [`perf`] measures, within a process and between two;
 //! 6. [`serve`]: the server, for files and measurements; [`devices`] between hosts: RDMA devices, or
 //!    network interfaces over TCP;
-//! 7. pages for users of the program: [measuring], [real NICs](real_nics), [over TCP](over_tcp),
+//! 7. pages for users of the program: [copying], [measuring], [real NICs](real_nics), [over TCP](over_tcp),
 //!    and [faults on request](faults_on_request);
 //! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
+#[doc = include_str!("../docs/copying.md")]
+pub mod copying {}
 pub mod devices;
 pub mod fault;
 #[doc = include_str!("../docs/faults.md")]

@@ -41,7 +41,7 @@ fn without_the_devices_that_two_hosts_need_what_is_missing_is_reported() {
     for arguments in [
         &["serve", "--listen", "127.0.0.1:0", "dst"][..],
         &["copy", "--to", "127.0.0.1:1", "src"],
-        &["copy", "--to", "127.0.0.1:1", "src", "other name"],
+        &["copy", "--to", "127.0.0.1:1", "--name", "other name", "src"],
         &["serve", "--listen", "127.0.0.1:0"],
         &["perf", "--to", "127.0.0.1:1"],
         &["perf", "--to", "127.0.0.1:1", "--gid-index", "1", "--csv"],

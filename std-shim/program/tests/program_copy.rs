@@ -179,10 +179,8 @@ fn a_character_device_is_written_in_place() {
 fn sources_that_cannot_be_read() {
     let place = Place::new();
     assert_failure(&place.copy(&[]), 3, &["cannot read src", "No such file"]);
-    fs::create_dir(place.path("src")).unwrap();
-    assert_failure(&place.copy(&[]), 3, &["cannot read src: it is a directory"]);
     assert_failure(&place.run(&["copy", "/dev/zero", "dst"]), 3, &["a character device"]);
-    assert_eq!(place.files(), ["src"]);
+    assert!(place.files().is_empty());
 
     let place = Place::new();
     assert!(Command::new("mkfifo").arg(place.path("src")).status().unwrap().success());
@@ -192,8 +190,6 @@ fn sources_that_cannot_be_read() {
 #[test]
 fn destinations_that_cannot_be_written() {
     let place = Place::with_source(1000);
-    fs::create_dir(place.path("dst")).unwrap();
-    assert_failure(&place.copy(&[]), 4, &["cannot write dst: it is a directory"]);
     let output = place.run(&["copy", "src", "missing/dst"]);
     assert_failure(&output, 4, &["cannot write missing/dst", "No such file"]);
     let output = place.run(&["copy", "src", "src/dst"]);
@@ -203,7 +199,7 @@ fn destinations_that_cannot_be_written() {
     assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
     let output = place.run(&["copy", "src", "pipe"]);
     assert_failure(&output, 4, &["cannot write pipe: it is a named pipe"]);
-    assert_eq!(place.files(), ["dst", "pipe", "src"]);
+    assert_eq!(place.files(), ["pipe", "src"]);
 }
 
 #[test]

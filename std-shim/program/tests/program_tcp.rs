@@ -34,7 +34,7 @@ fn files_are_copied_between_two_processes() {
         for rails in ["1", "4"] {
             let name = format!("{scheme}{rails}");
             let to = ["copy", "--to", &address, "--scheme", scheme, "--rails", rails, "--json"];
-            let output = place.run(&[&to[..], &["src", &name]].concat());
+            let output = place.run(&[&to[..], &["--name", &name, "src"]].concat());
             assert_ok(&output);
             assert!(stderr(&output).contains("polyrail: over TCP, on tcp:lo"), "{output:?}");
             let report = json(&output);

@@ -5,13 +5,19 @@ use super::exit::Failure;
 use super::faults::Announcer;
 use super::hosts::with_domains;
 use super::output;
+use super::places::Places;
 use super::print;
 use super::progress::Bar;
 use super::signals::interrupts;
 use super::{faults, hosts, report};
+use polyrail::printable;
+use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::session::ServerAddress;
-use polyrail_program::transfer::{CopyOptions, CopyProgress, CopyReport, copy_file, send_to};
+use polyrail_program::transfer::{
+    CopyError, CopyOptions, CopyProgress, CopyReport, TreeReport, copy_file, copy_tree, pull_tree,
+    send_to, send_tree_to,
+};
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
@@ -25,96 +31,188 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
 }
 
 fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
-    arguments.host_devices.refuse_without(arguments.to.as_deref())?;
-    arguments.token.refuse_without(arguments.to.as_deref())?;
-    faults::refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
-    let options = CopyOptions {
-        rails: arguments.requests.rails,
-        devices: arguments.requests.devices,
-        scheme: arguments.scheme.into(),
-        max_msg_size: arguments.requests.max_msg_size,
-        message_size: arguments.message_size,
-        window: arguments.window,
-        line_rate: arguments.requests.line_rate,
-        faults: arguments.faults.fault.clone(),
-        qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
-        quality: arguments.host_devices.quality(),
-        rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
-        timeouts: arguments.timeouts.timeouts(),
-        overwrite: !arguments.no_overwrite,
-        sync: arguments.sync,
-    };
-    let (destination, shape, report) = match &arguments.to {
-        Some(address) => copy_to(arguments, &hosts::server(address, &arguments.token)?, &options)?,
-        None => copy_here(arguments, &options)?,
-    };
-    if arguments.json {
-        let source = Some(arguments.source.as_path());
-        print::print_json(&report::CopyJson::new(source, &destination, shape, &report))
-    } else if arguments.quiet {
-        Ok(())
-    } else {
-        print::print(report::copy_text(shape, &report).as_bytes())
+    let places = Places::new(arguments)?;
+    let to = places.server();
+    arguments.host_devices.refuse_without(to)?;
+    arguments.token.refuse_without(to)?;
+    faults::refuse_with(to, &arguments.faults.fault)?;
+    if to.is_some()
+        && (arguments.requests.devices.is_some() || arguments.requests.line_rate.is_some())
+    {
+        let why = "--devices and --line-rate are about the software NIC, and cannot be combined with \
+                   another host";
+        return Err(Failure::usage(why));
     }
+    let copying = Copying {
+        arguments,
+        options: CopyOptions {
+            rails: arguments.requests.rails,
+            devices: arguments.requests.devices,
+            scheme: arguments.scheme.into(),
+            max_msg_size: arguments.requests.max_msg_size,
+            message_size: arguments.message_size,
+            window: arguments.window,
+            line_rate: arguments.requests.line_rate,
+            faults: arguments.faults.fault.clone(),
+            qp_timeout: arguments.connection.qp_timeout(to.is_some()),
+            quality: arguments.host_devices.quality(),
+            rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
+            timeouts: arguments.timeouts.timeouts(),
+            overwrite: !arguments.no_overwrite,
+            sync: arguments.sync,
+        },
+        progress: CopyProgress { interrupted: interrupts(), ..CopyProgress::default() },
+    };
+    copying.run(&places)
 }
 
-type Copied = (PathBuf, Shape, CopyReport);
-
-/// Copies to a file of this host, over the software NIC.
-fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
-    // The command line requires a destination unless it names another host.
-    let destination = arguments.destination.clone().unwrap_or_default();
-    let devices = options.devices.unwrap_or(options.rails);
-    if !arguments.quiet {
-        hosts::note_unused(devices, options.rails);
-    }
-    let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
-    let bar = Bar::new(arguments.quiet || arguments.json);
-    let source = &arguments.source;
-    let announcer = Announcer::new(&progress.faults, &progress.rails, arguments.quiet);
-    let watch = || {
-        bar.show(&progress);
-        if let Some(news) = announcer.news() {
-            bar.beside(|| output::tell(&news));
-        }
-    };
-    let copied = copy_file(source, &destination, options, &progress, watch);
-    drop(bar);
-    announcer.news().inspect(|news| output::tell(news));
-    let report = copied?;
-    output::tell(&announcer.absent(&options.faults, "copy"));
-    Ok((destination, options.shape(devices), report))
+/// A copy that is under way.
+struct Copying<'a> {
+    arguments: &'a CopyArguments,
+    options: CopyOptions,
+    progress: CopyProgress,
 }
 
-/// Copies to a `polyrail serve`, over the devices of this host.
-fn copy_to(
-    arguments: &CopyArguments,
-    server: &ServerAddress,
-    options: &CopyOptions,
-) -> Result<Copied, Failure> {
-    let devices =
-        hosts::reach(server, &arguments.host_devices, &options.timeouts, arguments.quiet)?;
-    let count = devices.names().len();
-    if !arguments.quiet {
-        hosts::note_unused(count, options.rails);
-    }
-    let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
-    let bar = Bar::new(arguments.quiet || arguments.json);
-    let source = &arguments.source;
-    let name = arguments.destination.as_deref().map(Path::as_os_str);
-    let announcer = Announcer::new(&progress.faults, &progress.rails, arguments.quiet);
-    let watch = || {
-        bar.show(&progress);
-        if let Some(news) = announcer.news() {
-            bar.beside(|| output::tell(&news));
+impl Copying<'_> {
+    fn run(&self, places: &Places) -> Result<(), Failure> {
+        let Self { options, progress, .. } = self;
+        match places {
+            Places::File { source, destination } => {
+                let shape = self.shape_here();
+                let report =
+                    self.watched(|watch| copy_file(source, destination, options, progress, watch))?;
+                self.show(source, destination, shape, &report)
+            }
+            Places::Directory { sources, destination } => {
+                let shape = self.shape_here();
+                let report = self
+                    .watched(|watch| copy_tree(sources, destination, options, progress, watch))?;
+                self.show_tree(sources, destination, shape, &report)
+            }
+            Places::FileTo { source, server, name } => {
+                let (server, devices) = self.reach(server)?;
+                let shape = self.shape_over(&devices);
+                let name = name.as_deref().map(Path::as_os_str);
+                let report = self.watched(|watch| {
+                    with_domains!(&devices, domains => {
+                        send_to(source, name, server, domains, options, progress, watch)
+                    })
+                })?;
+                let name = name.or(source.file_name()).unwrap_or_default();
+                self.show(source, Path::new(name), shape, &report)
+            }
+            Places::DirectoryTo { sources, server } => {
+                let (server, devices) = self.reach(server)?;
+                let shape = self.shape_over(&devices);
+                let address = server.address.clone();
+                let report = self.watched(|watch| {
+                    with_domains!(&devices, domains => {
+                        send_tree_to(sources, server, domains, options, progress, watch)
+                    })
+                })?;
+                self.show_tree(sources, Path::new(&address), shape, &report)
+            }
+            Places::From { server, path, destination } => {
+                let (server, devices) = self.reach(server)?;
+                let shape = self.shape_over(&devices);
+                let source = PathBuf::from(format!("{}:{path}", server.address));
+                let report = self.watched(|watch| {
+                    with_domains!(&devices, domains => {
+                        pull_tree(path, destination, server, domains, options, progress, watch)
+                    })
+                })?;
+                self.show_tree(&[source], destination, shape, &report)
+            }
         }
-    };
-    let sent = with_domains!(&devices, domains => {
-        send_to(source, name, server.clone(), domains, options, &progress, watch)
-    });
-    drop(bar);
-    announcer.news().inspect(|news| output::tell(news));
-    let report = sent?;
-    let name = name.or(source.file_name()).unwrap_or_default();
-    Ok((PathBuf::from(name), options.shape(count), report))
+    }
+
+    /// Returns how requests are sent within this process.
+    fn shape_here(&self) -> Shape {
+        let devices = self.options.devices.unwrap_or(self.options.rails);
+        self.note_unused(devices);
+        self.options.shape(devices)
+    }
+
+    /// Returns how requests are sent over devices of this host.
+    fn shape_over(&self, devices: &OpenedDevices) -> Shape {
+        let count = devices.names().len();
+        self.note_unused(count);
+        self.options.shape(count)
+    }
+
+    fn note_unused(&self, devices: usize) {
+        if !self.arguments.quiet {
+            hosts::note_unused(devices, self.options.rails);
+        }
+    }
+
+    /// Returns a server, and the devices of this host that reach it.
+    fn reach(&self, server: &str) -> Result<(ServerAddress, OpenedDevices), Failure> {
+        let CopyArguments { token, host_devices, quiet, .. } = self.arguments;
+        let server = hosts::server(server, token)?;
+        let devices = hosts::reach(&server, host_devices, &self.options.timeouts, *quiet)?;
+        Ok((server, devices))
+    }
+
+    /// Copies, with a progress bar, and prints the events of rails and faults.
+    fn watched<T>(
+        &self,
+        copy: impl FnOnce(&mut dyn FnMut()) -> Result<T, CopyError>,
+    ) -> Result<T, Failure> {
+        let Self { arguments, options, progress } = self;
+        let bar = Bar::new(arguments.quiet || arguments.json);
+        let announcer = Announcer::new(&progress.faults, &progress.rails, arguments.quiet);
+        let mut watch = || {
+            bar.show(progress);
+            if let Some(news) = announcer.news() {
+                bar.beside(|| output::tell(&news));
+            }
+        };
+        let copied = copy(&mut watch);
+        drop(bar);
+        announcer.news().inspect(|news| output::tell(news));
+        let report = copied?;
+        output::tell(&announcer.absent(&options.faults, "copy"));
+        Ok(report)
+    }
+
+    fn show(
+        &self,
+        source: &Path,
+        destination: &Path,
+        shape: Shape,
+        report: &CopyReport,
+    ) -> Result<(), Failure> {
+        if self.arguments.json {
+            print::print_json(&report::CopyJson::new(Some(source), destination, shape, report))
+        } else if self.arguments.quiet {
+            Ok(())
+        } else {
+            print::print(report::copy_text(shape, report).as_bytes())
+        }
+    }
+
+    fn show_tree(
+        &self,
+        sources: &[PathBuf],
+        destination: &Path,
+        shape: Shape,
+        report: &TreeReport,
+    ) -> Result<(), Failure> {
+        let named = report.skipped_files.iter().filter(|_| !self.arguments.quiet);
+        for (path, what) in named {
+            let path = path.to_string_lossy();
+            output::tell(&format!(
+                "polyrail: skipped {}: it is {what}\n",
+                printable::escaped(&path)
+            ));
+        }
+        if self.arguments.json {
+            print::print_json(&report::TreeJson::new(sources, destination, shape, report))
+        } else if self.arguments.quiet {
+            Ok(())
+        } else {
+            print::print(report::tree_text(shape, report).as_bytes())
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! The command line.
 //!
 //! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
-//! the commands, `rdma_devices` a part of the last; `man` prints man pages; `hosts` opens devices, `faults` and `rails`
-//! report faults and rail events, `progress` shows bars, `signals` handles interrupts. `report`,
-//! `line`, `lines`, `intervals`, `setting`, `table`, `plot`, `latency_plot`, `timeline_plot` and `picture` format results, `output` and
+//! the commands, `rdma_devices` a part of the last; `man` prints man pages; `hosts` opens devices,
+//! `faults` and `rails` report faults and rail events, `places` reads what a copy is of, `progress`
+//! shows bars, `signals` handles interrupts. `report`, `line`, `lines`, `intervals`, `setting`,
+//! `table`, `plot`, `latency_plot`, `timeline_plot` and `picture` format results, `output` and
 //! `print` write them. `exit` has failures and exit codes.
 
 mod args;
@@ -21,6 +22,7 @@ mod man;
 mod output;
 mod perf;
 mod picture;
+mod places;
 mod plot;
 mod print;
 mod progress;

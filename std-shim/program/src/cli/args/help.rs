@@ -4,6 +4,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   polyrail copy model.bin /mnt/model.bin
   polyrail copy --rails 8 --scheme dqplb --window 16 --json a b
+  polyrail copy checkpoint vocab.txt /mnt/backup        directories and files into a directory
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
   polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg      goodput over time
@@ -20,17 +21,29 @@ with a unit: 1.5s, 200ms, 50us.";
 pub(super) const COPY_HELP: &str = "\
 Examples:
   polyrail copy model.bin /mnt/model.bin
+  polyrail copy checkpoint vocab.txt /mnt/backup        directories and files into a directory
   polyrail copy --rails 8 --devices 2 --scheme dqplb --max-msg-size 128K a b
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --fault far.0:50ms:silent:1s --fault 2:64M:slow:1s a b
-  polyrail copy --to 10.0.0.2 model.bin                  to a polyrail serve there
+  polyrail copy --to 10.0.0.2 model.bin checkpoint       to a polyrail serve there
+  polyrail copy 10.0.0.2:checkpoint /mnt                 from a polyrail serve --readable there
   polyrail copy --to 10.0.0.2 --device tcp:eth0 --device tcp:eth1 model.bin      over two interfaces
 
-DST appears only when the copy is complete. Until then the copy is a file without a name, which \
-disappears even if the program is killed; on file systems without such files (NFS), it is a hidden \
-file beside DST. If DST is a symbolic link, the file that it points to is replaced; a dangling link \
-is refused. A character device such as /dev/null is written in place.
+Directories, several sources, and a file whose DST is a directory get their own names in the directory \
+DST, which is made if it is missing, or in the directory that the server serves. They keep their times, \
+permissions and holes; a server limits permissions by its umask. A file that is there with the same size \
+and time is not sent again. If the copy breaks, complete files stay, and the same command sends the \
+rest. Symbolic links to files are followed; other links, pipes, sockets and devices in directories are \
+skipped.
+
+HOST:PATH or HOST:PORT:PATH is a file or directory in the directory that a server serves; an IPv6 \
+address is in brackets. A file of this host whose name has a colon is ./NAME.
+
+A single file is always sent. DST appears only when the copy is complete. Until then the copy is a file \
+without a name, which disappears even if the program is killed; on file systems without such files \
+(NFS), it is a hidden file beside DST. If DST is a symbolic link, the file that it points to is \
+replaced; a dangling link is refused. A character device such as /dev/null is written in place.
 
 If SRC changes during the copy, the copy fails, except for changes that SRC's times do not show: writes \
 through a shared mapping (mmap with MAP_SHARED), for example by a database. Do not copy a file that a \
@@ -42,10 +55,9 @@ is up to a millisecond late. Only the software NIC can inject faults, so --fault
 with --to.
 
 With --to, the file goes to `polyrail serve` on another host: over RDMA devices if both hosts have \
-active ones, otherwise over TCP, on every network interface that shares a network with the server's. \
-If the server writes into a \
-directory, DST is the name of the copy there [default: the name of SRC]. Without --to, the software NIC \
-carries the file within this process.
+active ones, otherwise over TCP, on every network interface that shares a network with the server's. If \
+the server writes into a directory, --name is the name of a single file there [default: the name of \
+SRC]. Without --to and HOST:PATH, the software NIC carries the files within this process.
 
 Columns of the report, with a row for each rail at each end that is on this host:
   side              sender or receiver
@@ -65,13 +77,13 @@ Exit codes:
   0    copied, and the checksums of both ends agree
   1    internal error
   2    invalid command line, or an option that the devices do not support
-  3    SRC cannot be read: missing, a directory, no permission, or it changed during the copy
-  4    DST cannot be written: a directory, no such directory, no permission
+  3    SRC cannot be read: missing, no permission, or it changed during the copy
+  4    DST cannot be written: no such directory, no permission, or a file where a directory is needed
   5    no space for DST, or a limit on the length of files (ulimit -f)
   6    a rail failed, the virtual queue pair could not be set up, or the other host could not be
        reached, closed the connection, reported a failure or stopped answering
   7    the data that arrived differs from the data that was sent
-  8    SRC and DST are the same file
+  8    SRC and DST are the same file, or DST is in the directory SRC
   9    no device can be used; the message says why
   10   copied, but the report could not be written to standard output
   11   not enough memory: choose a smaller window or message size; or no thread can be started
@@ -180,6 +192,7 @@ pub(super) const SERVE_HELP: &str = "\
 Examples:
   polyrail serve /data                              every active device and network interface
   polyrail serve                                    measurements only, no files
+  polyrail serve --readable /data                   peers can also read files with copy HOST:PATH
   polyrail serve --device mlx5_0 --once model.bin   one file, then exit
   polyrail serve --device tcp:eth0 --tcp-port 7472 /data       over TCP, through a firewall
   polyrail serve --listen 10.0.0.2:9000 --json /data
@@ -193,9 +206,11 @@ of them must reach several. Network interfaces are paired with the peer's by the
 
 A complete file replaces an existing file of its name and keeps that file's permissions, unless \
 --no-overwrite forbids it on either host. A new file gets the permissions of its source, limited by \
-the umask. In a directory, the peer chooses the name of the file: hidden names, paths and symbolic \
-links are refused. Without --token-file, every host that can connect is served, so listen only where \
-trusted hosts can connect. Ctrl-C ends the server. The columns of reports are those of `polyrail copy --help`.
+the umask. In a directory, the peer chooses the name of the file or directory, which must not be hidden; \
+directories may hold hidden files. Paths with . or .. and symbolic links are refused. With --readable, \
+peers can read all files in the directory whose first name is not hidden. Without --token-file, every \
+host that can connect is served, so listen only where trusted hosts can connect. Ctrl-C ends the server. \
+The columns of reports are those of `polyrail copy --help`.
 
 Exit codes: 0 ended by Ctrl-C, or with --once the peer was served; 1 cannot listen; 2 invalid command \
 line; 9 no device can be used; 10 cannot write reports to standard output; 130 interrupted during \

@@ -76,7 +76,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Copy a file over a virtual queue pair, and report what each rail carried.
+    /// Copy files and directories over a virtual queue pair, and report what each rail carried.
     Copy(CopyArguments),
     /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over RDMA devices or TCP.
     Serve(ServeArguments),
@@ -99,17 +99,25 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = COPY_HELP)]
+#[command(
+    after_help = COPY_HELP,
+    override_usage = "polyrail copy [OPTIONS] SRC DST
+       polyrail copy [OPTIONS] SRC... DIRECTORY
+       polyrail copy [OPTIONS] --to HOST[:PORT] SRC...
+       polyrail copy [OPTIONS] HOST[:PORT]:PATH DST"
+)]
 pub(super) struct CopyArguments {
-    /// File to copy.
-    #[arg(value_name = "SRC", value_hint = clap::ValueHint::FilePath)]
-    pub(super) source: PathBuf,
-    /// File to write, replaced if it exists. With --to: the name of the copy on the other host.
-    #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
-    pub(super) destination: Option<PathBuf>,
+    /// Files or directories to copy, and, without --to, the destination: a file, replaced if it exists;
+    /// or for directories or several sources a directory, made if it is missing, in which each gets its own
+    /// name. HOST:PATH is a file or directory that a `polyrail serve --readable` serves.
+    #[arg(value_name = "SRC... DST", value_hint = clap::ValueHint::AnyPath, required = true)]
+    pub(super) paths: Vec<PathBuf>,
     /// Copy to the `polyrail serve` on HOST, over RDMA devices or TCP. PORT is 7471 by default.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"], help_heading = PLACE)]
     pub(super) to: Option<String>,
+    /// Name of the copy of one file on the other host [default: the name of SRC].
+    #[arg(long, value_name = "NAME", help_heading = PLACE)]
+    pub(super) name: Option<PathBuf>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
     #[command(flatten)]
@@ -133,7 +141,7 @@ pub(super) struct CopyArguments {
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) timeouts: TimeoutArguments,
-    /// Fail if DST exists.
+    /// Fail if DST exists; for directories, if a file exists with another size or time.
     #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
     /// Flush the copy to disk (fsync) before it is complete.
@@ -227,8 +235,9 @@ mod tests {
 
     /// Returns the command lines of this program in shell blocks of pages, and in the help.
     fn examples() -> Vec<String> {
-        const PAGES: [&str; 5] = [
+        const PAGES: [&str; 6] = [
             include_str!("../../../../../README.md"),
+            include_str!("../../../docs/copying.md"),
             include_str!("../../../docs/measuring.md"),
             include_str!("../../../docs/real_nics.md"),
             include_str!("../../../docs/tcp.md"),
