@@ -10,6 +10,7 @@
 
 use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest, Sge};
 use core::mem::MaybeUninit;
+use core::ptr;
 
 /// The bit that is set in the `wr_id` of all requests that the engine posts to a queue pair of
 /// several rails. Shared receive queues refuse a `wr_id` with this bit: a failed completion does
@@ -324,4 +325,18 @@ pub unsafe trait CompletionQueue {
         &mut self,
         out: &'o mut [MaybeUninit<Completion>],
     ) -> Result<&'o [Completion], CqError>;
+}
+
+/// Returns the elements of `slots`. The standard library's `assume_init_ref` of slices does the
+/// same, but needs Rust 1.93. Implementations of [`CompletionQueue::poll`] return the front of
+/// `out` with it.
+///
+/// # Safety
+///
+/// All elements of `slots` are initialised.
+#[inline(always)]
+#[allow(unsafe_code, reason = "a cast, for implementations")]
+pub const unsafe fn assume_init_slice<T>(slots: &[MaybeUninit<T>]) -> &[T] {
+    // SAFETY: `MaybeUninit<T>` has the layout of `T`, and the caller promises initialised elements.
+    unsafe { &*(ptr::from_ref(slots) as *const [T]) }
 }

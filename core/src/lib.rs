@@ -27,6 +27,7 @@
 )]
 
 mod completion;
+mod debug;
 /// How the engine works and why: pages of text, without code.
 pub mod docs {
     #[doc = include_str!("../docs/architecture.md")]

@@ -8,6 +8,7 @@
 
 use polyrail_core::hardware::{
     self, CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, Refusal,
+    assume_init_slice,
 };
 use polyrail_core::verbs::{Completion, DeviceId, LocalBuffer, RecvRequest, SendRequest, Sge};
 use std::cell::RefCell;
@@ -415,6 +416,6 @@ unsafe impl<D: Devices> CompletionQueue for Cq<D> {
             place.write(devices.take(self.at).expect("as many as were found"));
         }
         // SAFETY: the loop above initialised the first `count` places.
-        Ok(unsafe { out[..count].assume_init_ref() })
+        Ok(unsafe { assume_init_slice(&out[..count]) })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Inbox, NullQp};
 use crate::random::XorShift;
-use polyrail_core::hardware::{CompletionQueue, CqError, CqId};
+use polyrail_core::hardware::{CompletionQueue, CqError, CqId, assume_init_slice};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, WcFlags, WcOpcode};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -88,7 +88,7 @@ impl Notes {
         }
         self.advance(head + taken);
         // SAFETY: the loop has written the first `taken` records.
-        unsafe { out[..taken].assume_init_ref() }
+        unsafe { assume_init_slice(&out[..taken]) }
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
-    Refusal, SendBatch,
+    Refusal, SendBatch, assume_init_slice,
 };
 use polyrail_core::verbs::{
     Completion, DeviceId, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus,
@@ -283,6 +283,6 @@ unsafe impl CompletionQueue for LoopbackCq<'_, '_> {
             place.write(completion);
         }
         // SAFETY: the first `count` were written above.
-        Ok(unsafe { out[..count].assume_init_ref() })
+        Ok(unsafe { assume_init_slice(&out[..count]) })
     }
 }

@@ -6,6 +6,7 @@
 mod losing;
 
 use super::tag::{Tag, TagKind};
+use crate::debug::List;
 use crate::verbs::Opcode;
 use core::fmt;
 
@@ -583,8 +584,8 @@ impl<const DEPTH: usize> fmt::Debug for InFlight<DEPTH> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Tests compare this text before and after a refused call, so what stale places hold must
         // not show.
-        let lost = fmt::from_fn(|f| f.debug_list().entries(self.lost_batches()).finish());
-        let in_flight = fmt::from_fn(|f| f.debug_list().entries(self.iter()).finish());
+        let lost = List(|| self.lost_batches());
+        let in_flight = List(|| self.iter());
         let mut all = f.debug_struct("InFlight");
         all.field("next_tag", &self.next_tag()).field("expected", &self.expected());
         all.field("head", &self.head).field("tail", &self.tail);

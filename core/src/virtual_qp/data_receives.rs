@@ -1,6 +1,7 @@
 //! The callers' receives with buffers, which pass through to rail 0.
 
 use crate::completion::VirtualWc;
+use crate::debug::List;
 use crate::verbs::{LocalBuffer, WcOpcode, WcStatus};
 use core::fmt;
 
@@ -221,8 +222,8 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
 /// rail 0 knows which `wr_id`s are of posted receives.)
 impl<const RAILS: usize, const DEPTH: usize> fmt::Debug for DataReceives<RAILS, DEPTH> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let remembered = (self.reported..self.next).map(|at| &self.receives[Self::index(at)]);
-        let remembered = fmt::from_fn(|f| f.debug_list().entries(remembered.clone()).finish());
+        let remembered =
+            List(|| (self.reported..self.next).map(|at| &self.receives[Self::index(at)]));
         let mut receives = f.debug_struct("DataReceives");
         receives.field("used", &self.used).field("reported", &self.reported);
         receives.field("complete", &self.complete).field("next", &self.next);

@@ -127,22 +127,22 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let numbers = scheme.numbers_for(slot, oldest_in_flight, pass_through_ahead);
             let Some(numbers) = numbers else { return Progress::Waits };
             match one {
-                true => {
-                    dispatch_fragments::<true, _, _, _, _>(rails, chooser, slot, numbers, size, id)
-                }
-                false => {
-                    dispatch_fragments::<false, _, _, _, _>(rails, chooser, slot, numbers, size, id)
-                }
+                true => dispatch_fragments::<true, _, Q, RAILS, DEPTH>(
+                    rails, chooser, slot, numbers, size, id,
+                ),
+                false => dispatch_fragments::<false, _, Q, RAILS, DEPTH>(
+                    rails, chooser, slot, numbers, size, id,
+                ),
             }
         } else {
             let none = &mut Unnumbered;
             match one {
-                true => {
-                    dispatch_fragments::<true, _, _, _, _>(rails, chooser, slot, none, size, id)
-                }
-                false => {
-                    dispatch_fragments::<false, _, _, _, _>(rails, chooser, slot, none, size, id)
-                }
+                true => dispatch_fragments::<true, _, Q, RAILS, DEPTH>(
+                    rails, chooser, slot, none, size, id,
+                ),
+                false => dispatch_fragments::<false, _, Q, RAILS, DEPTH>(
+                    rails, chooser, slot, none, size, id,
+                ),
             }
         };
         match result {

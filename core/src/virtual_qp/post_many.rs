@@ -242,10 +242,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let numbers = scheme.numbers_for(&slot, oldest_in_flight, pass_through_ahead);
             let Some(numbers) = numbers else { return Run { count: 0, ..run } };
             run.count = numbers.room(most, || unacknowledged(rails));
-            post_alike::<ONE, _, _, _, _, _>(&mut rails[at], sends, numbers, &mut run, cut);
+            post_alike::<ONE, _, Q, RAILS, DEPTH, WRS>(
+                &mut rails[at],
+                sends,
+                numbers,
+                &mut run,
+                cut,
+            );
         } else {
             let none = &mut Unnumbered;
-            post_alike::<ONE, _, _, _, _, _>(&mut rails[at], sends, none, &mut run, cut);
+            post_alike::<ONE, _, Q, RAILS, DEPTH, WRS>(&mut rails[at], sends, none, &mut run, cut);
         }
         let rail = &mut rails[at];
         if rail.sends.credits() == 0 {

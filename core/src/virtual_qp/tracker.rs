@@ -15,6 +15,7 @@
 //! Slots in `reported..added` are alive, and earlier ones for as long as they are kept. A full ring
 //! refuses the next request.
 
+use crate::debug::List;
 use core::fmt;
 use core::ops::Range;
 
@@ -272,8 +273,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 /// Shows only the slots that are alive; others have no meaning.
 impl<T: Copy + fmt::Debug, const N: usize> fmt::Debug for WrTracker<T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let alive = self.alive().map(|id| &self.slots[Self::index(id)]);
-        let alive = fmt::from_fn(|f| f.debug_list().entries(alive.clone()).finish());
+        let alive = List(|| self.alive().map(|id| &self.slots[Self::index(id)]));
         let mut tracker = f.debug_struct("WrTracker");
         tracker.field("reported", &self.reported).field("notified", &self.notified);
         tracker.field("posted", &self.posted).field("added", &self.added);

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::error::{Argument, Result};
 use crate::named::Named;
 use crate::owned::{CloseError, Owned};
-use polyrail_core::hardware::{self, CqError, CqId};
+use polyrail_core::hardware::{self, CqError, CqId, assume_init_slice};
 use polyrail_core::verbs::{Completion, DeviceId, WcFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::POLL_BATCH;
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
@@ -182,13 +182,15 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
                 // Completions taken so far are returned; the next poll reports the error again.
                 Err(_) => break,
             };
-            out[taken..taken + got.len()].write_copy_of_slice(got);
+            for (place, completion) in out[taken..].iter_mut().zip(got) {
+                place.write(*completion);
+            }
             taken += got.len();
             if got.len() < most {
                 break;
             }
         }
         // SAFETY: the first `taken` were written above.
-        Ok(unsafe { out[..taken].assume_init_ref() })
+        Ok(unsafe { assume_init_slice(&out[..taken]) })
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{Argument, Result};
 use crate::named::Named;
 use crate::owned::{CloseError, Owned};
 use bitflags::bitflags;
-use polyrail_core::hardware::{self, CqError, CqId};
+use polyrail_core::hardware::{self, CqError, CqId, assume_init_slice};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, WcFlags, WcOpcode, WcStatus};
 use rdma_sys::{ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_create_cq_wc_flags, ibv_poll_cq_attr};
 use std::mem::MaybeUninit;
@@ -217,6 +217,6 @@ unsafe impl hardware::CompletionQueue for ExtendedCompletionQueue {
             taken += 1;
         }
         // SAFETY: the first `taken` were written above.
-        Ok(unsafe { out[..taken].assume_init_ref() })
+        Ok(unsafe { assume_init_slice(&out[..taken]) })
     }
 }

@@ -187,10 +187,8 @@ impl<'a> Answer<'a> {
         let needed = answer.len() + behind.len();
         let Some(room) = room.get_mut(..needed) else {
             length.write(needed);
-            let words = format_args!(
-                "{needed} bytes are needed, but there is room for only {}",
-                room.len()
-            );
+            let words =
+                format!("{needed} bytes are needed, but there is room for only {}", room.len());
             return refuse(Code::TooShort, words);
         };
         length.write(answer.len());

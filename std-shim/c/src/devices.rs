@@ -8,6 +8,7 @@ use crate::error::Refusal;
 use crate::error::refuse;
 use crate::types::{DeviceInfo, POLYRAIL_NAME_BYTES, POLYRAIL_PATH_BYTES};
 use polyrail::nic::{Device, DeviceConfig, Fabric};
+use polyrail::printable;
 #[cfg(feature = "tcp")]
 use polyrail::tcp;
 use std::ffi::c_char;
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 /// Text with a terminating 0, cut off if it is too long.
 pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     let mut bytes = [0; N];
-    let text = &text[..text.floor_char_boundary(N - 1)];
+    let text = printable::cut(text, N - 1);
     for (place, byte) in bytes.iter_mut().zip(text.bytes().take_while(|byte| *byte != 0)) {
         *place = byte as c_char;
     }

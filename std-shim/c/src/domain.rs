@@ -102,7 +102,7 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
     let gid_index = match (options.flags, options.gid_index) {
         (0, 0) => None,
         (0, index) => {
-            let words = format_args!("gid_index is {index} without POLYRAIL_DOMAIN_GID_INDEX");
+            let words = format!("gid_index is {index} without POLYRAIL_DOMAIN_GID_INDEX");
             return refuse(Code::Argument, words);
         }
         (_, index) => match u8::try_from(index) {
@@ -115,18 +115,16 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
         Some(names) => names.split(',').map(str::trim).collect(),
     };
     if names.len() > POLYRAIL_MAX_DEVICES {
-        let words =
-            format_args!("{} devices, but the limit is {POLYRAIL_MAX_DEVICES}", names.len());
+        let words = format!("{} devices, but the limit is {POLYRAIL_MAX_DEVICES}", names.len());
         return refuse(Code::TooMany, words);
     }
     let bytes_per_second = NonZeroU64::new(options.software_bytes_per_second);
     let Ok(tcp_port) = u16::try_from(options.tcp_port) else {
-        let words = format_args!("tcp_port is {}, but the limit is {}", options.tcp_port, u16::MAX);
+        let words = format!("tcp_port is {}, but the limit is {}", options.tcp_port, u16::MAX);
         return refuse(Code::Argument, words);
     };
     if options.reserved != 0 {
-        let words =
-            format_args!("the reserved field of a domain's options is {}", options.reserved);
+        let words = format!("the reserved field of a domain's options is {}", options.reserved);
         return refuse(Code::Argument, words);
     }
     Ok(Plan { names, gid_index, bytes_per_second, tcp_port })

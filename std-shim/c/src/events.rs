@@ -5,6 +5,7 @@ use crate::code::Code;
 use crate::error::{Refusal, refuse};
 use crate::sized::place;
 use crate::types::{Event, EventKind, POLYRAIL_MESSAGE_BYTES, POLYRAIL_RAIL_NOTIFY};
+use polyrail::printable;
 use polyrail::virtual_qp::{RailEventKind, RailId};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -31,14 +32,13 @@ impl PeerEvent {
 
     /// An event with text, which is cut to POLYRAIL_MESSAGE_BYTES: a longer event would stay in the
     /// queue of a program with that much room, before all later events.
-    fn with_words(kind: EventKind, mut words: String) -> Self {
-        words.truncate(words.floor_char_boundary(POLYRAIL_MESSAGE_BYTES));
-        Self::new(kind, words)
+    fn with_words(kind: EventKind, words: &str) -> Self {
+        Self::new(kind, printable::cut(words, POLYRAIL_MESSAGE_BYTES))
     }
 
     /// Something failed.
     pub(crate) fn failed(kind: EventKind, code: Code, words: String) -> Self {
-        Self { code, ..Self::with_words(kind, words) }
+        Self { code, ..Self::with_words(kind, &words) }
     }
 
     /// What happened to a rail.
@@ -48,7 +48,7 @@ impl PeerEvent {
             RailEventKind::Fenced { .. } => EventKind::RailFenced,
             RailEventKind::Returned => EventKind::RailReturned,
         };
-        Self { rail, ..Self::with_words(kind, words) }
+        Self { rail, ..Self::with_words(kind, &words) }
     }
 }
 
@@ -128,7 +128,7 @@ impl EventQueue {
         });
         let Some(room) = room.get_mut(..length) else {
             let words =
-                format_args!("the event has {length} bytes, but there is room for only {capacity}");
+                format!("the event has {length} bytes, but there is room for only {capacity}");
             return refuse(Code::TooShort, words);
         };
         for (room, byte) in room.iter_mut().zip(&item.bytes) {

@@ -174,7 +174,7 @@ impl Far {
         match read() {
             Some(far) => Ok(far),
             None => {
-                let words = format_args!("{} bytes are not an exported region", bytes.len());
+                let words = format!("{} bytes are not an exported region", bytes.len());
                 refuse(Code::Protocol, words)
             }
         }
@@ -192,7 +192,7 @@ fn at((addr, size): (u64, u64), offset: u64, length: u32, whose: &str) -> Result
     match offset.checked_add(length.into()) {
         Some(end) if end <= size => Ok(addr.wrapping_add(offset)),
         _ => {
-            let words = format_args!(
+            let words = format!(
                 "{length} bytes from offset {offset} do not lie within {whose} of {size} bytes"
             );
             refuse(Code::Range, words)

@@ -192,7 +192,7 @@ pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal>
     const WHAT: &str = "messages";
     if options.max_inline_data != 0 {
         let words =
-            format_args!("max_inline_data is {}: messages are not inline", options.max_inline_data);
+            format!("max_inline_data is {}: messages are not inline", options.max_inline_data);
         return refuse(Code::Argument, words);
     }
     check_flags(options.flags, MESSAGES, WHAT)?;

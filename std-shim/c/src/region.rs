@@ -58,7 +58,7 @@ fn access_flags(access: u32) -> Result<AccessFlags, Refusal> {
     }
     let written = POLYRAIL_ACCESS_REMOTE_WRITE | POLYRAIL_ACCESS_REMOTE_ATOMIC;
     if access & written != 0 && access & POLYRAIL_ACCESS_LOCAL_WRITE == 0 {
-        let words = format_args!(
+        let words = format!(
             "access {access:#x}: remote write and remote atomic access require local write access"
         );
         return refuse(Code::Argument, words);
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn polyrail_region_register(
             return refuse(Code::Null, "start is NULL");
         }
         if length == 0 || start.addr().checked_add(length).is_none() {
-            let words = format_args!("cannot register {length} bytes from {start:p}");
+            let words = format!("cannot register {length} bytes from {start:p}");
             return refuse(Code::Argument, words);
         }
         let flags = access_flags(access)?;
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn polyrail_region_register_dmabuf(
             return refuse(Code::Argument, format_args!("{fd} is not a file descriptor"));
         }
         if length == 0 || iova.checked_add(length as u64).is_none() {
-            let words = format_args!("cannot register {length} bytes at {iova:#x}");
+            let words = format!("cannot register {length} bytes at {iova:#x}");
             return refuse(Code::Argument, words);
         }
         let flags = access_flags(access)?;

@@ -58,7 +58,7 @@ sized_first! {
 /// Returns the size that the caller states.
 unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
     if !pointer.is_aligned() {
-        let words = format_args!("a {} at {pointer:p}, which is not aligned", T::NAME);
+        let words = format!("a {} at {pointer:p}, which is not aligned", T::NAME);
         return refuse(Code::Argument, words);
     }
     // SAFETY: it is not NULL, it is aligned, and a `u32` is at its beginning.
@@ -69,8 +69,7 @@ unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
         || T::WIDE.iter().any(cuts)
     {
         let own = size_of::<T>();
-        let words =
-            format_args!("{}.size is {size}, but must be its sizeof, such as {own}", T::NAME);
+        let words = format!("{}.size is {size}, but must be its sizeof, such as {own}", T::NAME);
         return refuse(Code::Size, words);
     }
     Ok(size as usize)
@@ -96,7 +95,7 @@ pub(crate) unsafe fn read<T: SizedFirst>(pointer: *const T) -> Result<T, Refusal
         // SAFETY: guaranteed by the caller.
         let byte = unsafe { pointer.cast::<u8>().add(at).read() };
         if byte != 0 {
-            let words = format_args!(
+            let words = format!(
                 "{}: byte {at} is {byte}, but this version of the library has only {known} bytes",
                 T::NAME
             );

@@ -1,6 +1,7 @@
 //! Completions that are held back.
 
 use crate::roster::{Roster, Serial};
+use polyrail_core::hardware::assume_init_slice;
 use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -93,6 +94,6 @@ impl<'o> Shown<'o> {
 
     pub(crate) fn into_slice(self) -> &'o [Completion] {
         // SAFETY: `push`, which alone counts, has written each of the first `count`.
-        unsafe { self.out[..self.count].assume_init_ref() }
+        unsafe { assume_init_slice(&self.out[..self.count]) }
     }
 }

@@ -21,9 +21,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &[u8], max_bytes: usize) -> Result
         return Err(format!("it has {} bytes", text.len()));
     }
     serde_json::from_slice(text).map_err(|error| {
-        let mut reason = printable::replaced(&error.to_string());
-        reason.truncate(reason.floor_char_boundary(LONGEST));
-        reason
+        printable::cut(&printable::replaced(&error.to_string()), LONGEST).to_owned()
     })
 }
 

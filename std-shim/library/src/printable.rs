@@ -54,9 +54,28 @@ pub fn replaced(text: &str) -> String {
     text.replace(|c| !is_printable(c), "\u{fffd}")
 }
 
+/// Returns the longest front of the text that has at most `max_bytes` and ends between two
+/// characters. (`str::floor_char_boundary` needs Rust 1.91.)
+pub fn cut(text: &str, max_bytes: usize) -> &str {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    // 0 is a boundary.
+    &text[..end.unwrap_or(0)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let text = "a\u{e9}\u{1f600}b";
+        let fronts = ["", "a", "a", "a\u{e9}", "a\u{e9}", "a\u{e9}", "a\u{e9}"];
+        for (max_bytes, front) in fronts.iter().enumerate() {
+            assert_eq!(cut(text, max_bytes), *front);
+        }
+        assert_eq!(cut(text, 7), "a\u{e9}\u{1f600}");
+        assert_eq!((cut(text, 8), cut(text, usize::MAX), cut("", 9)), (text, text, ""));
+    }
 
     #[test]
     fn what_a_terminal_would_obey_or_hide_is_not_printable() {

@@ -1,8 +1,8 @@
 //! Properties of a device, in the layout of each version.
 
 use crate::abi::{
-    ID_UNDEFINED, MAX_MERGED_V11, Merged, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
-    Status,
+    ID_UNDEFINED, MAX_MERGED_V11, MAX_MERGED_V12, Merged, PropertiesV8, PropertiesV9,
+    PropertiesV11, PropertiesV12, Status,
 };
 use crate::calls::give;
 use crate::devices::Device;
@@ -24,7 +24,8 @@ const NO_DEVICE_CODE: c_int = 0;
 /// Returns the properties in the layout of version 12, from which the others are made.
 fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
     let description = &device.description;
-    let mut merged = Merged { count: device.parts.len() as c_int, devices: [0; _] };
+    let devices = [0; MAX_MERGED_V12];
+    let mut merged = Merged { count: device.parts.len() as c_int, devices };
     merged.devices.iter_mut().zip(&device.parts).for_each(|(to, part)| *to = *part as c_int);
     PropertiesV12 {
         name: device.name.as_ptr(),

@@ -2,6 +2,7 @@
 //!
 //! `Q` is the queue pair that is notified when its completions are polled.
 
+use polyrail_core::hardware::assume_init_slice;
 use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -187,7 +188,7 @@ impl<Q> Completions<Q> {
         }
         run.tell(&self.owners);
         // SAFETY: `showing` had `count` entries, so each of the `count` slots was written.
-        unsafe { out.assume_init_ref() }
+        unsafe { assume_init_slice(out) }
     }
 }
 

@@ -27,7 +27,10 @@ impl Line {
         let time = u64::from(length).saturating_mul(1_000_000_000) / self.bytes_per_second;
         let earliest = now.saturating_sub(nanos(SLACK));
         let sent = |free_at: u64| free_at.max(earliest).saturating_add(time);
-        sent(self.free_at.update(Relaxed, Relaxed, sent))
+        // It always updates. `AtomicU64::update` says so, but needs Rust 1.95.
+        let before = self.free_at.fetch_update(Relaxed, Relaxed, |free_at| Some(sent(free_at)));
+        let (Ok(before) | Err(before)) = before;
+        sent(before)
     }
 }
 

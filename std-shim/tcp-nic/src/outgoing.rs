@@ -7,6 +7,7 @@
 use crate::requester::Requester;
 use crate::wire::{HEADER, Header, OPERANDS};
 use libc::iovec;
+use polyrail_core::hardware::assume_init_slice;
 use polyrail_core::verbs::AccessFlags;
 use polyrail_nic_parts::dma::Span;
 use polyrail_nic_parts::memory::{DomainId, MemoryTable, Range};
@@ -87,7 +88,7 @@ impl Buffers {
 
     pub(crate) fn as_slice(&self) -> &[iovec] {
         // SAFETY: `push` initializes an element before it counts it.
-        unsafe { self.list[..self.count].assume_init_ref() }
+        unsafe { assume_init_slice(&self.list[..self.count]) }
     }
 
     fn has_room(&self, buffers: usize) -> bool {

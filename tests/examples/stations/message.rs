@@ -13,20 +13,21 @@ use polyrail_core::virtual_cq::VirtualCq;
 use std::sync::atomic::AtomicU64;
 
 const BYTES: u32 = 256 << 10;
+const WORDS: usize = BYTES as usize / 8;
 
 /// The device of each end, for both rails.
 const NEAR: DeviceId = DeviceId(0);
 const FAR: DeviceId = DeviceId(1);
 
 #[repr(align(64))]
-struct Words([AtomicU64; BYTES as usize / 8]);
+struct Words([AtomicU64; WORDS]);
 
 /// Memory of a device, its keys there, and the whole of it as a buffer.
 fn memory(
     loopback: &Loopback<'static>,
     device: DeviceId,
 ) -> (&'static [AtomicU64], [DeviceKeys; 1], LocalBuffer) {
-    let words = &Box::leak(Box::new(Words([const { AtomicU64::new(0) }; _]))).0;
+    let words = &Box::leak(Box::new(Words([const { AtomicU64::new(0) }; WORDS]))).0;
     let key = loopback.register(words);
     // SAFETY: the words stay to the end, and the device alone uses them meanwhile.
     let buffer = unsafe { LocalBuffer::new(words.as_ptr().addr() as u64, BYTES) };

@@ -106,7 +106,10 @@ impl Receiver {
         peers: &Ground<'_>,
         brings_imm: bool,
     ) {
-        if let Some((_, place, room)) = self.data.pop_front_if(|(id, ..)| *id == wc.wr_id) {
+        if let Some((id, place, room)) = self.data.front().copied()
+            && id == wc.wr_id
+        {
+            self.data.pop_front();
             if wc.status.is_success() {
                 self.filled(wc, place, own, peer, peers);
                 assert!(wc.opcode != WcOpcode::RECV || wc.byte_len <= room, "it fits");

@@ -22,7 +22,7 @@ use devices::{CQ_ENTRIES, Devices, qp_num};
 use heapless::Vec;
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
-    Refusal, SendBatch,
+    Refusal, SendBatch, assume_init_slice,
 };
 use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 
@@ -209,6 +209,6 @@ unsafe impl CompletionQueue for LoopbackCq<'_, '_> {
             count += 1;
         }
         // SAFETY: the first `count` were written above.
-        Ok(unsafe { out[..count].assume_init_ref() })
+        Ok(unsafe { assume_init_slice(&out[..count]) })
     }
 }

@@ -178,7 +178,7 @@ fn of_program(bytes: &[u8]) -> Result<&[u8], Failure> {
     if length <= POLYRAIL_MESSAGE_BYTES {
         return Ok(bytes);
     }
-    let words = format_args!(
+    let words = format!(
         "the peer sent a message of {length} bytes, but the limit is {POLYRAIL_MESSAGE_BYTES}"
     );
     Err(Failure::new(Code::Link, words))

@@ -36,7 +36,7 @@ fn find<O: Object>(pointer: *mut O) -> Result<(Handle, &'static Slot), Misuse> {
 /// Puts an object into the table, with words that can be read without entering the object.
 pub(crate) fn insert<O: Object>(value: O::Value, words: &Words) -> Result<*mut O, Refusal> {
     let Some((index, slot)) = slots::take() else {
-        let words = format_args!("{} objects are open, which is the limit", slots::MOST);
+        let words = format!("{} objects are open, which is the limit", slots::MOST);
         return Err(Failure::new(Code::TooMany, words).into());
     };
     let generation = slot.put(O::KIND, Box::into_raw(Box::new(value)).cast(), words);

@@ -140,7 +140,7 @@ impl Dial {
         // Many addresses begin in a shorter interval: the last one has half of the time, too.
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let stagger = STAGGER.min(timeout / count.saturating_mul(2));
-        let until = now.checked_add(timeout).unwrap_or(now + Duration::from_hours(24));
+        let until = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(24 * 60 * 60));
         match begin_next(&*network, &mut remaining) {
             Ok(Attempt { address, stream }) => {
                 let dial = Self {

@@ -322,9 +322,8 @@ impl Reason {
     /// The text of `why`, cut off if it is long; characters that are not
     /// [printable](printable::is_printable) are replaced.
     pub fn new(why: impl fmt::Display) -> Self {
-        let mut text = printable::replaced(&why.to_string());
-        text.truncate(text.floor_char_boundary(MAX_REASON_BYTES));
-        Self(text)
+        let text = printable::replaced(&why.to_string());
+        Self(printable::cut(&text, MAX_REASON_BYTES).to_owned())
     }
 }
 

@@ -273,7 +273,7 @@ pub(super) fn between_hosts<S: Send, R: Send, E: Failure + Send>(
             Ok((sent, join(receiver)))
         })
     };
-    let sides = watched("sends", work, watch).flatten();
+    let sides = watched("sends", work, watch).and_then(|sides| sides);
     schedule.end();
     let (sent, received) = sides.map_err(setup)?;
     Ok(judge(sent, received))

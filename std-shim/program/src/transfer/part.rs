@@ -4,6 +4,7 @@
 //! system does not support that, it has a hidden name beside the destination and is removed on
 //! drop; a process that is killed leaves it behind.
 
+use polyrail::printable;
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -85,7 +86,7 @@ impl Hidden {
         const KEPT_BYTES: usize = 100;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         tempfile::Builder::new()
-            .prefix(&format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)]))
+            .prefix(&format!(".{}", printable::cut(&name, KEPT_BYTES)))
             .suffix(".polyrail-part")
             .make_in(directory(path), make)
             .map(Self)

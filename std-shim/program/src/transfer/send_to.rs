@@ -77,7 +77,7 @@ pub fn send_to<D: Domain + Sync>(
     let (sum, rails) =
         watched("sends", || send_file(environment, control, parcel, &progress.written), watch)
             .map_err(TransferError::from)
-            .flatten()
+            .and_then(|sent| sent)
             .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     Ok(CopyReport { sender: Some(SideReport { rails }), ..report })

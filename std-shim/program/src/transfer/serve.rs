@@ -57,8 +57,8 @@ pub(crate) fn receive<D: Domain + Sync>(
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = IncomingFile { file: &file, written: &progress.written, complete };
     let work = || receive_from(environment, visit.control, visit.hello, incoming);
-    let received = watched("receives", work, watch).map_err(TransferError::from).flatten();
-    let (sum, reports) = received.map_err(failed)?;
+    let received = watched("receives", work, watch).map_err(TransferError::from);
+    let (sum, reports) = received.and_then(|received| received).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
     let shape = Shape {

@@ -60,7 +60,7 @@ impl<D: Domain> MessagesOn<D> {
         common.drive_sometimes(self);
         match polled.error {
             Some(error) if !self.survives(common) => {
-                let words = format_args!("a completion queue cannot be polled: {error:?}");
+                let words = format!("a completion queue cannot be polled: {error:?}");
                 Err(Failure::new(Code::Device, words).into())
             }
             _ => Ok(()),
@@ -71,8 +71,7 @@ impl<D: Domain> MessagesOn<D> {
         let member = self.connected(common, peer)?;
         if !(1..=POLYRAIL_MAX_BUFFERS).contains(&buffers.len()) {
             let count = buffers.len();
-            let words =
-                format_args!("{count} buffers, where 1 to {POLYRAIL_MAX_BUFFERS} are possible");
+            let words = format!("{count} buffers, where 1 to {POLYRAIL_MAX_BUFFERS} are possible");
             return refuse(Code::TooMany, words);
         }
         let mut all = ArrayVec::<(LocalBuffer, Keys), POLYRAIL_MAX_BUFFERS>::new();

@@ -56,9 +56,8 @@ impl UnderWay {
         match self.places.get_mut(place) {
             Some((generation, Some(entry))) if *generation == number >> PLACE_BITS => Ok(entry),
             _ => {
-                let words = format_args!(
-                    "request {number:#x} is unknown, or its result was already returned"
-                );
+                let words =
+                    format!("request {number:#x} is unknown, or its result was already returned");
                 refuse(Code::Request, words)
             }
         }

@@ -152,15 +152,14 @@ fn locals(
     is_inline: bool,
 ) -> Result<(OfParts<(Local, LocalBuffer)>, u32), Refusal> {
     if !(1..=POLYRAIL_MAX_PARTS).contains(&parts.len()) {
-        let words =
-            format_args!("{} parts, where 1 to {POLYRAIL_MAX_PARTS} are possible", parts.len());
+        let words = format!("{} parts, where 1 to {POLYRAIL_MAX_PARTS} are possible", parts.len());
         return refuse(Code::TooMany, words);
     }
     let mut length = 0u32;
     let mut locals = OfParts::new();
     for part in parts {
         if part.reserved != 0 {
-            let words = format_args!("reserved of a part is {}, and has to be 0", part.reserved);
+            let words = format!("reserved of a part is {}, and has to be 0", part.reserved);
             return refuse(Code::Argument, words);
         }
         let memory = Local::from_words(&words(part.region)?);

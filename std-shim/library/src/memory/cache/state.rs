@@ -118,8 +118,10 @@ impl<R> State<R> {
 
     /// Removes registrations with these keys from look-ups, if `goes` returns true.
     fn retire(&mut self, keys: impl RangeBounds<(u32, u64)>, goes: impl Fn(&Entry<R>) -> bool) {
-        let going = self.answering.extract_if(keys, |_, entry| goes(entry));
-        for (_, Entry { buffer, .. }) in going {
+        // `BTreeMap::extract_if` needs Rust 1.91.
+        let going = self.answering.range(keys).filter(|(_, entry)| goes(entry));
+        let going: Vec<_> = going.map(|(key, _)| *key).collect();
+        for Entry { buffer, .. } in going.iter().filter_map(|key| self.answering.remove(key)) {
             self.counters.registrations -= 1;
             self.counters.bytes -= buffer.len() as u64;
             self.leaving.push(buffer);
