@@ -58,7 +58,8 @@ impl Drop for IoThread {
             // SAFETY: it only returns the number of the calling thread. (`thread::current` would
             // allocate in a thread of a C program, and free it never if it is the main thread.)
             let current = unsafe { libc::pthread_self() };
-            if thread.as_pthread_t() != current {
+            // musl calls the number a pointer.
+            if thread.as_pthread_t() as libc::pthread_t != current {
                 // A thread that panicked has ended, too.
                 _ = thread.join();
             }
