@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host adverse floods addresses transfers notifications refusals ends cycles tcp compare"
+TESTS="host adverse floods addresses transfers notifications refusals ends cycles tcp compare wheel"
 out="$PWD/target/nixl"
 . std-shim/nixl/tests/wheel.sh
 
@@ -68,6 +68,21 @@ for test in ${*:-$TESTS}; do
       POLYRAIL_BACKEND=tcp POLYRAIL_DEVICES=lo,127.0.0.2 timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py
       POLYRAIL_BACKEND=tcp timeout 300 "$venv/bin/python" std-shim/nixl/tests/processes.py
       unset NIXL_PLUGIN_DIR POLYRAIL_INTERFACE
+      ;;
+    # As users install it: found beside NIXL's own backends, and elsewhere by the line that it prints.
+    wheel)
+      rm -rf "$beside_ucx/libplugin_POLYRAIL.so" "$out/wheel" "$out/elsewhere"
+      wheel=$(std-shim/nixl/wheel/build.py "$out/libplugin_POLYRAIL.so" "$out/wheel")
+      pip() { "$venv/bin/pip" --quiet --disable-pip-version-check "$@"; }
+      pip install --no-index --force-reinstall "$wheel"
+      line=$("$venv/bin/python" -m polyrail_nixl)
+      [ "$line" = "# POLYRAIL is found by nixl_cu12 ${NIXL##*==}" ] || { echo "it prints: $line" >&2; exit 1; }
+      timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py
+      pip uninstall --yes polyrail-nixl
+      [ ! -e "$beside_ucx/libplugin_POLYRAIL.so" ]
+      pip install --no-index --target "$out/elsewhere" "$wheel"
+      line=$(PYTHONPATH="$out/elsewhere" "$venv/bin/python" -m polyrail_nixl)
+      (eval "$line" && timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py)
       ;;
     # In NIXL's plugin folder, beside UCX.
     compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
