@@ -13,8 +13,8 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 # sides of a row take about the same time: `loom` and `enumerate` take as long as what is beside them.
 # Steps that measure time, or wait for anything, run alone,
 # and so does `package`: beside it, cargo waited for its package cache until cargo-c had built the library.
-STEPS="lint,docs,no_std,examples+loom test c nixl fuzz races+aarch64 optimize,nccl,simulate,states,sweep+enumerate package planted copy
-  netns rxe bench instructions+libclang"
+STEPS="lint,docs,no_std,examples+loom test c nixl fuzz races+aarch64 optimize,nccl,simulate,states,sweep+enumerate package planted
+  copy netns rxe bench instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
 
@@ -268,14 +268,18 @@ netns() {
 }
 
 package() {
-  say "Debian packages of the program, and of the C library with both plugins: installed, used, removed"
-  tests/rxe/packages.sh g++ make
+  say "all files of a release; its crates are used from the packed files alone"
+  tests/rxe/packages.sh g++ make pkg-config
   install_tool deb cargo-deb
   install_cargo_c
-  std-shim/program/deb/try.sh "$(std-shim/program/deb/build.sh)"
-  std-shim/c/deb/try.sh "$(std-shim/c/deb/build.sh)"
-  say "crates for the crate registry: packed, and used from the packed files alone"
-  tests/packed.sh
+  local release
+  release=$(tests/release.sh --dry-run | tee /dev/stderr | tail -n 1)
+  (cd "$release" && sha256sum --quiet --check SHA256SUMS)
+  say "its Debian packages of the program, and of the C library with both plugins: installed, used, removed"
+  std-shim/program/deb/try.sh "$release"/polyrail_*.deb
+  std-shim/c/deb/try.sh "$release"/libpolyrail_*.deb
+  say "its archives, unpacked and used"
+  tests/released.sh "$release"
 }
 
 # The programs that later steps measure.
