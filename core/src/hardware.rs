@@ -108,7 +108,9 @@ pub(crate) const fn address(device: DeviceId, qp_num: u32) -> u64 {
 /// A batch of send requests for one queue pair. A batch that is dropped without a commit posts
 /// nothing.
 pub trait SendBatch {
-    /// Appends a request. Errors are reported by [`commit`](Self::commit).
+    /// Appends a request. Errors are reported by [`commit`](Self::commit): EINVAL, among others, for
+    /// an INLINE request with a [device address](crate::verbs::DEVICE_ADDRESSES), whose bytes the
+    /// CPU cannot copy.
     fn add(&mut self, request: &SendRequest);
 
     /// Appends a request that gathers several buffers, in this order, instead of

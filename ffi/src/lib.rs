@@ -64,7 +64,7 @@
 //! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_reports_its_attributes`, fake `a_query_returns_the_path_and_the_state_that_the_driver_assumes` |
 //! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_calls_the_hook` |
 //! | 7.1 opcodes, flags | [`QueuePair::start_send`] | fake `both_ways_hand_over_the_same_requests`, `both_ways_hand_over_flags_and_buffers` |
-//! | 7.1 `sg_list`, `num_sge` | [`polyrail_core::hardware::SendBatch::add_list`], [`DatagramBatch::add_list`], [`QpCap::max_send_sge`] | fake `lists_of_buffers_are_handed_over_in_order`, `inline_lists_arrive_whole`, `lists_that_are_too_long_never_reach_the_driver`, `a_fragment_that_passes_borders_of_buffers_is_one_request_with_a_list`, guest `lists_of_buffers_are_gathered_and_scattered` |
+//! | 7.1 `sg_list`, `num_sge` | [`polyrail_core::hardware::SendBatch::add_list`], [`DatagramBatch::add_list`], [`QpCap::max_send_sge`] | fake `lists_of_buffers_are_handed_over_in_order`, `inline_lists_arrive_whole`, `lists_that_are_too_long_or_unreadable_never_reach_the_driver`, `a_fragment_that_passes_borders_of_buffers_is_one_request_with_a_list`, guest `lists_of_buffers_are_gathered_and_scattered` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
 //! | 7.1 LOCAL_INV, SEND_WITH_INV, BIND_MW | [`MemoryWindow`] | guest `a_window_opens_a_part_and_the_peer_closes_it`, `a_window_that_its_owner_invalidates_is_closed` |
 //! | 7.1.1 SEND | `Opcode::Send`, `Opcode::SendWithImm` | both `sends_land_in_receives_in_order` |

@@ -84,11 +84,32 @@ impl ProtectionDomain {
         length: usize,
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
-        const CALL: &str = "ibv_reg_mr";
-        let pd = self.for_call(CALL)?;
         let start = addr.expose_provenance() as u64;
         // Not every driver evaluates the flag.
         let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.register_iova(addr, length, iova, access) }
+    }
+
+    /// Like [`register`](Self::register), but requests name the first byte by the address `iova`,
+    /// which must equal `addr` modulo the page size.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register); EINVAL: the two addresses differ modulo the page size.
+    ///
+    /// # Safety
+    ///
+    /// As [`register`](Self::register).
+    pub unsafe fn register_iova(
+        &self,
+        addr: *mut u8,
+        length: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        const CALL: &str = "ibv_reg_mr";
+        let pd = self.for_call(CALL)?;
         // SAFETY: the domain is alive, and the caller guarantees the memory. The header's
         // `ibv_reg_mr` makes this call, too, unless it can see that no optional flag is set.
         let raw =
@@ -121,9 +142,7 @@ impl ProtectionDomain {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<MemoryRegion> {
         // SAFETY: guaranteed by the caller; the region keeps the owner.
-        let mut region = unsafe { self.register(addr, length, access) }?;
-        region.raw.keep(owner);
-        Ok(region)
+        Ok(unsafe { self.register(addr, length, access) }?.keeping(owner))
     }
 
     /// Registers `length` bytes of a dma-buf from `offset`, such as memory of a GPU. Requests
@@ -169,6 +188,13 @@ impl MemoryRegion {
         // SAFETY: as above.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
         Self { raw, pd: pd.clone(), lkey, rkey, addr, length }
+    }
+
+    /// Keeps `owner` as a region of [`register_owned`](ProtectionDomain::register_owned) does.
+    #[must_use]
+    pub fn keeping(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        self.raw.keep(owner);
+        self
     }
 
     /// Returns the key for local requests.

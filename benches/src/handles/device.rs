@@ -3,7 +3,7 @@
 use crate::null::{MAX_SGE, NullCq, NullQp, NullRecvBatch, NullSendBatch, RING_SLOTS};
 use polyrail::backend::{
     Connect, ConnectOptions, DeviceError, DeviceEvent, Domain, EventCursor, EventLog, Gid,
-    MemoryOwner, Mtu, Notify, Port, QpCap, Region, RemoteQp,
+    MemoryOwner, MemoryRange, Mtu, Notify, Port, QpCap, Region, RemoteQp,
 };
 use polyrail::memory::RegionKeys;
 use polyrail_core::hardware::{
@@ -203,8 +203,7 @@ impl Domain for Device {
 
     unsafe fn register_memory(
         &self,
-        _start: *mut u8,
-        _length: usize,
+        _memory: MemoryRange,
         _access: AccessFlags,
         _owner: Option<MemoryOwner>,
     ) -> Result<(NoRegion, RegionKeys), DeviceError> {

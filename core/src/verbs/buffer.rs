@@ -20,6 +20,14 @@ pub struct DeviceKeys {
     pub rkey: u32,
 }
 
+/// First address that only devices translate: requests name memory that was registered at such an
+/// address by its keys, and no CPU reads or writes there. Programs have no memory at addresses from
+/// 2^63 on.
+///
+/// Queue pairs refuse an INLINE request with such an address (EINVAL), because the CPU copies
+/// inline data by its address alone, without a key.
+pub const DEVICE_ADDRESSES: u64 = 1 << 63;
+
 /// Memory of this process that a device may read or write: address and length.
 ///
 /// # Buffer ownership
@@ -44,6 +52,9 @@ impl LocalBuffer {
     /// stay allocated; if the device writes them (receives, READ, atomics), no reference to them
     /// exists; if it only reads them (WRITE, SEND), the program does not write them. The same holds
     /// for memory that was registered for remote access, while peers can reach it.
+    ///
+    /// At a [device address](DEVICE_ADDRESSES), this is required only of bytes that are registered
+    /// there, until they are deregistered: without a valid key, nothing accesses them.
     #[allow(unsafe_code, reason = "the only constructor: the caller guarantees the memory")]
     pub const unsafe fn new(addr: u64, length: u32) -> Self {
         Self { addr, length }
@@ -136,5 +147,11 @@ impl Sge {
     #[inline]
     pub const fn lkey(&self) -> u32 {
         self.lkey
+    }
+
+    /// Whether only devices translate the address: see [`DEVICE_ADDRESSES`].
+    #[inline]
+    pub const fn has_device_address(&self) -> bool {
+        self.addr >= DEVICE_ADDRESSES
     }
 }

@@ -8,7 +8,7 @@ mod opcode;
 mod request;
 mod status;
 
-pub use buffer::{DeviceId, DeviceKeys, LocalBuffer, Sge};
+pub use buffer::{DEVICE_ADDRESSES, DeviceId, DeviceKeys, LocalBuffer, Sge};
 pub use completion::{Completion, Imm, ImmOrder};
 pub use flags::{AccessFlags, SendFlags, WcFlags};
 pub use opcode::{Opcode, WcOpcode};

@@ -83,6 +83,13 @@ pub enum PostSendError {
     /// INLINE needs an opcode that sends bytes.
     #[error("{0:?} cannot be inline")]
     InlineOpcode(Opcode),
+    /// INLINE with a buffer at a [device address](crate::verbs::DEVICE_ADDRESSES), which the CPU
+    /// cannot copy. An endpoint of one rail reports [`Driver`](Self::Driver) with EINVAL instead.
+    #[error("an inline request cannot use memory at {addr:#x}, an address that only devices read")]
+    InlineDeviceAddress {
+        /// First byte of the buffer.
+        addr: u64,
+    },
     /// INLINE with [`RailFailure::Reroute`](super::RailFailure::Reroute): the data may change once
     /// the post returns, so it could not be posted again if its rail failed.
     #[error("an inline request cannot be posted with re-routing, which may have to post it again")]

@@ -48,6 +48,9 @@ fn lkey(
     buffer: usize,
     device: DeviceId,
 ) -> Result<u32, PostSendError> {
+    if flags.contains(SendFlags::INLINE) {
+        part.local.check_inline()?;
+    }
     match Keys::find(part.keys, device, 0) {
         Some(keys) => Ok(keys.lkey),
         None if flags.contains(SendFlags::INLINE) => Ok(0),

@@ -7,7 +7,7 @@ use super::scheme::SchemeState;
 use super::slot::{Keys, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::{RailError, RailId};
-use crate::verbs::{Opcode, SendFlags, SendWr};
+use crate::verbs::{DEVICE_ADDRESSES, LocalBuffer, Opcode, SendFlags, SendWr};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -256,9 +256,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if wr.opcode.is_fetching() {
             return Err(PostSendError::InlineOpcode(wr.opcode));
         }
+        wr.local.check_inline()?;
         let inline = self.rails.iter().map(|rail| rail.qp.limits().max_inline_data).min();
         let max = inline.unwrap_or_default().min(self.config.max_msg_size);
         let length = wr.local.length();
         if length > max { Err(PostSendError::InlineTooLong { length, max }) } else { Ok(()) }
+    }
+}
+
+impl LocalBuffer {
+    /// Refuses bytes that the CPU cannot copy into an inline request.
+    pub(super) const fn check_inline(&self) -> Result<(), PostSendError> {
+        match self.addr() {
+            addr @ DEVICE_ADDRESSES.. => Err(PostSendError::InlineDeviceAddress { addr }),
+            _ => Ok(()),
+        }
     }
 }

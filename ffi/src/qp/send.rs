@@ -201,8 +201,12 @@ impl<'q, S: Service> SendBatch<'q, S> {
             return Err(Refusal::Driver(libc::EOPNOTSUPP));
         }
         let length = || buffers.iter().map(|sge| u64::from(sge.length())).sum::<u64>();
-        let is_bad =
-            inline && (request.opcode.is_fetching() || length() > u64::from(self.max_inline_data));
+        // The driver copies inline data by its address, where only the device finds memory.
+        let is_unreadable = || buffers.iter().any(Sge::has_device_address);
+        let is_bad = inline
+            && (request.opcode.is_fetching()
+                || length() > u64::from(self.max_inline_data)
+                || is_unreadable());
         if is_bad || !fits {
             return Err(Refusal::Driver(libc::EINVAL));
         }
@@ -425,7 +429,7 @@ unsafe fn build(
 unsafe fn set_data(qp: *mut ibv_qp_ex, flags: SendFlags, buffers: &[Sge], lists: &mut Lists) {
     let is_inline = flags.contains(SendFlags::INLINE);
     // SAFETY: guaranteed by the caller. Inline data is copied now; the buffers are readable until
-    // the post returns, as their constructor required.
+    // the post returns, as their constructor required, since `check` refused device addresses.
     unsafe {
         match *buffers {
             [sge] if sge.length() == 0 => rdma_sys::ibv_wr_set_sge_list(qp, 0, ptr::null()),

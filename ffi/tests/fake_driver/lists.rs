@@ -9,7 +9,8 @@ use polyrail_core::hardware::{
     CommitError, QueuePair as _, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
 };
 use polyrail_core::verbs::{
-    DeviceKeys, LocalBuffer, LocalPart, Opcode, RecvRequest, SendFlags, SendRequest, SendWr, Sge,
+    DEVICE_ADDRESSES, DeviceKeys, LocalBuffer, LocalPart, Opcode, RecvRequest, SendFlags,
+    SendRequest, SendWr, Sge,
 };
 use polyrail_core::virtual_qp::{Config, VirtualQp};
 use polyrail_ffi::{PostMode, QpCap, QueuePair, Rc, SrqInit};
@@ -146,14 +147,17 @@ fn inline_lists_arrive_whole() {
 }
 
 #[test]
-fn lists_that_are_too_long_never_reach_the_driver() {
+fn lists_that_are_too_long_or_unreadable_never_reach_the_driver() {
     let cap = QpCap { max_send_sge: 2, max_recv_sge: 2, ..CAP };
     let einval = Refusal::Driver(libc::EINVAL);
     let fits = SendRequest { flags: SendFlags::INLINE, ..request(1, Opcode::RdmaWrite, 0) };
     for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
         let too_many = (request(2, Opcode::RdmaWrite, 0), list().0.to_vec());
         let too_long = (SendRequest { wr_id: 2, ..fits }, vec![part(32), part(33)]);
-        for (bad, parts) in [too_many, too_long] {
+        // SAFETY: the fake driver never touches memory.
+        let elsewhere = unsafe { LocalBuffer::new(DEVICE_ADDRESSES, 1) }.sge(7);
+        let unreadable = (SendRequest { wr_id: 2, ..fits }, vec![part(8), elsewhere]);
+        for (bad, parts) in [too_many, too_long, unreadable] {
             let mut qp = connect(with_cap(mode, cap));
             let mut batch = qp.start_send();
             batch.add_list(

@@ -2,7 +2,7 @@
 
 use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
 use crate::fixture::{All, open};
-use polyrail_core::verbs::{AccessFlags, WcOpcode};
+use polyrail_core::verbs::{AccessFlags, DEVICE_ADDRESSES, WcOpcode};
 use polyrail_ffi::{
     CqInit, Gid, GidType, MemoryRegion, OnDemandPaging, OnDemandRequests, PostMode,
     ProtectionDomain, QpCap, QpInit, QpState, Rc, SrqAttributes, SrqInit, Timestamps,
@@ -37,6 +37,16 @@ fn every_access_flag_is_handed_over() {
         assert_eq!((region.addr(), region.len()), (iova, 64), "{flag:?}");
         assert_eq!((region.lkey(), region.rkey()), (5, 6));
     }
+}
+
+#[test]
+fn requests_may_name_memory_by_another_address() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let (addr, iova) = (ptr::without_provenance_mut(ADDR), DEVICE_ADDRESSES + ADDR as u64);
+    // SAFETY: the fake device never touches memory.
+    let region = unsafe { all.pd.register_iova(addr, 64, iova, AccessFlags::empty()) }.unwrap();
+    assert_eq!(registered(), Registered::Memory { addr: ADDR, length: 64, iova, access: 0 });
+    assert_eq!((region.addr(), region.len()), (iova, 64));
 }
 
 #[test]

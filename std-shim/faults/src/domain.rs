@@ -4,7 +4,7 @@ use crate::faults::Faults;
 use crate::faulty::Faulty;
 use polyrail::backend::{
     Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, DeviceEvent, DmaBuf, Domain,
-    EventCursor, Gone, MemoryOwner, Notify, Port, QpCap, RemoteQp,
+    EventCursor, Gone, MemoryOwner, MemoryRange, Notify, Port, QpCap, RemoteQp,
 };
 use polyrail::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -105,13 +105,12 @@ impl<D: Domain> Domain for Faulty<D> {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.inner.register_memory(start, length, access, owner) }
+        unsafe { self.inner.register_memory(memory, access, owner) }
     }
 
     unsafe fn register_dma_buf(

@@ -3,7 +3,8 @@
 //!
 //! The engine is [`polyrail_core`], which does not allocate and does not depend on an operating
 //! system. Its modules are re-exported here ([`verbs`], [`virtual_qp`], [`virtual_cq`],
-//! [`hardware`]). This crate adds everything that needs `std`. Using it needs no `unsafe`.
+//! [`hardware`]). This crate adds everything that needs `std`. Using it needs no `unsafe`, with
+//! memory of this crate or of yours; only [pointers](memory::ForeignBuffer) and dma-bufs do.
 //!
 //! # Example
 //!
@@ -61,7 +62,7 @@
 //!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real NICs,
 //!    and `devices` lists them; [`any`] has devices of every backend behind one type; [`place`] finds
 //!    where in the machine a device is;
-//! 3. [`memory`]: registered buffers, owned or foreign, and buffers of a peer; [`card`]: the
+//! 3. [`memory`]: registered buffers, of this crate or of yours, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
 //!    queues, with set-up, connection and repair;

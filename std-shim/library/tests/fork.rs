@@ -8,12 +8,13 @@ mod in_fork;
 use fixture::{ALL_ACCESS, LONG, ended, submit};
 use in_fork::in_fork;
 use polyrail::any::{AnyDomain, OpenOptions, open_devices};
+use polyrail::backend::DeviceError;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointSet, connect_endpoints};
 use polyrail::link::{
     Arrivals, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Reason, Timeouts,
 };
-use polyrail::memory::RegisteredBuffer;
+use polyrail::memory::{OwnedBuffer, RegisteredBuffer};
 use polyrail::nic::{DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::p2p::P2pBuilder;
 use polyrail::progress::{ProgressThread, RequestError, ShutdownError, SubmitError};
@@ -149,4 +150,23 @@ fn a_child_opens_devices_of_the_software_nic_by_their_names() {
     exchange(&open());
     in_fork(|| exchange(&open()));
     exchange(&open());
+}
+
+#[test]
+fn a_child_does_not_take_back_memory_of_its_parent() {
+    let domains = open_devices(&["software", "tcp:127.0.0.1"], &OpenOptions::default()).unwrap();
+    for domain in &domains {
+        let owned = || OwnedBuffer::new(vec![7; BYTES], ALL_ACCESS, &[domain]).unwrap();
+        let mut both = Some((owned(), owned()));
+        let owner = std::process::id();
+        in_fork(|| {
+            let (taken, dropped) = both.take().unwrap();
+            let forked = Forked { owner, current: std::process::id() };
+            assert_eq!(taken.into_inner(), Err(DeviceError::Forked(forked)));
+            drop(dropped);
+        });
+        let (one, other) = both.unwrap();
+        assert_eq!(one.into_inner().unwrap(), [7; BYTES]);
+        assert_eq!(other.into_inner().unwrap(), [7; BYTES]);
+    }
 }

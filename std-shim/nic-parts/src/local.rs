@@ -153,7 +153,8 @@ mod tests {
         let mut table = MemoryTable::new(3);
         let owner = Some(Arc::<Pages>::clone(&pages) as crate::memory::Owner);
         let access = AccessFlags::LOCAL_WRITE;
-        let region = Region { domain: HOME, start: pages.addr(), length: 256, access, owner };
+        let start = pages.addr();
+        let region = Region { domain: HOME, start, memory: start, length: 256, access, owner };
         // SAFETY: the region owns its pages, which are accessed by spans only.
         let (lkey, _) = unsafe { table.insert(region) }.unwrap();
         (table, pages, lkey)

@@ -23,8 +23,10 @@ pub struct DomainId(pub u32);
 pub struct Region {
     /// The protection domain whose queue pairs may access it.
     pub domain: DomainId,
-    /// Address of its first byte.
+    /// Address by which requests name its first byte.
     pub start: u64,
+    /// Address of its first byte in this process.
+    pub memory: u64,
     /// Its length in bytes.
     pub length: u64,
     /// The accesses that it permits.
@@ -66,7 +68,8 @@ impl Region {
             let what = "a memory region's length";
             return Err(NicError::Limit { what, asked: self.length, limit: max_bytes });
         }
-        let Self { start: addr, length, .. } = *self;
+        let Self { start, memory, length, .. } = *self;
+        let addr = start.max(memory);
         addr.checked_add(length).map(|_| ()).ok_or(NicError::AddressWraps { addr, length })
     }
 
@@ -76,7 +79,8 @@ impl Region {
         if offset.checked_add(u64::from(length))? > self.length {
             return None;
         }
-        let start = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+        let memory = self.memory.wrapping_add(offset) as usize;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(memory);
         // SAFETY: within the region, whose memory stays allocated while the region exists, as the
         // caller of `MemoryTable::insert` guarantees. The table is borrowed for the span's life, so
         // the region cannot be removed meanwhile.
@@ -314,13 +318,14 @@ impl MemoryTable {
 mod tests {
     use super::*;
     use crate::pages::Pages;
+    use polyrail_core::verbs::DEVICE_ADDRESSES;
 
     const HOME: DomainId = DomainId(1);
 
     fn region(pages: &Arc<Pages>, access: AccessFlags) -> Region {
         let start = pages.addr();
         let owner: Owner = Arc::<Pages>::clone(pages);
-        Region { domain: HOME, start, length: 100, access, owner: Some(owner) }
+        Region { domain: HOME, start, memory: start, length: 100, access, owner: Some(owner) }
     }
 
     fn table() -> (MemoryTable, Arc<Pages>, u32, u32) {
@@ -360,6 +365,25 @@ mod tests {
         assert_eq!(open(HOME, 1, u32::MAX, none), Some(KeyFault::Bounds));
         assert_eq!(open(HOME, 0, 1, AccessFlags::REMOTE_WRITE), Some(KeyFault::Access));
         assert_eq!(open(DomainId(2), 0, 1, none), Some(KeyFault::Domain));
+    }
+
+    #[test]
+    fn a_region_is_named_by_its_own_address_wherever_its_bytes_are() {
+        let pages = Arc::new(Pages::new(100).unwrap());
+        pages.span(0, 3).write(b"abc");
+        let start = DEVICE_ADDRESSES + 7;
+        let mut table = MemoryTable::new(3);
+        let elsewhere = Region { start, ..region(&pages, AccessFlags::empty()) };
+        // SAFETY: as in `table`.
+        let (lkey, _) = unsafe { table.insert(elsewhere) }.unwrap();
+        let open = |addr, length| {
+            table.local(HOME, Range { key: lkey, addr, length }, AccessFlags::empty())
+        };
+        let mut bytes = [0; 2];
+        open(start + 1, 2).unwrap().read(&mut bytes);
+        assert_eq!(&bytes, b"bc");
+        assert_eq!(open(start + 99, 2).unwrap_err(), KeyFault::Bounds);
+        assert_eq!(open(pages.addr(), 1).unwrap_err(), KeyFault::Bounds);
     }
 
     #[test]

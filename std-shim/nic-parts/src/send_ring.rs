@@ -66,7 +66,8 @@ impl SendRing {
     /// # Errors
     ///
     /// EOPNOTSUPP: the opcode invalidates a memory window. EINVAL: an INLINE request that fetches
-    /// data or is longer than the limit; an atomic with several buffers. The ring is full.
+    /// data, is longer than the limit, or has a [device address](Sge::has_device_address); an atomic with
+    /// several buffers. The ring is full.
     #[inline]
     pub fn accept(
         &mut self,
@@ -89,7 +90,11 @@ impl SendRing {
         }
         if inline {
             let own = [request.sge];
-            self.copy_inline(if list.is_empty() { &own } else { list });
+            let buffers = if list.is_empty() { &own } else { list };
+            if buffers.iter().any(Sge::has_device_address) {
+                return Err(Refusal::Driver(EINVAL));
+            }
+            self.copy_inline(buffers);
         }
         let index = self.index(self.posted);
         self.slots[index] = *request;
@@ -105,7 +110,8 @@ impl SendRing {
             let length = sge.length() as usize;
             let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
             // SAFETY: a scatter/gather entry is always made from a `LocalBuffer`, whose creator
-            // guarantees that the bytes are allocated, and not written, until the post returns.
+            // guarantees that the bytes are allocated, and not written, until the post returns,
+            // unless it has a device address, which `accept` refused.
             let source = unsafe { Span::new(start, length) };
             target.copy_from(source);
             target = target.skip(length);
@@ -203,6 +209,7 @@ impl SendRing {
 mod tests {
     use super::*;
     use crate::pages::Pages;
+    use polyrail_core::verbs::{DEVICE_ADDRESSES, LocalBuffer};
 
     const LIMITS: QpLimits = QpLimits {
         max_send_wr: 2,
@@ -262,6 +269,11 @@ mod tests {
         assert_eq!(refusal(too_long, &[]), Refusal::Driver(EINVAL));
         let read = SendRequest { opcode: Opcode::RdmaRead, sge: buffer(8), ..inline };
         assert_eq!(refusal(read, &[]), Refusal::Driver(EINVAL));
+        // SAFETY: nothing is registered there.
+        let elsewhere = unsafe { LocalBuffer::new(DEVICE_ADDRESSES, 8) }.sge(1);
+        let unreadable = SendRequest { sge: elsewhere, ..inline };
+        assert_eq!(refusal(unreadable, &[]), Refusal::Driver(EINVAL));
+        assert_eq!(refusal(inline, &[buffer(8), elsewhere]), Refusal::Driver(EINVAL));
         let atomic = SendRequest { opcode: Opcode::FetchAdd, ..request(0) };
         assert_eq!(refusal(atomic, &[buffer(4), buffer(4)]), Refusal::Driver(EINVAL));
     }

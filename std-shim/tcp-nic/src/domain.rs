@@ -56,8 +56,9 @@ impl ProtectionDomain {
         length: usize,
         access: AccessFlags,
     ) -> Result<MemoryRegion, NicError> {
+        let start = addr.expose_provenance() as u64;
         // SAFETY: guaranteed by the caller.
-        unsafe { self.add_region(addr.expose_provenance() as u64, length, access, None) }
+        unsafe { self.add_region(start, start, length, access, None) }
     }
 
     /// Like [`register`](Self::register), for memory that `owner` owns. The region keeps the owner
@@ -78,8 +79,33 @@ impl ProtectionDomain {
         access: AccessFlags,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<MemoryRegion, NicError> {
+        let start = addr.expose_provenance() as u64;
         // SAFETY: guaranteed by the caller.
-        unsafe { self.add_region(addr.expose_provenance() as u64, length, access, Some(owner)) }
+        unsafe { self.add_region(start, start, length, access, Some(owner)) }
+    }
+
+    /// Registers `length` bytes from `addr`, whose first byte requests name by the address `iova`,
+    /// as `ibv_reg_mr_iova(3)` does. The region keeps `owner`, if there is one, until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    ///
+    /// As [`register_owned`](Self::register_owned); without an owner, as
+    /// [`register`](Self::register).
+    pub unsafe fn register_iova(
+        &self,
+        addr: *mut u8,
+        length: usize,
+        iova: u64,
+        access: AccessFlags,
+        owner: Option<Owner>,
+    ) -> Result<MemoryRegion, NicError> {
+        let memory = addr.expose_provenance() as u64;
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.add_region(iova, memory, length, access, owner) }
     }
 
     /// Registers all [`len`](Pages::len) bytes of `pages`. The region keeps the pages until it is
@@ -96,7 +122,7 @@ impl ProtectionDomain {
         let owner: Owner = Arc::<Pages>::clone(pages);
         // SAFETY: the owner keeps the pages, which are writable, and accessed by spans or
         // atomically.
-        unsafe { self.add_region(pages.addr(), pages.len(), access, Some(owner)) }
+        unsafe { self.add_region(pages.addr(), pages.addr(), pages.len(), access, Some(owner)) }
     }
 
     /// # Safety
@@ -106,13 +132,15 @@ impl ProtectionDomain {
     unsafe fn add_region(
         &self,
         start: u64,
+        memory: u64,
         length: usize,
         access: AccessFlags,
         owner: Option<Owner>,
     ) -> Result<MemoryRegion, NicError> {
         let device = &self.device.0;
         device.process.check()?;
-        let region = Region { domain: self.id, start, length: length as u64, access, owner };
+        let region =
+            Region { domain: self.id, start, memory, length: length as u64, access, owner };
         region.validate(&device.limits)?;
         device.regions.add(device.limits.max_mr)?;
         // SAFETY: guaranteed by the caller.

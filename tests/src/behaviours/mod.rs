@@ -178,6 +178,7 @@ pub fn physical<F: Fixture>() -> Vec<Behaviour<F>> {
             sends_before_rts_are_refused
             receives_on_a_queue_pair_with_a_shared_queue_are_refused
             a_shared_queue_refuses_names_that_could_be_tags
+            an_inline_request_at_a_device_address_is_refused
             an_inline_request_that_is_too_long_is_refused;
         failures:
             a_bad_rkey_fails_and_flushes_what_follows

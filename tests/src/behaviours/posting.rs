@@ -4,7 +4,7 @@ use super::pair::{Pair, Side, pattern, recv};
 use super::{End, Fixture, Memory};
 use polyrail_core::hardware::{CommitError, QueuePair, Refusal, SendBatch};
 use polyrail_core::internals::Tag;
-use polyrail_core::verbs::{SendFlags, SendRequest, Sge, WcStatus};
+use polyrail_core::verbs::{DEVICE_ADDRESSES, LocalBuffer, SendFlags, SendRequest, Sge, WcStatus};
 
 /// The number on Linux; the traits return errno values.
 const EINVAL: i32 = 22;
@@ -79,6 +79,17 @@ pub(super) fn a_shared_queue_refuses_names_that_could_be_tags<F: Fixture>(fixtur
     for wr_id in [Tag::MARK, u64::MAX, Tag::MARK | 5] {
         assert_eq!(recv(&mut srq, wr_id, Sge::EMPTY), REFUSED);
     }
+}
+
+pub(super) fn an_inline_request_at_a_device_address_is_refused<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+    let write = SendRequest { flags, ..pair.write(1, 0, 8) };
+    // SAFETY: nothing is registered there.
+    let elsewhere = unsafe { LocalBuffer::new(DEVICE_ADDRESSES, 8) }.sge(write.sge.lkey());
+    assert_eq!(pair.near.post(&[SendRequest { sge: elsewhere, ..write }]), REFUSED);
+    pair.near.post(&[SendRequest { wr_id: 2, ..write }]).unwrap();
+    assert_eq!(pair.near.ends(1), [(2, WcStatus::SUCCESS)]);
 }
 
 pub(super) fn an_inline_request_that_is_too_long_is_refused<F: Fixture>(fixture: &F) {

@@ -1,6 +1,8 @@
 //! A device whose completion queues let other threads come first, before each thing that they do.
 
-use polyrail::backend::{DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, Notify, Port};
+use polyrail::backend::{
+    DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, MemoryRange, Notify, Port,
+};
 use polyrail::nic::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QueuePair, RegionKeys,
     SharedReceiveQueue,
@@ -110,13 +112,12 @@ impl Domain for Stepped<ProtectionDomain> {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe { Domain::register_memory(&self.0, start, length, access, owner) }
+        unsafe { Domain::register_memory(&self.0, memory, access, owner) }
     }
 }
 

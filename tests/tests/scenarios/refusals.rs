@@ -4,7 +4,8 @@
 
 use polyrail_core::hardware::{CompletionQueue, QpLimits, Refusal};
 use polyrail_core::verbs::{
-    LocalBuffer, LocalPart, Opcode, RecvWr, ReportOrder, SendFlags, SendWr, WcStatus,
+    DEVICE_ADDRESSES, LocalBuffer, LocalPart, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
+    WcStatus,
 };
 use polyrail_core::virtual_cq::AttachError;
 use polyrail_core::virtual_qp::{
@@ -44,7 +45,7 @@ macro_rules! named {
 
 named! { PostSendError:
     InErrorState Full QueueFull Driver Empty Unsignaled UnsupportedOpcode SendWithDqplb MissingKeys NoNotifyQp
-    RemoteRange InlineTooLong InlineMustWait InlineOpcode InlineRerouted List NoBuffers BufferKeys ListTooLong
+    RemoteRange InlineTooLong InlineMustWait InlineOpcode InlineDeviceAddress InlineRerouted List NoBuffers BufferKeys ListTooLong
     TooManyBuffers RailDown
 }
 named! { PostRecvError:
@@ -105,6 +106,11 @@ fn but_for_turns(qp: &TestQp) -> String {
     let all = format!("{qp:#?}");
     let turns = |line: &&str| line.trim_start().starts_with("ahead: ") && !line.ends_with('{');
     all.lines().filter(|line| !turns(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn at_device_address() -> LocalBuffer {
+    // SAFETY: nothing is registered there.
+    unsafe { LocalBuffer::new(DEVICE_ADDRESSES, 8) }
 }
 
 fn part(length: u32) -> LocalPart<'static> {
@@ -188,6 +194,8 @@ fn a_refused_send_leaves_no_trace() {
             SendWr { local: local(300), ..write() }.with_flags(INLINE),
             rig::send(9, 300).with_flags(INLINE),
             rig::fetch_add(9).with_flags(INLINE),
+            SendWr { local: at_device_address(), ..write() }.with_flags(INLINE),
+            SendWr { local: at_device_address(), ..rig::send(9, 8) }.with_flags(INLINE),
         ] {
             // The first two are fine without re-routing.
             if setup.config.rail_failure != Default::default() || wr.flags != INLINE | FENCE {
@@ -207,6 +215,11 @@ fn a_refused_send_leaves_no_trace() {
         ] {
             met.refused(&mut rig, with_list(wr, &parts));
         }
+    }
+    let mut rig = spray().rig();
+    let behind = [part(8), LocalPart { local: at_device_address(), ..part(8) }];
+    for wr in [rig::write(9, 0), rig::send(9, 0)] {
+        met.refused(&mut rig, with_list(wr.with_flags(INLINE), &behind));
     }
     let mut rig = spray().reroute().rig();
     met.refused(&mut rig, with_list(rig::send(9, 0), &[part_of_rail_0()]));

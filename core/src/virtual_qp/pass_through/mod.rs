@@ -171,6 +171,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 // INLINE is for SEND and WRITE only (ibv_post_send(3)).
                 return Err(PostSendError::InlineOpcode(wr.opcode));
             }
+            wr.local.check_inline()?;
             let length = wr.local.length();
             let max = rail.qp.limits().max_inline_data;
             if length > max {

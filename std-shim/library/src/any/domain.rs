@@ -6,7 +6,8 @@ use super::queue_pair::AnyQueuePair;
 use super::receive_queue::AnySharedReceiveQueue;
 use super::region::AnyRegion;
 use crate::backend::{
-    Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Port, QpCap,
+    Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, MemoryRange,
+    Port, QpCap,
 };
 use crate::memory::RegionKeys;
 use crate::nic;
@@ -224,14 +225,13 @@ impl Domain for AnyDomain {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(AnyRegion, RegionKeys), DeviceError> {
         each!(AnyDomain, self, domain => {
             // SAFETY: guaranteed by the caller.
-            unsafe { domain.register_memory(start, length, access, owner) }.map(registered)
+            unsafe { domain.register_memory(memory, access, owner) }.map(registered)
         })
     }
 

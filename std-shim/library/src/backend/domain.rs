@@ -6,7 +6,7 @@ use super::error::DeviceError;
 use super::event::DeviceEvent;
 use super::notify::Notify;
 use super::port::Port;
-use super::region::{DmaBuf, MemoryOwner, Region};
+use super::region::{DmaBuf, MemoryOwner, MemoryRange, Region};
 use polyrail_core::hardware::ReceiveQueue;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
@@ -160,8 +160,8 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// The device does not answer the query.
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError>;
 
-    /// Registers `length` bytes from `start`. The region keeps `owner` until the memory is
-    /// deregistered; if that fails, it is never dropped.
+    /// Registers memory. The region keeps `owner` until the memory is deregistered; if that fails,
+    /// it is never dropped.
     ///
     /// # Errors
     ///
@@ -183,8 +183,7 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// here that its software ordered after the access.
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(Self::Region, RegionKeys), DeviceError>;
@@ -222,6 +221,6 @@ pub trait Domain: Clone + Send + Sync + 'static {
         let owner: MemoryOwner = Arc::<Pages>::clone(pages);
         // SAFETY: the bytes exist as long as the pages, which the region owns, and are only
         // accessed by copies.
-        unsafe { self.register_memory(start, pages.len(), access, Some(owner)) }
+        unsafe { self.register_memory(MemoryRange::new(start, pages.len()), access, Some(owner)) }
     }
 }

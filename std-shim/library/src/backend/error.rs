@@ -1,5 +1,6 @@
 //! Errors of devices, for all backends.
 
+use polyrail_core::verbs::AccessFlags;
 use polyrail_process::Forked;
 use polyrail_software_nic::{ModifyError, NicError, OutOfMemory};
 
@@ -90,6 +91,16 @@ pub enum DeviceError {
         device: Box<str>,
         /// Errno of the driver.
         errno: i32,
+    },
+    /// The backend keeps memory, although it deregistered it.
+    #[error("the backend keeps memory, although it deregistered it")]
+    OwnerInUse,
+    /// Memory that the program reads while it is registered was to be registered with access to
+    /// write it.
+    #[error("memory of a SharedBuffer cannot be registered with {access:?}: devices only read it")]
+    SharedAccess {
+        /// The flags that permit writing.
+        access: AccessFlags,
     },
     /// The backend does not support dma-bufs.
     #[error("device {device} does not support dma-bufs")]

@@ -36,4 +36,4 @@ pub use polyrail_nic_parts::address::{Gid, GidKind, Meeting, MeetingKey, Mtu, Re
 pub use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 pub use polyrail_nic_parts::options::{ConnectOptionError, ConnectOptions, QpCap};
 pub use port::Port;
-pub use region::{DmaBuf, MemoryOwner, Region};
+pub use region::{DmaBuf, MemoryOwner, MemoryRange, Region};

@@ -19,6 +19,25 @@ pub trait Region: Debug + Send + Sync + 'static {
 /// Owns memory: the memory stays allocated until this is dropped.
 pub type MemoryOwner = Arc<dyn Any + Send + Sync>;
 
+/// Memory of this process that is to be registered.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryRange {
+    /// First byte. Backends expose its provenance.
+    pub start: *mut u8,
+    /// Length in bytes.
+    pub length: usize,
+    /// Address by which requests name the first byte. It equals the address of `start` modulo the
+    /// page size, and usually in full.
+    pub iova: u64,
+}
+
+impl MemoryRange {
+    /// Describes `length` bytes from `start`, which requests name by their address.
+    pub fn new(start: *mut u8, length: usize) -> Self {
+        Self { start, length, iova: start.expose_provenance() as u64 }
+    }
+}
+
 /// A part of a dma-buf: memory of another device, such as a GPU, that the kernel shares as a file.
 ///
 /// The registration keeps the dma-buf alive; the file may be closed.

@@ -2,7 +2,7 @@
 
 use super::range::OutOfRange;
 use super::registration::Registration;
-use crate::backend::{DeviceError, DmaBuf, Domain, MemoryOwner, Region};
+use crate::backend::{DeviceError, DmaBuf, Domain, MemoryOwner, MemoryRange, Region};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer};
 use polyrail_software_nic::MemoryRegion;
 use std::ops::{Deref, Range};
@@ -11,7 +11,9 @@ use std::ops::{Deref, Range};
 /// of a GPU.
 ///
 /// It makes requests like a [`RegisteredBuffer`](super::RegisteredBuffer), but has no methods to
-/// copy data in and out: the owner accesses the memory directly.
+/// copy data in and out: the owner accesses the memory directly. Memory that a value owns, such as a
+/// `Vec<u8>`, needs no `unsafe`: see [`OwnedBuffer`](super::OwnedBuffer) and
+/// [`SharedBuffer`](super::SharedBuffer).
 ///
 /// ```
 /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
@@ -135,11 +137,12 @@ impl<R: Region> ForeignBuffer<R> {
         domains: &[&D],
         owner: Option<MemoryOwner>,
     ) -> Result<Self, DeviceError> {
-        let place = (start.expose_provenance() as u64, length);
-        let registration = Registration::new(place, access, domains, |domain: &D| {
-            // SAFETY: guaranteed by the caller.
-            unsafe { domain.register_memory(start, length, access, owner.clone()) }
-        });
+        let memory = MemoryRange::new(start, length);
+        let registration =
+            Registration::new((memory.iova, length), access, domains, |domain: &D| {
+                // SAFETY: guaranteed by the caller.
+                unsafe { domain.register_memory(memory, access, owner.clone()) }
+            });
         Ok(Self { registration: registration? })
     }
 

@@ -3,8 +3,8 @@
 use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
 use crate::backend::{
-    Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Notify, Port,
-    QpCap, Region,
+    Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, MemoryRange,
+    Notify, Port, QpCap, Region,
 };
 use crate::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -206,17 +206,17 @@ impl Domain for VerbsDomain {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
-        self.registered(match owner {
-            // SAFETY: guaranteed by the caller.
-            Some(owner) => unsafe { self.pd.register_owned(start, length, access, owner) },
-            // SAFETY: guaranteed by the caller.
-            None => unsafe { self.pd.register(start, length, access) },
-        })
+        let MemoryRange { start, length, iova } = memory;
+        // SAFETY: guaranteed by the caller.
+        let region = unsafe { self.pd.register_iova(start, length, iova, access) };
+        self.registered(region.map(|region| match owner {
+            Some(owner) => region.keeping(owner),
+            None => region,
+        }))
     }
 
     unsafe fn register_dma_buf(

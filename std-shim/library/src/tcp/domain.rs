@@ -1,7 +1,8 @@
 //! A device over TCP as a [`Domain`].
 
 use crate::backend::{
-    DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, Notify, Port, QpCap, Region,
+    DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, MemoryRange, Notify, Port, QpCap,
+    Region,
 };
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_nic_parts::channel::CompletionChannel;
@@ -116,17 +117,13 @@ impl Domain for ProtectionDomain {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
-        let region = match owner {
-            // SAFETY: guaranteed by the caller.
-            Some(owner) => unsafe { self.register_owned(start, length, access, owner) },
-            // SAFETY: guaranteed by the caller.
-            None => unsafe { self.register(start, length, access) },
-        }?;
+        let MemoryRange { start, length, iova } = memory;
+        // SAFETY: guaranteed by the caller.
+        let region = unsafe { self.register_iova(start, length, iova, access, owner) }?;
         let keys = region.keys();
         Ok((region, keys))
     }

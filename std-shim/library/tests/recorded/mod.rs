@@ -7,7 +7,7 @@
 
 use polyrail::backend::{
     Connect, ConnectOptions, ConnectSteps, Connecting, DeviceError, DeviceEvent, Domain,
-    EventCursor, MemoryOwner, Port, QpCap, Region, RemoteQp,
+    EventCursor, MemoryOwner, MemoryRange, Port, QpCap, Region, RemoteQp,
 };
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
@@ -201,13 +201,12 @@ impl Domain for Recorded {
 
     unsafe fn register_memory(
         &self,
-        start: *mut u8,
-        length: usize,
+        memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(RecordedRegion, RegionKeys), DeviceError> {
         // SAFETY: the caller's promise.
-        let registered = unsafe { self.domain.register_memory(start, length, access, owner) };
+        let registered = unsafe { self.domain.register_memory(memory, access, owner) };
         let (stays, is_slow) = (Arc::clone(&self.keeps_regions), Arc::clone(&self.is_slow));
         registered.map(|(region, keys)| (RecordedRegion { region, stays, is_slow }, keys))
     }
