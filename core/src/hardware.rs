@@ -315,6 +315,9 @@ pub unsafe trait CompletionQueue {
     fn device(&self) -> DeviceId;
 
     /// Returns the number of completions that it can hold; one more is an overrun, which is fatal.
+    /// [`VirtualQp::cq_entries`](crate::virtual_qp::VirtualQp::cq_entries) are enough for the queue
+    /// pairs of one virtual queue pair, and
+    /// [`AttachError::CqTooSmall`](crate::virtual_cq::AttachError::CqTooSmall) has the exact number.
     fn capacity(&self) -> u32;
 
     /// Moves completions, oldest first, into the caller's memory: all that are queued, up to the

@@ -49,7 +49,8 @@ pub enum AttachError {
         cq: CqId,
         /// Entries it holds.
         capacity: u32,
-        /// Entries that everything in flight could need, with this virtual queue pair.
+        /// Entries that everything in flight could need in total, with all queue pairs of this
+        /// virtual queue pair that complete there. A queue of this size suffices.
         needed: u32,
     },
     /// No route could be added.
@@ -65,8 +66,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// Nothing changed: see [`AttachError`]. If this queue owns physical queues, every physical
     /// queue pair must complete on one of them, which must be deep enough for everything that can
-    /// be in flight: an overrun is fatal. Receives of shared receive queues are not known here;
-    /// reserve entries for them by [`set_aside`](Self::set_aside).
+    /// be in flight: an overrun is fatal. [`AttachError::CqTooSmall`] has the size that suffices;
+    /// [`VirtualQp::cq_entries`](crate::virtual_qp::VirtualQp::cq_entries) is known before the
+    /// queue is created. Receives of shared receive queues are not known here; reserve entries for
+    /// them by [`set_aside`](Self::set_aside).
     pub fn attach(
         &mut self,
         index: u16,
@@ -83,7 +86,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         // A copy, which is stored only if there is room for every physical queue pair.
         let mut reserved = self.reserved;
         let mut multi = false;
-        let mut result = Ok(());
+        let mut result: Result<(), AttachError> = Ok(());
         qp.list_physical(&mut |physical, role, entries| {
             multi |= role != Role::Single;
             if result.is_ok() {
@@ -98,9 +101,26 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.registry.add(index, virtual_qp_num, multi);
         match result {
             Ok(()) => self.reserved = reserved,
-            Err(_) => self.forget(index),
+            Err(ref mut error) => {
+                self.forget(index);
+                self.complete_needs(error, qp);
+            }
         }
         result
+    }
+
+    /// Sets the needs of a queue that is too small to the total with all physical queue pairs of
+    /// `qp`, so that the caller learns its size at once and not one queue pair at a time.
+    #[cold]
+    fn complete_needs(&self, error: &mut AttachError, qp: &(impl CompletionTarget + ?Sized)) {
+        let AttachError::CqTooSmall { cq, needed, .. } = error else { return };
+        let Some(at) = self.place(*cq) else { return };
+        *needed = self.reserved[usize::from(at)];
+        qp.list_physical(&mut |physical, _, entries| {
+            if physical.cq() == *cq {
+                *needed = needed.saturating_add(entries);
+            }
+        });
     }
 
     /// Reserves entries of a completion queue permanently, for completions that are not known when

@@ -332,7 +332,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Returns the completion queue entries that all physical queue pairs together can need, the
-    /// notify queue pair included, if there are several rails.
+    /// notify queue pair included, if there are several rails: the capacity of a completion queue
+    /// for one virtual queue pair. Several that share a queue need the sum.
     pub const fn cq_entries() -> u32 {
         // One more for the notify queue pair.
         (RAILS as u32 + 1) * Self::cq_entries_per_qp()

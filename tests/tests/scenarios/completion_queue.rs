@@ -55,6 +55,27 @@ fn a_queue_must_be_deep_enough_for_everything_in_flight() {
     assert_eq!(cq.attach(0, &first), Err(too_small));
 }
 
+/// The first refusal reports the size, and not that of one queue pair after the other.
+#[test]
+fn a_refusal_reports_the_size_that_a_queue_needs_in_total() {
+    for (rails, capacity) in [(2, 1), (2, 17), (2, 31), (4, 16), (4, 33), (4, 63)] {
+        let total = 2 * 8 * rails as u32;
+        let (nic, cqs, mut cq) = one_cq(capacity);
+        let (first, _) = qp(&nic, &cqs, rails, 10);
+        let id = polyrail_core::hardware::CompletionQueue::id(&cqs[0]);
+        let too_small =
+            |capacity, needed| Err(AttachError::CqTooSmall { cq: id, capacity, needed });
+        assert_eq!(cq.attach(0, &first), too_small(capacity, total));
+        cq.invariants();
+
+        let (nic, cqs, mut cq) = one_cq(total + 5);
+        cq.set_aside(id, 5).unwrap();
+        let [first, second] = [10, 40].map(|number| qp(&nic, &cqs, rails, number).0);
+        cq.attach(0, &first).unwrap();
+        assert_eq!(cq.attach(1, &second), too_small(total + 5, 2 * total + 5));
+    }
+}
+
 /// The depth that the documentation promises suffices when every send and every receive fails.
 #[test]
 fn a_queue_of_the_promised_depth_takes_every_flush() {
@@ -90,7 +111,7 @@ fn a_queue_that_is_added_later_reserves_nothing_for_what_was_attached_before() {
     assert!(cq.detach(0));
     cq.invariants();
     let id = polyrail_core::hardware::CompletionQueue::id(&cqs[0]);
-    let too_small = AttachError::CqTooSmall { cq: id, capacity: 64, needed: 80 };
+    let too_small = AttachError::CqTooSmall { cq: id, capacity: 64, needed: 96 };
     assert_eq!(cq.attach(0, &fourth), Err(too_small));
     assert!(cq.detach(2));
     assert_eq!(cq.attach(0, &fourth), Ok(()));
