@@ -5,20 +5,21 @@
 //!
 //! 1. [`verbs`]: requests, completions, opcodes, statuses, flags, as plain data;
 //! 2. [`hardware`]: what the engine asks of queue pairs and completion queues;
-//! 3. `completion`: what comes out of a poll, and what a target of completions must offer;
-//! 4. [`virtual_cq`]: where completions go, and polling;
-//! 5. `rail`: one physical queue pair: its credits, what is in flight on it, its receives, and the
-//!    tags by which completions are matched with what was posted; and the set of them, as far as
-//!    they fail and return;
-//! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
+//! 3. [`virtual_cq`]: where completions go, and polling;
+//! 4. [`virtual_qp`]: the virtual queue pair;
+//! 5. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
 //!    on processors with 64-bit atomics, with which peers write into memory;
-//! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone, and
+//! 6. [`spsc`]: the ring that carries requests and completions between threads; it stands alone, and
 //!    needs atomics of a pointer's size.
 //!
 //! [`docs`] explains the design: its [architecture](docs::architecture), [rails that
 //! fail](docs::rails_that_fail), [messages](docs::messages), and [the formats on the
 //! wire](docs::wire).
+// Two private modules are between these layers: `completion`, before `virtual_cq`, is what comes
+// out of a poll, and what a target of completions must offer. `rail`, before `virtual_qp`, is one
+// physical queue pair: its credits, what is in flight on it, its receives, and the tags by which
+// completions are matched with what was posted; and the set of them, as far as they fail and return.
+
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(

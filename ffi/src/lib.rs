@@ -7,17 +7,15 @@
 //!
 //! # Reading order
 //!
-//! From the bottom up; no module imports one of a later line:
+//! From the bottom up:
 //!
-//! 1. `sys`, `qp_state`, `error`, `value`: calls that fail, and values that do not fit;
-//! 2. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: devices and their ports;
-//! 3. `owned`: destruction and its failures; [`Context`], [`GidEntry`], [`OnDemandPaging`]: an open
-//!    device;
-//! 4. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: the objects that requests name;
-//! 5. [`CompletionChannel`], [`CompletionQueue`], [`ExtendedCompletionQueue`]: completions;
+//! 1. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: devices and their ports;
+//! 2. [`Context`], [`GidEntry`], [`OnDemandPaging`]: an open device;
+//! 3. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: the objects that requests name;
+//! 4. [`CompletionChannel`], [`CompletionQueue`], [`ExtendedCompletionQueue`]: completions;
 //!    [`AsyncEvent`]: events without a completion;
-//! 6. `chain`, `recv`, [`SharedReceiveQueue`]: lists of requests for a driver;
-//! 7. [`QueuePair`] with its transitions and `qp::send`, [`MemoryWindow`].
+//! 5. [`SharedReceiveQueue`]: receives of many queue pairs;
+//! 6. [`QueuePair`] with its transitions, [`MemoryWindow`].
 //!
 //! # Threads
 //!
@@ -109,6 +107,11 @@
 //! - `XRC_SEND` and `XRC_RECV`: fewer queue pairs if many processes of a host share receive queues.
 //!   The engine's queue pairs belong to one process, where a [`SharedReceiveQueue`] has the same
 //!   effect. No test device has it either.
+
+// The private modules between these: `sys`, `qp_state`, `error` and `value` (calls that fail, and
+// values that do not fit) come first. `owned` (destruction and its failures) comes before `Context`,
+// and `chain` and `recv` (lists of requests for a driver) before `SharedReceiveQueue`; `qp::send`
+// posts. No module imports a later one.
 mod attributes;
 mod chain;
 mod channel;

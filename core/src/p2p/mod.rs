@@ -89,16 +89,16 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! # The files
-//!
-//! `immediate`, `entry`, `record`, `mask`, `card` and `error` are plain values; `entry` also
-//! explains how to read memory that a NIC writes. `split` divides messages among rails. `memory` is
-//! the memory that devices access, and `pool` the receives that connections share. `lane` is one
-//! queue pair with the requests in flight on it, `draining` its end, and `lanes` the list of the
-//! queue pairs of one end. `control` has the control messages, and the owner's calls when queue
-//! pairs fail and return. `sender` and `receiver` are the ends, with one file for each step of a
-//! message.
+
+// Files:
+//
+// `immediate`, `entry`, `record`, `mask`, `card` and `error` are plain values; `entry` also
+// explains how to read memory that a NIC writes. `split` divides messages among rails. `memory` is
+// the memory that devices access, and `pool` the receives that connections share. `lane` is one
+// queue pair with the requests in flight on it, `draining` its end, and `lanes` the list of the
+// queue pairs of one end. `control` has the control messages, and the owner's calls when queue
+// pairs fail and return. `sender` and `receiver` are the ends, with one file for each step of a
+// message.
 
 mod card;
 mod control;

@@ -1,12 +1,18 @@
 //! The virtual completion queue: polls the physical ones and routes what comes.
 //!
-//! - `cq`: the queue and what it owns;
-//! - `routing`: which target a physical completion belongs to;
-//! - `registry`: the attached targets, and who of them is to be drained next;
-//! - `attach`: attaching and detaching them;
-//! - `poll`: polling the physical queues in turns; completions of one batch go to their targets;
-//! - `deliver`: events go to the caller's sink, within the caller's budget;
-//! - `waiting`: what waits from earlier polls.
+//! A [`VirtualCq`] owns the [completion queues](crate::hardware::CompletionQueue) of its virtual
+//! queue pairs. [`attach`](VirtualCq::attach) checks that they are large enough, and
+//! [`poll`](VirtualCq::poll) returns [`Event`]s: a [`VirtualWc`] for each request that is done.
+
+// Files:
+//
+// - `cq`: the queue and what it owns;
+// - `routing`: which target a physical completion belongs to;
+// - `registry`: the attached targets, and who of them is to be drained next;
+// - `attach`: attaching and detaching them;
+// - `poll`: polling the physical queues in turns; completions of one batch go to their targets;
+// - `deliver`: events go to the caller's sink, within the caller's budget;
+// - `waiting`: what waits from earlier polls.
 
 mod attach;
 mod cq;

@@ -57,14 +57,19 @@
 //! # }
 //! ```
 //!
-//! # Reading order
+//! # Where to begin
 //!
-//! `fault` lists the faults, and [`Faults`] (`faults`) injects them; `plan` decides which batch or
-//! poll a fault affects. [`Faulty`] (`faulty`) is the wrapper. `batch` and `queues` implement
-//! queues for it, and `completion_queue` completion queues, whose completions are held back in
-//! `late` for queue pairs on the `roster`. `domain` implements a device of endpoints.
-//!
-//! [`Relay`] (`relay`) breaks the control connection of two processes.
+//! [`DriverFault`] lists the faults, and [`Faults`] injects them into the [`Faulty`] objects that it
+//! makes. [`Relay`] breaks the control connection of two processes.
+
+// Files:
+//
+// `fault` lists the faults, and `Faults` (`faults`) injects them; `plan` decides which batch or
+// poll a fault affects. `Faulty` (`faulty`) is the wrapper. `batch` and `queues` implement queues
+// for it, and `completion_queue` completion queues, whose completions are held back in `late` for
+// queue pairs on the `roster`. `domain` implements a device of endpoints.
+//
+// `Relay` (`relay`) breaks the control connection of two processes.
 
 mod batch;
 mod completion_queue;

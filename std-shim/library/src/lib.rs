@@ -51,9 +51,25 @@
 //! # }
 //! ```
 //!
-//! [How to embed it](embedding) explains which type to build on, the requirements for a backend,
-//! and the differences between one rail and several. [Rails](rails) explains notifications, order,
-//! failing rails and limits. [Trust](trust) lists what others can do to a program that listens.
+//! [How to embed it](embedding) compares the types in full, and lists the requirements for a
+//! backend and the differences between one rail and several. [Rails](rails) explains notifications,
+//! order, failing rails and limits, [waits] what ends each wait, and [trust] what others can do to a
+//! program that listens.
+//!
+//! # Which type to use
+//!
+//! | you have | use |
+//! |---|---|
+//! | a few peers | [`Endpoint`](endpoint::Endpoint) |
+//! | many peers | [`EndpointSet`](endpoint::EndpointSet): shared completion queues, one poll for all |
+//! | a receiver that decides where data goes | [`P2pEndpoint`](p2p::P2pEndpoint): messages, with `isend` and `irecv` |
+//! | many peers that exchange messages | [`P2pEndpointSet`](p2p::P2pEndpointSet) |
+//! | many posting threads, or async code | [`ProgressThread`](progress::ProgressThread), or [`P2pThread`](progress::messages::P2pThread) for messages |
+//! | two processes to connect | [`Link`](link::Link) and [`bring_up`](link::bring_up) |
+//! | devices that are chosen when the program runs | [`AnyDomain`](any::AnyDomain) and [`open_devices`](any::open_devices) |
+//! | memory to send or receive | [`RegisteredBuffer`](memory::RegisteredBuffer), or your own in an [`OwnedBuffer`](memory::OwnedBuffer) or [`SharedBuffer`](memory::SharedBuffer) |
+//! | your own verbs layer, or no operating system | the engine, [`polyrail_core`]: [`VirtualQp`](virtual_qp::VirtualQp), [`VirtualCq`](virtual_cq::VirtualCq) |
+//! | hardware that no backend supports | the traits [`Domain`](backend::Domain) and [`Connect`](backend::Connect) |
 //!
 //! # Reading order
 //!
@@ -61,17 +77,19 @@
 //! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
 //!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real NICs,
 //!    and `devices` lists them; [`any`] has devices of every backend behind one type; [`place`] finds
-//!    where in the machine a device is;
+//!    where in the machine a device is, and [`cpus`] pins threads near it;
 //! 3. [`memory`]: registered buffers, of this crate or of yours, and buffers of a peer; [`card`]: the
 //!    descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
 //!    queues, with set-up, connection and repair;
-//! 5. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
+//! 5. [`p2p`]: the same for messages, whose receiver offers the buffers; [`heal`] repairs the rails of
+//!    both kinds of endpoints;
+//! 6. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
 //!    threads; [`idle`] decides how a polling thread rests;
-//! 6. [`link`]: the TCP protocol with which two processes connect their endpoints and repair rails;
+//! 7. [`link`]: the TCP protocol with which two processes connect their endpoints and repair rails;
 //!    [`interfaces`] lists the addresses at which other hosts reach a listener;
-//! 7. [`trace`] lists the spans and events of connections;
-//! 8. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
+//! 8. [`trace`] lists the spans and events of connections;
+//! 9. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
 //!    sources; [`service_variables`] recognizes environment variables of Kubernetes.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.

@@ -4,25 +4,12 @@
 //! Code that is tested on it should work on real verbs: states, keys, flushes and failures follow
 //! the specification, and where devices differ, it is as strict as the strictest.
 //!
-//! # Reading order
+//! # Where to begin
 //!
-//! The crate [`polyrail_nic_parts`] has what software devices have in common: addresses, options,
-//! errors, events and states; memory and its keys; rings, completions and channels. It comes first.
-//! Then, here:
-//!
-//! 1. plain data: [`DeviceConfig`] (`options`), [`Step`] (`step`), [`Fault`] (`fault`);
-//! 2. state behind locks: `send_queue`, `receives`, `posts`, `pending`; `line`, which limits the rate
-//!    of sending; and `clock`;
-//! 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
-//!    locks;
-//! 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
-//!    `transmit`), `responder` (the receiving end), `ending` (its last receives), `retry`,
-//!    `deferred`, `completion_queue`;
-//! 5. the public objects: [`Fabric`] (`fabric`), which connects devices, with its two modes, one of
-//!    them in `scheduler` (one action per step); [`Device`] (`device`), [`ProtectionDomain`] and
-//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`), [`SharedReceiveQueue`]
-//!    (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and
-//!    `connect`).
+//! A [`Fabric`] connects devices in memory. A [`Device`] creates [`CompletionQueue`]s and
+//! [`ProtectionDomain`]s, which create [`MemoryRegion`]s, [`QueuePair`]s and
+//! [`SharedReceiveQueue`]s. [`DeviceConfig`] has the options of a device, and a [`Fault`] makes it
+//! fail. On a [deterministic](Fabric::deterministic) fabric, a test executes every [`Step`].
 //!
 //! # Example
 //!
@@ -91,6 +78,26 @@
 //! | completion queue overrun | the queue breaks, its queue pairs go to ERR | rxe: completions are lost |
 //! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
 //! | fields that verbs leaves undefined | misleading values | rxe: zeros |
+
+// Files:
+//
+// The crate `polyrail_nic_parts` has what software devices have in common: addresses, options,
+// errors, events and states; memory and its keys; rings, completions and channels. It comes first.
+// Then, here:
+//
+// 1. plain data: `DeviceConfig` (`options`), `Step` (`step`), `Fault` (`fault`);
+// 2. state behind locks: `send_queue`, `receives`, `posts`, `pending`; `line`, which limits the rate
+//    of sending; and `clock`;
+// 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
+//    locks;
+// 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
+//    `transmit`), `responder` (the receiving end), `ending` (its last receives), `retry`,
+//    `deferred`, `completion_queue`;
+// 5. the public objects: `Fabric` (`fabric`), which connects devices, with its two modes, one of
+//    them in `scheduler` (one action per step); `Device` (`device`), `ProtectionDomain` and
+//    `MemoryRegion` (`domain`), `CompletionQueue` (`poll`), `SharedReceiveQueue`
+//    (`receive_queue`), `QueuePair` (`queue_pair`, and its transitions in `modify` and
+//    `connect`).
 
 mod batch;
 mod clock;

@@ -49,23 +49,6 @@
 //! | memory windows, LOCAL_INV, SEND_WITH_INV | not supported | verbs: depends on the device |
 //! | on-demand paging | always: memory is never pinned | verbs: depends on the device |
 //!
-//! # Reading order
-//!
-//! 1. `wire`: the frames; `requester` and `responder`: what one end has posted and what it owes its
-//!    peer, without I/O;
-//! 2. `shared`: the shared state, with the order of locks;
-//! 3. the path of a request: `queue_pair` (posting), `gathering` (several at once), `outgoing`
-//!    (frames on their way), `transmit` (making and sending them), `handover` (by which thread),
-//!    `socket`; at the peer `incoming` (reading and placing, with the state in `read_half`),
-//!    `arrival` (what a frame does); back to the acknowledgement, which completes the request;
-//!    `completion_queue`;
-//! 4. the end of a queue pair: `ending`, with both halves of the connection locked;
-//! 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
-//!    `call` (attempts);
-//! 6. the threads: `pool`, `place` (where they run), `commands` (requests to them), `io` (what they
-//!    do), `schedule` (when), `watch` (the time of requests), `clock`, `interface` and `netlink`;
-//! 7. the other objects: `device`, `domain`, `receive_queue`, `modify`.
-//!
 //! # Example
 //!
 //! ```
@@ -121,6 +104,23 @@
 //! # Ok(())
 //! # }
 //! ```
+
+// Files:
+//
+// 1. `wire`: the frames; `requester` and `responder`: what one end has posted and what it owes its
+//    peer, without I/O;
+// 2. `shared`: the shared state, with the order of locks;
+// 3. the path of a request: `queue_pair` (posting), `gathering` (several at once), `outgoing`
+//    (frames on their way), `transmit` (making and sending them), `handover` (by which thread),
+//    `socket`; at the peer `incoming` (reading and placing, with the state in `read_half`),
+//    `arrival` (what a frame does); back to the acknowledgement, which completes the request;
+//    `completion_queue`;
+// 4. the end of a queue pair: `ending`, with both halves of the connection locked;
+// 5. how queue pairs find each other: `meeting` (messages and proofs), `handshake` (the two sides),
+//    `call` (attempts);
+// 6. the threads: `pool`, `place` (where they run), `commands` (requests to them), `io` (what they
+//    do), `schedule` (when), `watch` (the time of requests), `clock`, `interface` and `netlink`;
+// 7. the other objects: `device`, `domain`, `receive_queue`, `modify`.
 
 mod arrival;
 mod call;

@@ -126,7 +126,7 @@ impl QueuePair {
     }
 }
 
-/// Connects two queue pairs of the same process.
+/// Connects two queue pairs of the same process that are in RESET.
 ///
 /// # Errors
 ///

@@ -150,9 +150,16 @@ where
         RailAddress::new(qp, (*device, port), self.psn, &self.options)
     }
 
-    /// Connects every queue pair with the peer's: INIT, RTR, RTS.
+    /// Connects an endpoint that was never connected, and to which no request was posted, with the
+    /// endpoint whose [`address`](Self::address) is `peer`, and which connects to this one.
     ///
-    /// The two ends need the same number of rails, but may have different numbers of devices, which
+    /// The two ends need the same [number of rails](super::EndpointBuilder::rails),
+    /// [scheme](super::EndpointBuilder::scheme), [byte order of
+    /// immediates](super::EndpointBuilder::imm_order) and [effect of a rail's
+    /// failure](super::EndpointBuilder::rail_failure). Every queue pair goes through INIT and RTR to
+    /// RTS.
+    ///
+    /// The ends may have different numbers of devices, which
     /// rails use in turn. If the numbers differ, each rail stays on its devices, whatever fails. If
     /// the lengths of fragments differ, both ends use the smaller one.
     ///
@@ -468,9 +475,13 @@ where
     }
 }
 
-/// Connects two endpoints in one process, or two virtual queue pairs of two sets. If both
-/// [repair](super::Healing) their rails automatically, the endpoints exchange their repair messages
-/// directly, and the application carries none.
+/// Connects two endpoints of one process, or virtual queue pairs of sets, that were never connected,
+/// and that were built with the same number of rails, scheme, byte order of immediates and effect
+/// of a rail's failure.
+///
+/// Afterwards post the receives first, then the requests that need them. If both ends
+/// [repair](super::Healing) their rails automatically, they exchange their repair messages directly,
+/// and the application carries none.
 ///
 /// # Errors
 ///

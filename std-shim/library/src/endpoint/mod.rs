@@ -3,15 +3,6 @@
 //! An [`Endpoint`] is one virtual queue pair with its own completion queues; an [`EndpointSet`] has
 //! many, which share completion queues; an [`EndpointQp`] is the part that both have in common.
 //!
-//! `builder` has the options, and `make` builds an endpoint on any [backend](crate::backend).
-//! `address` is the data for the peer, and `connect` connects two endpoints. `health` has counters and failures, and `stall` detects
-//! silent rails. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
-//! goes on; `repair`, `replace` and `devices` are what [`heal`](crate::heal) needs to repair them.
-//! `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a set,
-//! and `membership` adds and removes them. `qp`, `single` and `set` are the data path, which works
-//! on any hardware. `place` assigns queue pairs to devices, and `sizes` has their sizes and counts
-//! the resources that they share.
-//!
 //! # Lists and batches
 //!
 //! | | how |
@@ -36,6 +27,17 @@
 //! # Peers of another implementation
 //!
 //! [`card`](crate::card) describes the options for a peer that runs the reference implementation.
+
+// Files:
+//
+// `builder` has the options, and `make` builds an endpoint on any backend. `address` is the data
+// for the peer, and `connect` connects two endpoints. `health` has counters and failures, and
+// `stall` detects silent rails. `control`, `rail_log` and `rail_event` handle rails that fail
+// while the endpoint goes on; `repair`, `replace` and `devices` are what `heal` needs to repair
+// them. `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a
+// set, and `membership` adds and removes them. `qp`, `single` and `set` are the data path, which
+// works on any hardware. `place` assigns queue pairs to devices, and `sizes` has their sizes and
+// counts the resources that they share.
 
 mod address;
 mod build_error;

@@ -6,13 +6,9 @@
 //!
 //! # How it works
 //!
-//! A *rail* is one queue pair and its replacements. Both kinds of endpoints implement `Repaired`
-//! (`repaired`), and a repair `step` is the same for both, with its parts in `detect` and
-//! `replace`. A step reads the events of devices (`device_events`), checks for rails that complete
-//! nothing (`silence`), and attempts to create new queue pairs at growing intervals (`attempts`).
-//! `limits` fails what waits for too long. `healer` is the state between two steps and decides which
-//! polls run one; `rail_repair` is the part of it for one rail. `link` carries the messages
-//! (`message`).
+//! A *rail* is one queue pair and its replacements. Some polls run a repair step, which is the same
+//! for both kinds of endpoints. It reads the events of devices, checks for rails that complete
+//! nothing, and attempts to create new queue pairs at growing intervals.
 //!
 //! ```text
 //!  the end that offers                               the end that answers
@@ -26,6 +22,14 @@
 //!
 //! Either end refuses if it cannot go on, and the offer is repeated. If a port of the end that
 //! answers comes up, it sends Wanted, and the other end offers at once.
+
+// Files:
+//
+// Both kinds of endpoints implement `Repaired` (`repaired`), and a repair `step` has its parts in
+// `detect` and `replace`. It reads `device_events`, checks for `silence`, and counts `attempts`.
+// `limits` fails what waits for too long. `healer` is the state between two steps and decides which
+// polls run one; `rail_repair` is the part of it for one rail. `link` carries the messages
+// (`message`).
 
 mod attempts;
 mod detect;

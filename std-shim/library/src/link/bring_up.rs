@@ -9,8 +9,10 @@ use crate::backend::{Connect, Domain};
 use crate::endpoint::{ConnectError, EndpointQp};
 use crate::p2p::{P2pConnectError, P2pEndpoint};
 
-/// Connects an endpoint with the peer's, after the exchange of hellos, in the only safe order: both
-/// addresses are checked; `post_receives` posts the receives for the peer's first requests, while
+/// Connects an endpoint that was never connected with the peer's, once both sides of the link have
+/// sent their hello and received the other's.
+///
+/// The order is the only safe one: both addresses are checked; `post_receives` posts the receives for the peer's first requests, while
 /// no queue pair can be reached; the queue pairs go to RTR and RTS; this side reports that it is
 /// ready, and waits until the other side is. Afterwards requests can be posted.
 ///
@@ -58,9 +60,11 @@ where
     Ok(control.send(&Message::Ready {})?)
 }
 
-/// Connects an endpoint for messages with the peer's, after the exchange of hellos. Reports to the
-/// other side that this side is ready, and waits until both are. Afterwards buffers can be offered.
-/// Ports that are down are treated as [`bring_up`] does.
+/// Connects a message endpoint that was never connected with the peer's, once both sides of the link
+/// have sent their hello and received the other's.
+///
+/// Reports to the other side that this side is ready, and waits until both are. Afterwards buffers
+/// can be offered. Ports that are down are treated as [`bring_up`] does.
 ///
 /// # Errors
 ///

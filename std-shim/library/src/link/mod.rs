@@ -129,17 +129,17 @@
 //! Without a token the link is not authenticated, as verbs themselves never are: any process that
 //! can reach the port, or the rails, can write what the keys open. Use it only in networks where
 //! that is acceptable.
-//!
-//! # Files
-//!
-//! `message` has the messages and their bytes, with `offer`, `hello` and `purpose` in it, framed as in
-//! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn
-//! it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over `tcp`;
-//! `dial` connects to the first of several addresses that answers; a `channel` carries messages
-//! over one stream, from the first attempt to connect; `end` is a [`Link`], which outlives its
-//! streams by what is in `resume`; `pace` is the clock of limits that depend on the owner's calls.
-//! Nothing up to here waits. `blocking` has the methods that do, `listener` listens, `arrivals` are
-//! links whose first message has not come, and `bring_up` connects an endpoint.
+
+// Files:
+//
+// `message` has the messages and their bytes, with `offer`, `hello` and `purpose` in it, framed as
+// in `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose
+// turn it is; `gate` is the proofs of a `token`. These do no I/O. A `stream` carries bytes, over
+// `tcp`; `dial` connects to the first of several addresses that answers; a `channel` carries
+// messages over one stream, from the first attempt to connect; `end` is a `Link`, which outlives
+// its streams by what is in `resume`; `pace` is the clock of limits that depend on the owner's
+// calls. Nothing up to here waits. `blocking` has the methods that do, `listener` listens,
+// `arrivals` are links whose first message has not come, and `bring_up` connects an endpoint.
 
 mod arrivals;
 mod blocking;

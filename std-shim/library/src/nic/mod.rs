@@ -1,7 +1,9 @@
 //! The software NIC of crate [`polyrail_software_nic`], as a [backend](crate::backend) of
 //! endpoints. With it, programs can use this crate on a machine without any RDMA device.
-//!
-//! `domain` implements the device, and `connect` the state transitions of queue pairs.
+
+// Files:
+//
+// `domain` implements the device, and `connect` the state transitions of queue pairs.
 
 mod connect;
 mod domain;

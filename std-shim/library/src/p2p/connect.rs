@@ -36,8 +36,12 @@ impl<D: Domain> P2pMember<D> {
         RailAddress::new(qp, (place.device, &place.port), self.psn, &self.options)
     }
 
-    /// Connects every queue pair with the peer's: RTR, RTS. Both ends must have returned from this
-    /// call before either posts a receive. The call waits while devices connect queue pairs: over
+    /// Connects an endpoint that was never connected with the endpoint whose
+    /// [`address`](Self::address) is `peer`, and which connects to this one.
+    ///
+    /// The two ends need the same [number of rails](super::P2pBuilder::rails) and [effect of a
+    /// rail's failure](super::P2pBuilder::rail_failure). Every queue pair goes through RTR to RTS.
+    /// Both ends must have returned from this call before either posts a receive. The call waits while devices connect queue pairs: over
     /// RoCE the kernel searches for paths to the peer, for about a second if there is none.
     /// [`try_connect`](Self::try_connect) does not wait.
     ///
@@ -248,9 +252,11 @@ impl<D: Domain> P2pMember<D> {
     }
 }
 
-/// Connects two endpoints in one process, or two members of sets. If both
-/// [repair](super::Healing) their rails automatically, the endpoints exchange their repair messages
-/// directly, and the application carries none.
+/// Connects two message endpoints of one process, or members of sets, that were never connected, and
+/// that were built with the same number of rails and effect of a rail's failure.
+///
+/// If both ends [repair](super::Healing) their rails automatically, they exchange their repair
+/// messages directly, and the application carries none.
 ///
 /// # Errors
 ///

@@ -87,15 +87,14 @@
 //! between them ([`HealingLink`]), over any channel that keeps their order. Nothing has to be
 //! carried between endpoints of one process that [`connect_endpoints`] connected.
 //! [`take_rail_event`](P2pMember::take_rail_event) returns the events.
-//!
-//! # Files
-//!
-//! `sizes` has the parameters of the engine's types. `builder` has the options; `make`
-//! builds members from them, with their queue pairs, and the resources that they share (`shared`,
-//! with its `pools`). `address` is the data for the peer, and `connect` connects two
-//! endpoints. `member` has the operations of an `endpoint` or a `set`. `repair` is what
-//! [`heal`](crate::heal) needs to repair rails, with names for its messages in `message`. `report`
-//! keeps events (`rail_log`) and emits them.
+
+// Files:
+//
+// `sizes` has the parameters of the engine's types. `builder` has the options; `make` builds
+// members from them, with their queue pairs, and the resources that they share (`shared`, with its
+// `pools`). `address` is the data for the peer, and `connect` connects two endpoints. `member` has
+// the operations of an `endpoint` or a `set`. `repair` is what `heal` needs to repair rails, with
+// names for its messages in `message`. `report` keeps events (`rail_log`) and emits them.
 
 mod address;
 mod builder;

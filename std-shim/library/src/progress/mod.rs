@@ -114,14 +114,14 @@
 //! A handle allocates when it is made, and for device keys that are not among the 16 sets that it
 //! used last. No other step of a request allocates, on any thread, except that a thread's first
 //! wait makes its waker.
-//!
-//! # Files
-//!
-//! `handle` and `pending` are the producer's view. A handle submits requests with `submit`, and
-//! finds their outcomes in its `inbox`. `port` is the thread's side of a handle, which reports
-//! through `replies`. `run` is the loop, `set` the interface to what it drives, and `endpoints` the
-//! virtual queue pairs behind that interface. `thread` is the owner's view. All of them share
-//! `shared`.
+
+// Files:
+//
+// `handle` and `pending` are the producer's view. A handle submits requests with `submit`, and
+// finds their outcomes in its `inbox`. `port` is the thread's side of a handle, which reports
+// through `replies`. `run` is the loop, `set` the interface to what it drives, and `endpoints` the
+// virtual queue pairs behind that interface. `thread` is the owner's view. All of them share
+// `shared`.
 
 mod endpoints;
 mod handle;

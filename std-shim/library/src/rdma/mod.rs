@@ -52,12 +52,12 @@
 //!
 //! Leave `RDMAV_ALLOW_DISASSOC_DESTROY` out of the environment, unless all endpoints of a device
 //! are on one thread: see [`Context::next_event`](polyrail_ffi::Context::next_event).
-//!
-//! # Files
-//!
-//! `gid` selects addresses; `port` reads the present attributes of ports; `events` distributes the
-//! events of a device to its readers; `open` opens devices; `domain` implements the device, and
-//! `connect` the state transitions of queue pairs.
+
+// Files:
+//
+// `gid` selects addresses; `port` reads the present attributes of ports; `events` distributes the
+// events of a device to its readers; `open` opens devices; `domain` implements the device, and
+// `connect` the state transitions of queue pairs.
 
 mod connect;
 mod domain;

@@ -67,12 +67,12 @@
 //! A handle allocates when it is made, and for device keys that are not among the 16 sets that it
 //! used last for that kind of request. No other step of a request allocates, on any thread, except
 //! that a thread's first wait makes its waker.
-//!
-//! # Files
-//!
-//! `handle` is the producer's view, with a lane for each kind of `request`. `port` is the thread's
-//! side of a handle, with a desk for each kind. `members` are what the loop drives. `thread` is the
-//! owner's view, and `mailbox` holds what the thread and its owner exchange.
+
+// Files:
+//
+// `handle` is the producer's view, with a lane for each kind of `request`. `port` is the thread's
+// side of a handle, with a desk for each kind. `members` are what the loop drives. `thread` is the
+// owner's view, and `mailbox` holds what the thread and its owner exchange.
 
 mod handle;
 mod mailbox;
