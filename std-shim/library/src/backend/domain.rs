@@ -12,6 +12,33 @@ use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
 use std::sync::Arc;
 
+/// A device in a list of devices: a reference, or a reference to one. Functions take devices as any
+/// iterator of them: `[&here]`, `&[&here]`, `&devices` or `devices.iter()`, if `devices` is a
+/// `Vec` of devices or of references to them.
+pub trait DomainRef<'d, D> {
+    /// Returns the device.
+    fn domain(self) -> &'d D;
+}
+
+impl<'d, D: Domain> DomainRef<'d, D> for &'d D {
+    fn domain(self) -> &'d D {
+        self
+    }
+}
+
+impl<'d, D: Domain> DomainRef<'d, D> for &'d &D {
+    fn domain(self) -> &'d D {
+        self
+    }
+}
+
+/// Collects a list of devices.
+pub(crate) fn listed<'d, D, T: DomainRef<'d, D>>(
+    domains: impl IntoIterator<Item = T>,
+) -> Vec<&'d D> {
+    domains.into_iter().map(DomainRef::domain).collect()
+}
+
 /// An open device with a protection domain, and the ports that rails use. Cloning is cheap: clones
 /// share the device. An endpoint keeps a clone to create replacements of failed queue pairs.
 pub trait Domain: Clone + Send + Sync + 'static {

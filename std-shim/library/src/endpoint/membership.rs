@@ -6,7 +6,7 @@ use super::make::EndpointPlan;
 use super::qp::EndpointQp;
 use super::set::EndpointSet;
 use super::sizes::Needs;
-use crate::backend::{Connect, Domain, Notify};
+use crate::backend::{Connect, Domain, DomainRef, Notify, listed};
 
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
 where
@@ -54,11 +54,16 @@ where
     ///
     /// As [`build`](EndpointSet::build). No virtual queue pair was added, but completion queues may
     /// have been enlarged.
-    pub fn add<D>(&mut self, builder: EndpointBuilder, domains: &[&D]) -> Result<usize, BuildError>
+    pub fn add<'d, D>(
+        &mut self,
+        builder: EndpointBuilder,
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
+    ) -> Result<usize, BuildError>
     where
         D: Domain<Qp = Q, Cq = C>,
     {
-        let plan = EndpointPlan::new(builder, domains)?;
+        let domains = listed(domains);
+        let plan = EndpointPlan::new(builder, &domains)?;
         self.common.make_room(self.taken(), std::slice::from_ref(&plan))?;
         let number = self.members.free();
         let names = self.common.devices.names();
@@ -112,11 +117,11 @@ where
     /// # Errors
     ///
     /// As [`add`](Self::add); or there is none with this number. The old one stays.
-    pub fn rebuild<D>(
+    pub fn rebuild<'d, D>(
         &mut self,
         number: usize,
         builder: EndpointBuilder,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<EndpointQp<Q>, BuildError>
     where
         D: Domain<Qp = Q, Cq = C>,
@@ -124,7 +129,8 @@ where
         let none = BuildError::NoMember { number, count: self.len() };
         let mut taken = self.taken();
         taken.queue_pairs -= self.get(number).ok_or(none.clone())?.needs.queue_pairs;
-        let plan = EndpointPlan::new(builder, domains)?;
+        let domains = listed(domains);
+        let plan = EndpointPlan::new(builder, &domains)?;
         self.common.make_room(taken, std::slice::from_ref(&plan))?;
         let member = plan.make(self.common.cq.cqs(), &self.common.devices.names())?;
         let old = self.remove(number).ok_or(none)?;

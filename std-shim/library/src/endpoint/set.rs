@@ -8,7 +8,7 @@ use super::qp::EndpointQp;
 use super::repair::Owner;
 use super::single::{Endpoint, PollBatch};
 use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
-use crate::backend::{Connect, Domain, Notify};
+use crate::backend::{Connect, Domain, DomainRef, Notify, listed};
 use crate::heal::{HEAL_EVERY, Polls};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
@@ -110,7 +110,7 @@ where
     ) -> Result<Self, BuildError>
     where
         D: Domain<Qp = Q, Cq = C> + 'd,
-        S: AsRef<[&'d D]>,
+        S: IntoIterator<Item: DomainRef<'d, D>>,
     {
         Self::with_routes(members)
     }
@@ -144,12 +144,13 @@ where
     ) -> Result<Self, BuildError>
     where
         D: Domain<Qp = Q, Cq = C> + 'd,
-        S: AsRef<[&'d D]>,
+        S: IntoIterator<Item: DomainRef<'d, D>>,
     {
-        let members: Vec<(EndpointBuilder, S)> = members.into_iter().collect();
+        let listed = |(builder, domains)| (builder, listed(domains));
+        let members: Vec<(EndpointBuilder, Vec<&D>)> = members.into_iter().map(listed).collect();
         let plans = members
             .iter()
-            .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
+            .map(|(builder, domains)| EndpointPlan::new(*builder, domains))
             .collect::<Result<Vec<_>, _>>()?;
         let Made { qps, common } = make(&plans)?;
         Ok(Self { members: qps.into_iter().collect(), common, polls: Polls::default() })

@@ -9,7 +9,7 @@ use super::make::{Common, EndpointPlan, Made, make};
 use super::qp::EndpointQp;
 use super::repair::Owner;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
-use crate::backend::{Connect, Domain};
+use crate::backend::{Connect, Domain, DomainRef, listed};
 use crate::heal::{HEAL_EVERY, Polls};
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::verbs::{Completion, DeviceId, WcStatus};
@@ -56,8 +56,12 @@ impl EndpointBuilder {
     /// # Errors
     ///
     /// A device or the engine refuses.
-    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
-        let Made { mut qps, common } = make(&[EndpointPlan::new(*self, domains)?])?;
+    pub fn build<'d, D: Domain>(
+        &self,
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
+    ) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
+        let domains = listed(domains);
+        let Made { mut qps, common } = make(&[EndpointPlan::new(*self, &domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
         let Common { cq, devices, channels } = common;
         Ok(Endpoint { qp, cq: *cq, devices, channels, polls: Polls::default() })

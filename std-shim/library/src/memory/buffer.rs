@@ -2,7 +2,7 @@
 
 use super::range::OutOfRange;
 use super::registration::Registration;
-use crate::backend::{DeviceError, Domain, Region};
+use crate::backend::{DeviceError, Domain, DomainRef, Region, listed};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer};
 use polyrail_software_nic::{MemoryRegion, Pages, Span};
 use std::fs::File;
@@ -35,15 +35,15 @@ impl<R: Region> RegisteredBuffer<R> {
     ///
     /// Those of [`Domain::register_pages`]; no memory; an empty list of domains;
     /// [`DeviceError::NoOnDemandPaging`].
-    pub fn new<D: Domain<Region = R>>(
+    pub fn new<'d, D: Domain<Region = R>>(
         length: usize,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<Self, DeviceError> {
         let pages = Arc::new(Pages::new(length)?);
         let place = (pages.addr(), pages.len());
         let register = |domain: &D| domain.register_pages(&pages, access);
-        let registration = Registration::new(place, access, domains, register)?;
+        let registration = Registration::new(place, access, &listed(domains), register)?;
         Ok(Self { registration, pages })
     }
 }

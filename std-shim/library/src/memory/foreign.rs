@@ -2,7 +2,9 @@
 
 use super::range::OutOfRange;
 use super::registration::Registration;
-use crate::backend::{DeviceError, DmaBuf, Domain, MemoryOwner, MemoryRange, Region};
+use crate::backend::{
+    DeviceError, DmaBuf, Domain, DomainRef, MemoryOwner, MemoryRange, Region, listed,
+};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer};
 use polyrail_software_nic::MemoryRegion;
 use std::ops::{Deref, Range};
@@ -95,14 +97,14 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// The same holds for every [`LocalBuffer`] that [`local`](Self::local) returns: none of them
     /// may be posted after the memory is freed.
-    pub unsafe fn new<D: Domain<Region = R>>(
+    pub unsafe fn new<'d, D: Domain<Region = R>>(
         start: *mut u8,
         length: usize,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<Self, DeviceError> {
         // SAFETY: guaranteed by the caller.
-        unsafe { Self::register(start, length, access, domains, None) }
+        unsafe { Self::register(start, length, access, &listed(domains), None) }
     }
 
     /// Like [`new`](Self::new), for memory that `owner` owns. The owner is kept until the memory is
@@ -116,15 +118,15 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// As [`new`](Self::new), but the bytes only have to stay allocated until `owner` is dropped,
     /// and afterwards while a [`LocalBuffer`] from [`local`](Self::local) may be posted.
-    pub unsafe fn with_owner<D: Domain<Region = R>>(
+    pub unsafe fn with_owner<'d, D: Domain<Region = R>>(
         start: *mut u8,
         length: usize,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
         owner: MemoryOwner,
     ) -> Result<Self, DeviceError> {
         // SAFETY: guaranteed by the caller.
-        unsafe { Self::register(start, length, access, domains, Some(owner)) }
+        unsafe { Self::register(start, length, access, &listed(domains), Some(owner)) }
     }
 
     /// # Safety
@@ -158,13 +160,13 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// As [`new`](Self::new), for the dma-buf's memory. No INLINE request may name it, because the
     /// CPU reads inline data from its address.
-    pub unsafe fn of_dma_buf<D: Domain<Region = R>>(
+    pub unsafe fn of_dma_buf<'d, D: Domain<Region = R>>(
         dma_buf: &DmaBuf<'_>,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<Self, DeviceError> {
         let place = (dma_buf.iova, dma_buf.length);
-        let registration = Registration::new(place, access, domains, |domain: &D| {
+        let registration = Registration::new(place, access, &listed(domains), |domain: &D| {
             // SAFETY: guaranteed by the caller.
             unsafe { domain.register_dma_buf(dma_buf, access) }
         });

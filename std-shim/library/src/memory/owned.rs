@@ -2,7 +2,7 @@
 
 use super::range::OutOfRange;
 use super::registration::Registration;
-use crate::backend::{DeviceError, Domain, MemoryOwner, MemoryRange, Region};
+use crate::backend::{DeviceError, Domain, DomainRef, MemoryOwner, MemoryRange, Region, listed};
 use polyrail_core::verbs::{AccessFlags, DEVICE_ADDRESSES, LocalBuffer};
 use polyrail_process::Process;
 use polyrail_software_nic::{MemoryRegion, NicError, Span};
@@ -117,10 +117,10 @@ impl<M: AsMut<[u8]> + Send + 'static, R: Region> OwnedBuffer<M, R> {
     /// Contains the memory, unless a device may still access it ([`DeviceError::Deregister`]). No
     /// domains; no bytes; [`DeviceError::NoOnDemandPaging`]; a refusal of a device, such as the
     /// limit of locked memory.
-    pub fn new<D: Domain<Region = R>>(
+    pub fn new<'d, D: Domain<Region = R>>(
         memory: M,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<Self, RegisterError<M>> {
         let memory = Arc::new(Pinned(UnsafeCell::new(memory)));
         // SAFETY: nothing else has the memory yet. The slice stays borrowed from it until it is
@@ -128,7 +128,7 @@ impl<M: AsMut<[u8]> + Send + 'static, R: Region> OwnedBuffer<M, R> {
         let bytes = unsafe { &mut *memory.0.get() }.as_mut();
         let range = MemoryRange::new(bytes.as_mut_ptr(), bytes.len());
         // SAFETY: the bytes live as long as the memory, and no reference to them remains.
-        let held = unsafe { Held::register(memory, range, access, domains) };
+        let held = unsafe { Held::register(memory, range, access, &listed(domains)) };
         Ok(Self { held: held? })
     }
 }
@@ -198,10 +198,10 @@ impl<M: AsRef<[u8]> + Send + Sync + 'static, R: Region> SharedBuffer<M, R> {
     ///
     /// As [`OwnedBuffer::new`]. [`DeviceError::SharedAccess`]: the access flags permit more than
     /// reading.
-    pub fn new<D: Domain<Region = R>>(
+    pub fn new<'d, D: Domain<Region = R>>(
         memory: M,
         access: AccessFlags,
-        domains: &[&D],
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
     ) -> Result<Self, RegisterError<M>> {
         if access.intersects(WRITES) {
             let error = DeviceError::SharedAccess { access: access & WRITES };
@@ -214,7 +214,7 @@ impl<M: AsRef<[u8]> + Send + Sync + 'static, R: Region> SharedBuffer<M, R> {
         let range = MemoryRange::new(bytes.as_ptr().cast_mut(), bytes.len());
         // SAFETY: the bytes live as long as the memory, and nothing writes them, because the access
         // flags do not permit it.
-        let held = unsafe { Held::register(memory, range, access, domains) };
+        let held = unsafe { Held::register(memory, range, access, &listed(domains)) };
         Ok(Self { held: held? })
     }
 

@@ -5,7 +5,7 @@ use super::error::P2pBuildError;
 use super::member::{P2pMember, Targets};
 use super::shared::Shared;
 use super::sizes::{EngineSender, P2P_ROUTES};
-use crate::backend::Domain;
+use crate::backend::{Domain, DomainRef, listed};
 use polyrail_core::virtual_cq::Polled;
 use polyrail_software_nic as nic;
 use std::fmt;
@@ -54,8 +54,11 @@ impl P2pBuilder {
     /// # Errors
     ///
     /// A device or the engine refuses.
-    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
-        let mut shared = Shared::new(*self, domains, 1)?;
+    pub fn build<'d, D: Domain>(
+        &self,
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
+    ) -> Result<P2pEndpoint<D>, P2pBuildError> {
+        let mut shared = Shared::new(*self, &listed(domains), 1)?;
         let others: &mut [EngineSender<D::Qp>] = &mut [];
         Ok(P2pEndpoint { member: shared.open(0, others)?, shared })
     }

@@ -6,7 +6,7 @@ use super::error::P2pBuildError;
 use super::member::P2pMember;
 use super::shared::Shared;
 use super::sizes::P2P_ROUTES;
-use crate::backend::Domain;
+use crate::backend::{Domain, DomainRef, listed};
 use crate::endpoint::{Armed, WaitError};
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, TargetSet};
@@ -155,8 +155,12 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     /// # Errors
     ///
     /// A device or the engine refuses.
-    pub fn build(builder: &P2pBuilder, domains: &[&D], most: u16) -> Result<Self, P2pBuildError> {
-        let shared = Shared::new(*builder, domains, most.into())?;
+    pub fn build<'d>(
+        builder: &P2pBuilder,
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
+        most: u16,
+    ) -> Result<Self, P2pBuildError> {
+        let shared = Shared::new(*builder, &listed(domains), most.into())?;
         Ok(Self { members: Members(Vec::new()), most, shared })
     }
 

@@ -13,7 +13,7 @@ pub use cached::CachedBuffer;
 pub use limits::{CacheCounters, CacheLimits, StillRegistered};
 
 use super::foreign::ForeignBuffer;
-use crate::backend::{DeviceError, Domain};
+use crate::backend::{DeviceError, Domain, DomainRef, listed};
 use polyrail_core::verbs::AccessFlags;
 use shared::Shared;
 use std::ops::Range;
@@ -79,8 +79,11 @@ pub struct RegistrationCache<D: Domain> {
 
 impl<D: Domain> RegistrationCache<D> {
     /// Creates an empty cache of registrations with each of the domains.
-    pub fn new(domains: &[&D], limits: CacheLimits) -> Self {
-        let domains = domains.iter().map(|&domain| domain.clone()).collect();
+    pub fn new<'d>(
+        domains: impl IntoIterator<Item: DomainRef<'d, D>>,
+        limits: CacheLimits,
+    ) -> Self {
+        let domains = listed(domains).into_iter().cloned().collect();
         Self { domains, shared: Arc::new(Shared::new(limits)) }
     }
 
