@@ -67,10 +67,9 @@ struct Rank {
 
 impl Rank {
     fn new(domains: &[ProtectionDomain], other: Other) -> Result<Self, Failed> {
-        let domains: Vec<&ProtectionDomain> = domains.iter().collect();
-        let endpoint = P2pBuilder::new().rails(2).build(&domains)?;
+        let endpoint = P2pBuilder::new().rails(2).build(domains)?;
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let rims = RegisteredBuffer::new(2 * CELL, access, &domains)?;
+        let rims = RegisteredBuffer::new(2 * CELL, access, domains)?;
         let keys = rims.own_keys();
         Ok(Self { endpoint, rims, keys, other })
     }

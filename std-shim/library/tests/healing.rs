@@ -78,7 +78,7 @@ fn a_rail_that_falls_silent_is_given_up_after_its_time() {
     for scheme in SCHEMES {
         let mut ends = Ends::new(3, 4, &healed(scheme).healing(healing));
         let device = ends.near.devices[1].clone();
-        device.inject(When::AfterBytes(50_000), Fault::Silent(true));
+        device.inject(When::Bytes(50_000), Fault::Silent(true));
         ends.finish(|_| sleep(Duration::from_micros(20)));
         let silent = |told: &String| told == "rail 1 (device near1) failed: no progress for 400ms";
         let told: Vec<String> = ends.near.told().into_iter().chain(ends.far.told()).collect();
@@ -97,7 +97,7 @@ fn a_device_that_stays_silent_holds_up_no_requests() {
         for of_near in [true, false] {
             let mut ends = Ends::new(3, 4, &healed(scheme).healing(healing));
             let device = ends.side(of_near).devices[0].clone();
-            device.inject(When::AfterBytes(50_000), Fault::Silent(true));
+            device.inject(When::Bytes(50_000), Fault::Silent(true));
             let begin = Instant::now();
             ends.finish(|ends| {
                 assert!(
@@ -270,7 +270,7 @@ fn nobody_waits_for_ever_for_what_the_peer_does_not_tell() {
     let mut ends =
         Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing));
     // Nobody carries anything.
-    ends.near.devices[1].inject(When::AfterBytes(50_000), Fault::LinkDown);
+    ends.near.devices[1].inject(When::Bytes(50_000), Fault::LinkDown);
     let error = end_of(&mut ends, true);
     let rail = RailId::Data(1);
     let device = "near1".to_owned();

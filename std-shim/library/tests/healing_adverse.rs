@@ -337,7 +337,7 @@ fn carry_until_ready(ends: &mut Ends) {
 #[test]
 fn an_owner_who_was_away_has_not_waited() {
     let mut ends = impatient_ends();
-    ends.near.devices[1].inject(When::AfterBytes(50_000), Fault::LinkDown);
+    ends.near.devices[1].inject(When::Bytes(50_000), Fault::LinkDown);
     ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
     sleep(3 * PATIENCE);
     steps(&mut ends, 40);

@@ -38,7 +38,7 @@ fn both_ends_send_each_other_where_the_new_queue_pairs_are() {
         let mut ends = Ends::apart(Fabric::deterministic(2), 3, &healed(scheme));
         let links = ends.links();
         let old = ends.near.endpoint.rail_reports()[1].qp_num;
-        ends.near.devices[1].inject(When::AfterBytes(3 * LENGTH as u64), Fault::LinkDown);
+        ends.near.devices[1].inject(When::Bytes(3 * LENGTH as u64), Fault::LinkDown);
         let is_down = |ends: &Ends| {
             [&ends.near, &ends.far].iter().all(|end| end.state(rail) == RailState::Down)
         };

@@ -17,7 +17,7 @@ const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 /// A link is cut in the middle of a message.
 fn cut(ends: &Ends, device: usize, after_messages: usize) {
     let bytes = (after_messages * LENGTH / 2 + 1234) as u64;
-    ends.near.devices[device].inject(When::AfterBytes(bytes), Fault::LinkDown);
+    ends.near.devices[device].inject(When::Bytes(bytes), Fault::LinkDown);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn what_happened_is_told_with_names() {
     let mut ends = Ends::new(5, 4, &healed(Scheme::Dqplb));
     // No port goes down, so that the failed request is the first to show it. Then the rail stays
     // out of service.
-    let bytes = When::AfterBytes(3 * LENGTH as u64);
+    let bytes = When::Bytes(3 * LENGTH as u64);
     ends.far.devices[2].inject(bytes, Fault::LoseAcks(true));
     let cut = |ends: &mut Ends| {
         if !ends.near.events.is_empty() || !ends.far.events.is_empty() {

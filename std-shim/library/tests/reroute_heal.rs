@@ -14,7 +14,7 @@ const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
 /// Bytes of a device until so many messages have arrived.
 fn after(messages: usize) -> When {
-    When::AfterBytes((messages * LENGTH / 2 + 1234) as u64)
+    When::Bytes((messages * LENGTH / 2 + 1234) as u64)
 }
 
 /// Where a rail's queue pair is.

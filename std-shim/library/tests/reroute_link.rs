@@ -143,7 +143,7 @@ fn two_threads_heal_by_what_they_send_each_other() {
     for scheme in SCHEMES {
         let fabric = Fabric::threaded();
         let Ends { near, far, .. } = Ends::apart(fabric, 4, &healed(scheme).min_rails(0));
-        near.devices[1].inject(When::AfterBytes(30_000), Fault::LinkDown);
+        near.devices[1].inject(When::Bytes(30_000), Fault::LinkDown);
         let cut = near.devices[1].clone();
         let others = near.devices[2..].iter().chain(&far.devices[2..]);
         let others: Vec<_> = others.cloned().collect();

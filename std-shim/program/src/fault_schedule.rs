@@ -186,7 +186,7 @@ impl ScheduledFault {
             Begin::Time(time) => State::AtTime(time),
             Begin::Bytes(bytes) => {
                 let mark = device.carried_bytes().saturating_add(bytes);
-                device.inject(When::AfterBytes(bytes), fault.harm.inflicted());
+                device.inject(When::Bytes(bytes), fault.harm.inflicted());
                 State::AtBytes(mark)
             }
         };

@@ -272,9 +272,9 @@ impl Device {
         }
         match when {
             When::Now => self.0.suffer(fault),
-            When::AfterBytes(0) => self.0.suffer(fault),
-            When::AfterBytes(bytes) => self.0.faults.plan_bytes(bytes, fault),
-            When::AtStep(step) => self.0.faults.plan_step(step, fault),
+            When::Bytes(0) => self.0.suffer(fault),
+            When::Bytes(bytes) => self.0.faults.plan_bytes(bytes, fault),
+            When::Step(step) => self.0.faults.plan_step(step, fault),
         }
     }
 

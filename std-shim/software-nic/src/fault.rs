@@ -13,10 +13,10 @@ pub enum When {
     /// After the device has carried this many more payload bytes, of its own requests and its
     /// peers' together. A link that goes down this way cuts the message that crosses the mark: the
     /// bytes before it may have arrived, although the request fails.
-    AfterBytes(u64),
+    Bytes(u64),
     /// Before this step of a deterministic fabric, counted from the fabric's creation. Never on a
     /// threaded fabric.
-    AtStep(u64),
+    Step(u64),
 }
 
 /// A fault of a device, or its end.

@@ -191,9 +191,9 @@ fn random_failures_never_lose_or_repeat_a_completion() {
     for seed in 0..300 {
         let mut rails = Rails::new(seed);
         let device = if seed % 2 == 0 { &rails.pair.a.device } else { &rails.pair.b.device };
-        device.inject(When::AtStep(seed % 37), Fault::LinkDown);
+        device.inject(When::Step(seed % 37), Fault::LinkDown);
         if seed % 3 == 0 {
-            device.inject(When::AtStep(seed % 37 + 10), Fault::LinkUp);
+            device.inject(When::Step(seed % 37 + 10), Fault::LinkUp);
         }
         let (_, a, b) = rails.run();
         let mut sends = shown(&a);

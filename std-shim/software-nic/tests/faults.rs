@@ -90,7 +90,7 @@ fn a_link_that_comes_back_in_time_loses_nothing() {
 fn a_link_cut_after_some_bytes_leaves_those_bytes_there() {
     impatient_both_ways(|mut pair| {
         pair.a.buffer.fill(0, 3000, 7);
-        pair.a.device.inject(When::AfterBytes(2500), Fault::LinkDown);
+        pair.a.device.inject(When::Bytes(2500), Fault::LinkDown);
         let chain = [0, 1, 2].map(|i| pair.write(i, 1000 * i as usize, 1000));
         pair.a.post_all(&chain).unwrap();
         let (a, _) = pair.settle();
@@ -105,7 +105,7 @@ fn a_link_cut_after_some_bytes_leaves_those_bytes_there() {
 #[test]
 fn a_link_cut_at_the_end_of_a_message_lets_it_through() {
     impatient_both_ways(|mut pair| {
-        pair.b.device.inject(When::AfterBytes(1000), Fault::LinkDown);
+        pair.b.device.inject(When::Bytes(1000), Fault::LinkDown);
         pair.a.post_all(&[pair.write(1, 0, 1000), pair.write(2, 0, 0)]).unwrap();
         assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS), (2, EXCEEDED)]);
     });
@@ -114,7 +114,7 @@ fn a_link_cut_at_the_end_of_a_message_lets_it_through() {
 #[test]
 fn a_fault_is_applied_at_its_step() {
     let mut pair = Pair::deterministic(1);
-    pair.a.device.inject(When::AtStep(3), Fault::LinkDown);
+    pair.a.device.inject(When::Step(3), Fault::LinkDown);
     pair.a.post_all(&[pair.write(1, 0, 8); 20]).unwrap();
     let history: Vec<Step> = std::iter::from_fn(|| pair.fabric.step()).collect();
     assert_eq!(history[3], Step::Struck { device: 0, fault: FaultKind::LinkDown });
@@ -126,7 +126,7 @@ fn a_fault_is_applied_at_its_step() {
 #[test]
 fn a_fault_at_a_later_step_is_applied_to_an_idle_fabric() {
     let pair = Pair::deterministic(1);
-    pair.b.device.inject(When::AtStep(1000), Fault::DeviceGone);
+    pair.b.device.inject(When::Step(1000), Fault::DeviceGone);
     let struck = Step::Struck { device: 1, fault: FaultKind::DeviceGone };
     assert_eq!(pair.fabric.step(), Some(struck));
     assert_eq!((pair.fabric.step(), pair.fabric.steps()), (None, 1001));
@@ -301,7 +301,7 @@ fn a_plan_is_plain_data() {
     let plan = FaultPlan {
         faults: vec![
             (When::Now, Fault::ForceRnr { requests: 9 }),
-            (When::AfterBytes(8), Fault::LinkDown),
+            (When::Bytes(8), Fault::LinkDown),
         ],
     };
     pair.b.device.apply(&plan.clone());
@@ -318,7 +318,7 @@ fn an_internal_error_fails_requests_that_were_carried_out() {
             pair.a.buffer.fill(0, 100, 5);
             let fault = Fault::FailRequests(true);
             let device = if at_peer { &pair.b.device } else { &pair.a.device };
-            device.inject(When::AfterBytes(8), fault);
+            device.inject(When::Bytes(8), fault);
             pair.a.post(pair.write(1, 0, 4)).unwrap();
             assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS)]);
             pair.a.post(pair.request(2, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();

@@ -65,7 +65,7 @@ fn queue_pairs_of_a_device_share_its_line() {
 #[test]
 fn a_link_that_is_cut_meanwhile_fails_what_waits_for_the_line() {
     let mut pair = limited(Fabric::deterministic(1), 1_000_000);
-    pair.a.device.inject(When::AfterBytes(1500), Fault::LinkDown);
+    pair.a.device.inject(When::Bytes(1500), Fault::LinkDown);
     pair.a.post_all(&[1, 2, 3].map(|id| pair.write(id, 0, 1000))).unwrap();
     let exceeded = WcStatus::RETRY_EXC_ERR;
     let flushed = WcStatus::WR_FLUSH_ERR;

@@ -44,8 +44,8 @@ impl World {
     fn some_time(&self, choices: &mut dyn Choices) -> When {
         match choices.below(3) {
             0 => When::Now,
-            1 => When::AfterBytes(u64::from(choices.below(8192))),
-            _ => When::AtStep(self.fabric.steps() + u64::from(choices.below(40))),
+            1 => When::Bytes(u64::from(choices.below(8192))),
+            _ => When::Step(self.fabric.steps() + u64::from(choices.below(40))),
         }
     }
 

@@ -7,15 +7,15 @@
 //! queues, shared receive queues and regions that it creates are enums as well.
 //!
 //! ```
-//! use polyrail::any::{AnyDomain, OpenOptions, open_devices};
+//! use polyrail::any::{OpenOptions, open_devices};
 //! use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = OpenOptions::default();
-//! let here = open_devices(&["software:a0", "software:a1"], &options)?;
-//! let there = open_devices(&["software:b0", "software:b1"], &options)?;
-//! let mut sender = EndpointBuilder::new().build(&here.iter().collect::<Vec<&AnyDomain>>())?;
-//! let mut receiver = EndpointBuilder::new().build(&there.iter().collect::<Vec<&AnyDomain>>())?;
+//! let here = open_devices(["software:a0", "software:a1"], &options)?;
+//! let there = open_devices(["software:b0", "software:b1"], &options)?;
+//! let mut sender = EndpointBuilder::new().build(&here)?;
+//! let mut receiver = EndpointBuilder::new().build(&there)?;
 //! connect_endpoints(&mut sender, &mut receiver)?;
 //! # Ok(())
 //! # }

@@ -94,7 +94,7 @@ static FABRIC: PerProcess<Fabric> = PerProcess::new();
 /// use polyrail::backend::Domain;
 ///
 /// # #[cfg(feature = "tcp")] {
-/// let domains = open_devices(&["software", "tcp:lo"], &OpenOptions::default())?;
+/// let domains = open_devices(["software", "tcp:lo"], &OpenOptions::default())?;
 /// let names: Vec<&str> = domains.iter().map(AnyDomain::device_name).collect();
 /// assert_eq!(names, ["software", "tcp:lo"]);
 /// # }
@@ -104,10 +104,11 @@ static FABRIC: PerProcess<Fabric> = PerProcess::new();
 /// # Errors
 ///
 /// See [`OpenError`].
-pub fn open_devices<N: AsRef<str>>(
-    names: &[N],
+pub fn open_devices(
+    names: impl IntoIterator<Item: AsRef<str>>,
     options: &OpenOptions,
 ) -> Result<Vec<AnyDomain>, OpenError> {
+    let names: Vec<_> = names.into_iter().collect();
     if names.len() > MAX_DEVICES {
         return Err(OpenError::TooMany { devices: names.len() });
     }

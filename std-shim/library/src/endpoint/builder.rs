@@ -7,6 +7,7 @@ use crate::backend::{ConnectOptions, Domain};
 use crate::heal::Healing;
 use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
+use std::borrow::Borrow;
 
 /// Options of an endpoint. [`build`](Self::build) builds one;
 /// [`EndpointSet::build`](super::EndpointSet::build) builds many that share completion queues.
@@ -198,7 +199,7 @@ impl EndpointBuilder {
     /// The first device cannot stand by, because it has rail 0, which carries SENDs and atomics.
     /// [`build`](Self::build) refuses it, all devices, and a position that no device has.
     #[must_use]
-    pub fn standby_devices(self, positions: &[usize]) -> Self {
+    pub fn standby_devices(self, positions: impl IntoIterator<Item: Borrow<usize>>) -> Self {
         Self { standby_devices: StandbyDevices::new(positions), ..self }
     }
 

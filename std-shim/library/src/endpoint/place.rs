@@ -5,6 +5,7 @@ use super::sizes::MAX_DEVICES;
 use crate::backend::{DeviceError, Domain, Port};
 use crate::queue_pair::Place;
 use polyrail_core::virtual_qp::{Config, MAX_RAILS, RailId};
+use std::borrow::Borrow;
 
 /// Returns the place of each rail: devices alternate, then the ports of each device. With more
 /// devices than rails, the last devices get none.
@@ -38,9 +39,10 @@ pub(crate) struct StandbyDevices {
 const _: () = assert!(MAX_DEVICES == u8::BITS as usize, "a bit for each device");
 
 impl StandbyDevices {
-    pub(crate) fn new(positions: &[usize]) -> Self {
+    pub(crate) fn new(positions: impl IntoIterator<Item: Borrow<usize>>) -> Self {
         let mut standby = Self::default();
-        for &position in positions {
+        for position in positions {
+            let position = *position.borrow();
             if position < MAX_DEVICES {
                 standby.positions |= 1 << position;
             } else {

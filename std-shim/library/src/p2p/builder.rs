@@ -5,6 +5,7 @@ use crate::backend::ConnectOptions;
 use crate::endpoint::{Healing, StandbyDevices};
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 use polyrail_core::virtual_qp::RailFailure;
+use std::borrow::Borrow;
 
 /// Options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) builds.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +148,7 @@ impl P2pBuilder {
     /// what it sends. It needs [`RailFailure::Reroute`]; `build` refuses all devices, and a position
     /// that no device has.
     #[must_use]
-    pub fn standby_devices(self, positions: &[usize]) -> Self {
+    pub fn standby_devices(self, positions: impl IntoIterator<Item: Borrow<usize>>) -> Self {
         Self { standby_devices: StandbyDevices::new(positions), ..self }
     }
 

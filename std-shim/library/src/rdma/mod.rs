@@ -6,12 +6,11 @@
 //!
 //! ```no_run
 //! use polyrail::endpoint::EndpointBuilder;
-//! use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
+//! use polyrail::rdma::{OpenOptions, open_devices};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let names = ["mlx5_0".parse()?, "mlx5_1:1".parse()?];
 //! let domains = open_devices(&names, &OpenOptions::default())?;
-//! let domains: Vec<&VerbsDomain> = domains.iter().collect();
 //! let endpoint = EndpointBuilder::new().build(&domains)?;
 //! # Ok(())
 //! # }

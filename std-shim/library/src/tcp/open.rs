@@ -62,11 +62,10 @@ pub enum OpenDevicesError {
 ///
 /// ```
 /// use polyrail::endpoint::EndpointBuilder;
-/// use polyrail::tcp::{DeviceOptions, ProtectionDomain, open_devices};
+/// use polyrail::tcp::{DeviceOptions, open_devices};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let opened = open_devices(&["lo"], &DeviceOptions::default())?;
-/// let domains: Vec<&ProtectionDomain> = opened.iter().collect();
+/// let domains = open_devices(["lo"], &DeviceOptions::default())?;
 /// let endpoint = EndpointBuilder::new().rails(4).build(&domains)?;
 /// # Ok(())
 /// # }
@@ -75,10 +74,11 @@ pub enum OpenDevicesError {
 /// # Errors
 ///
 /// See [`OpenDevicesError`].
-pub fn open_devices<N: AsRef<str>>(
-    names: &[N],
+pub fn open_devices(
+    names: impl IntoIterator<Item: AsRef<str>>,
     options: &DeviceOptions,
 ) -> Result<Vec<ProtectionDomain>, OpenDevicesError> {
+    let names: Vec<_> = names.into_iter().collect();
     if names.len() > MAX_DEVICES {
         return Err(OpenDevicesError::TooMany { devices: names.len() });
     }

@@ -83,6 +83,6 @@ pub(crate) fn inject(name: &str, after_bytes: u64, fault: Fault) -> bool {
     let network = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
     let made = network.iter().flat_map(|network| &network.made);
     let found = made.into_iter().find(|(made, _)| made == name);
-    let when = if after_bytes == 0 { When::Now } else { When::AfterBytes(after_bytes) };
+    let when = if after_bytes == 0 { When::Now } else { When::Bytes(after_bytes) };
     found.map(|(_, domain)| domain.device().inject(when, fault)).is_some()
 }
