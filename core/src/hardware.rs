@@ -108,9 +108,9 @@ pub(crate) const fn address(device: DeviceId, qp_num: u32) -> u64 {
 /// A batch of send requests for one queue pair. A batch that is dropped without a commit posts
 /// nothing.
 pub trait SendBatch {
-    /// Appends a request. Errors are reported by [`commit`](Self::commit): EINVAL, among others, for
-    /// an INLINE request with a [device address](crate::verbs::DEVICE_ADDRESSES), whose bytes the
-    /// CPU cannot copy.
+    /// Appends a request. Errors are reported by [`commit`](Self::commit): EINVAL, among others,
+    /// for an INLINE request with a [device address](crate::verbs::DEVICE_ADDRESSES), whose bytes
+    /// the CPU cannot copy.
     fn add(&mut self, request: &SendRequest);
 
     /// Appends a request that gathers several buffers, in this order, instead of
@@ -317,7 +317,8 @@ pub unsafe trait CompletionQueue {
     /// Returns the number of completions that it can hold; one more is an overrun, which is fatal.
     /// [`VirtualQp::cq_entries`](crate::virtual_qp::VirtualQp::cq_entries) are enough for the queue
     /// pairs of one virtual queue pair, and
-    /// [`AttachError::CqTooSmall`](crate::virtual_cq::AttachError::CqTooSmall) has the exact number.
+    /// [`AttachError::CqTooSmall`](crate::virtual_cq::AttachError::CqTooSmall) has the exact
+    /// number.
     fn capacity(&self) -> u32;
 
     /// Moves completions, oldest first, into the caller's memory: all that are queued, up to the

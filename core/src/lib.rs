@@ -18,7 +18,8 @@
 // Two private modules are between these layers: `completion`, before `virtual_cq`, is what comes
 // out of a poll, and what a target of completions must offer. `rail`, before `virtual_qp`, is one
 // physical queue pair: its credits, what is in flight on it, its receives, and the tags by which
-// completions are matched with what was posted; and the set of them, as far as they fail and return.
+// completions are matched with what was posted; and the set of them, as far as they fail and
+// return.
 
 #![no_std]
 #![deny(unsafe_code)]

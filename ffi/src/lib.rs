@@ -109,9 +109,9 @@
 //!   effect. No test device has it either.
 
 // The private modules between these: `sys`, `qp_state`, `error` and `value` (calls that fail, and
-// values that do not fit) come first. `owned` (destruction and its failures) comes before `Context`,
-// and `chain` and `recv` (lists of requests for a driver) before `SharedReceiveQueue`; `qp::send`
-// posts. No module imports a later one.
+// values that do not fit) come first. `owned` (destruction and its failures) comes before
+// `Context`, and `chain` and `recv` (lists of requests for a driver) before `SharedReceiveQueue`;
+// `qp::send` posts. No module imports a later one.
 mod attributes;
 mod chain;
 mod channel;

@@ -1,8 +1,9 @@
 //! A virtual queue pair on software NICs, with memory to send from and to receive into.
 
+use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{
     CompletionQueue, ConnectOptions, Device, DeviceConfig, Fabric, ProtectionDomain, QpCap, QpInit,
-    QueuePair, RegisteredBuffer, connect_pair,
+    QueuePair, connect_pair,
 };
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;

@@ -4,7 +4,8 @@
 //!
 //! A single test: the allocations of all threads are counted.
 
-use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::p2p::{P2P_ROUTES, P2pBuilder, Received, RecvBuffer, connect_endpoints};
 use polyrail::progress::messages::{P2pHandle, P2pThread, PendingDone, PendingRecv};
 use polyrail::progress::{Outcome, Pending, SubmitError};

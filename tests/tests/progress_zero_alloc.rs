@@ -4,7 +4,8 @@
 //! A single test: the allocations of all threads are counted.
 
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric};
 use polyrail::progress::{Handle, Pending, ProgressThread, SubmitError};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr};
 use polyrail_core::virtual_qp::Scheme;

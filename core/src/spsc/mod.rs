@@ -1,8 +1,8 @@
 //! A wait-free ring between two threads: one pushes, one pops.
 //!
 //! It carries requests to the thread that owns a virtual queue pair, and completions back. A
-//! [`Ring`] is the memory, [`Producer`] and [`Consumer`] are its two ends, and a [`Doorbell`] wakes a
-//! sleeping consumer.
+//! [`Ring`] is the memory, [`Producer`] and [`Consumer`] are its two ends, and a [`Doorbell`] wakes
+//! a sleeping consumer.
 //!
 //! # States
 //!

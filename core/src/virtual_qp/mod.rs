@@ -2,8 +2,8 @@
 //!
 //! A [`VirtualQp`] owns its physical queue pairs, as [`Config`] says. Its page lists its methods by
 //! subject, with the order and the limits of requests. A
-//! [`VirtualCq`](crate::virtual_cq::VirtualCq) polls the completion queues, and returns a report for
-//! each request. [The architecture](crate::docs::architecture) follows a request from post to
+//! [`VirtualCq`](crate::virtual_cq::VirtualCq) polls the completion queues, and returns a report
+//! for each request. [The architecture](crate::docs::architecture) follows a request from post to
 //! report, and [rails that fail](crate::docs::rails_that_fail) explains what happens to it when its
 //! rail fails.
 

@@ -4,8 +4,8 @@
 //! `overhead c|rust TIMES`
 
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::memory::keys_toward;
-use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+use polyrail::memory::{RegisteredBuffer, keys_toward};
+use polyrail::nic::{DeviceConfig, Fabric};
 use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
 use polyrail_c::*;
 use std::error::Error;

@@ -9,7 +9,8 @@ use crate::types::{
     RailFailure, Scheme,
 };
 use polyrail::backend::{ConnectOptions, Mtu};
-use polyrail::endpoint::{EndpointBuilder, Healing};
+use polyrail::endpoint::EndpointBuilder;
+use polyrail::heal::Healing;
 use polyrail::p2p::P2pBuilder;
 use polyrail::verbs::{ImmOrder, ReportOrder};
 use polyrail::virtual_qp::{self, Config, PassThroughOrder};

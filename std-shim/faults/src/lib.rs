@@ -15,7 +15,8 @@
 //! ```
 //! use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
 //! use polyrail::hardware::Refusal;
-//! use polyrail::nic::{CompletionQueue, DeviceConfig, Fabric, QueuePair, RegisteredBuffer};
+//! use polyrail::memory::RegisteredBuffer;
+//! use polyrail::nic::{CompletionQueue, DeviceConfig, Fabric, QueuePair};
 //! use polyrail::verbs::{AccessFlags, SendWr};
 //! use polyrail_faults::{DriverFault, Faults, Faulty, WorkQueue};
 //!
@@ -59,8 +60,8 @@
 //!
 //! # Where to begin
 //!
-//! [`DriverFault`] lists the faults, and [`Faults`] injects them into the [`Faulty`] objects that it
-//! makes. [`Relay`] breaks the control connection of two processes.
+//! [`DriverFault`] lists the faults, and [`Faults`] injects them into the [`Faulty`] objects that
+//! it makes. [`Relay`] breaks the control connection of two processes.
 
 // Files:
 //

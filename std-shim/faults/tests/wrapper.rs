@@ -5,9 +5,10 @@ use polyrail::hardware::{
     CommitError, CompletionQueue, CqError, QueuePair, ReceiveQueue, RecvBatch as _, Refusal,
     SendBatch as _,
 };
+use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{
     self, ConnectOptions, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, QpCap, QpInit,
-    QpState, RegisteredBuffer, When, connect_pair,
+    QpState, When, connect_pair,
 };
 use polyrail::verbs::{
     AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest,

@@ -6,7 +6,8 @@
 //! ```
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
-use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{RailFailure, RailId};

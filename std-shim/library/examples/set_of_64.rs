@@ -6,7 +6,8 @@
 //! ```
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 use std::error::Error;
 

@@ -6,7 +6,8 @@
 //! ```
 
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric};
 use polyrail::progress::{Handle, ProgressThread};
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr};
 use std::error::Error;

@@ -13,7 +13,8 @@
 //!
 //! ```
 //! use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
-//! use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+//! use polyrail::memory::RegisteredBuffer;
+//! use polyrail::nic::{DeviceConfig, Fabric};
 //! use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,8 +54,8 @@
 //!
 //! [How to embed it](embedding) compares the types in full, and lists the requirements for a
 //! backend and the differences between one rail and several. [Rails](rails) explains notifications,
-//! order, failing rails and limits, [waits] what ends each wait, and [trust] what others can do to a
-//! program that listens.
+//! order, failing rails and limits, [waits] what ends each wait, and [trust] what others can do to
+//! a program that listens.
 //!
 //! # Which type to use
 //!
@@ -139,7 +140,6 @@ pub mod trace;
 #[doc = include_str!("../docs/waits.md")]
 pub mod waits {}
 
-pub use memory::{DeviceCountMismatch, RemoteBuffer};
 pub use polyrail_core::{hardware, verbs, virtual_cq, virtual_qp};
 
 /// The README's example compiles and runs.

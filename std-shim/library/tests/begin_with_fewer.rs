@@ -5,9 +5,8 @@ mod fixture;
 
 use fixture::pair::Host;
 use fixture::{ALL_ACCESS, LONG, impatient};
-use polyrail::endpoint::{
-    ConnectError, Detected, EndpointBuilder, EndpointError, Healing, connect_endpoints,
-};
+use polyrail::endpoint::{ConnectError, EndpointBuilder, EndpointError, connect_endpoints};
+use polyrail::heal::{Detected, Healing};
 use polyrail::link::{Hello, Link, LinkError, Message, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, Fault, ProtectionDomain, When};

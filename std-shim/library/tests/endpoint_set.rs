@@ -7,9 +7,8 @@ use polyrail::endpoint::{
     BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
 };
 use polyrail::link::{Hello, Link, Message, bring_up};
-use polyrail::nic::{
-    self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
-};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_cq::TooManyCqs;
 use polyrail::virtual_qp::{PostSendError, QpState, Scheme};

@@ -6,9 +6,9 @@ mod rerouted;
 
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
-    ConnectError, Detected, Endpoint, EndpointBuilder, EndpointError, Healing, HealingMessage,
-    connect_endpoints,
+    ConnectError, Endpoint, EndpointBuilder, EndpointError, HealingMessage, connect_endpoints,
 };
+use polyrail::heal::{Detected, Healing};
 use polyrail::nic::{CompletionQueue, Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
 use recorded::{Log, Recorded, RecordedQp};

@@ -6,10 +6,10 @@ mod rerouted;
 
 use fixture::Host;
 use polyrail::endpoint::{
-    Endpoint, EndpointBuilder, Healing, HealingLink, HealingMessage, ReplacementAddress,
-    connect_endpoints,
+    Endpoint, EndpointBuilder, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
 };
 use polyrail::hardware::QueuePair;
+use polyrail::heal::Healing;
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::progress::{ProgressOptions, ProgressThread};
 use polyrail::verbs::{RecvWr, SendWr};

@@ -3,12 +3,12 @@
 mod fixture;
 
 use fixture::link::{SOON, accepted, control_to_stranger, impatient, listen};
-use polyrail::RemoteBuffer;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::link::{
     Hello, Link, LinkError, Message, Reach, Reason, Timeouts, bring_up, bring_up_p2p,
 };
-use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::{RegisteredBuffer, RemoteBuffer};
+use polyrail::nic::{Fabric, ProtectionDomain};
 use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostRecvError, RailFailure, Scheme};

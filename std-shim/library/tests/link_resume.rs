@@ -8,7 +8,8 @@ use polyrail::link::{
     Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, NoPurpose, Session, Timeouts,
     Token,
 };
-use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Fabric, ProtectionDomain};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 use polyrail_faults::Relay;
 use std::io::{ErrorKind, Read, Write};

@@ -5,7 +5,7 @@ mod messages;
 
 use fixture::{LONG, impatient};
 use messages::{Pair, Side};
-use polyrail::endpoint::Healing;
+use polyrail::heal::Healing;
 use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, Failure, HealingLink, NotNow, P2pAddress, P2pBuildError, P2pBuilder,

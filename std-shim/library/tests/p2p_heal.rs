@@ -5,7 +5,7 @@ mod fixture;
 mod recorded;
 
 use fixture::{ALL_ACCESS, impatient};
-use polyrail::endpoint::Healing;
+use polyrail::heal::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{

@@ -8,9 +8,8 @@ use futures_util::future::join_all;
 use polyrail::endpoint::{
     Endpoint, EndpointBuilder, EndpointError, EndpointQp, EndpointSet, connect_endpoints,
 };
-use polyrail::nic::{
-    Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
-};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::progress::{
     HANDLE_DEPTH, Handle, Pending, ProgressOptions, ProgressThread, RequestError, SubmitError,
 };

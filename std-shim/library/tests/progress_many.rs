@@ -5,7 +5,8 @@ mod fixture;
 use fixture::{Host, impatient};
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
 use polyrail::hardware::Refusal;
-use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Fabric, ProtectionDomain};
 use polyrail::progress::{
     HANDLE_DEPTH, Handle, Pending, ProgressThread, RequestError, SubmitError, SubmitManyError,
 };

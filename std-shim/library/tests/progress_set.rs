@@ -5,7 +5,8 @@ mod fixture;
 
 use fixture::{Host, connect_sets, impatient, submit};
 use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointQp, EndpointSet, NamedRailEvent};
-use polyrail::nic::{Device, Fabric, Fault, RegisteredBuffer, When};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Device, Fabric, Fault, When};
 use polyrail::progress::{Handle, ProgressThread, RequestError, SubmitError};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};

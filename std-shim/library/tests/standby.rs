@@ -4,7 +4,7 @@ mod fixture;
 mod recorded;
 mod rerouted;
 
-use polyrail::endpoint::Healing;
+use polyrail::heal::Healing;
 use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::P2pBuilder;
 use polyrail::virtual_qp::{RailFailure, RailId, RailState, Scheme};

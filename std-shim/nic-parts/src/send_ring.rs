@@ -66,8 +66,8 @@ impl SendRing {
     /// # Errors
     ///
     /// EOPNOTSUPP: the opcode invalidates a memory window. EINVAL: an INLINE request that fetches
-    /// data, is longer than the limit, or has a [device address](Sge::has_device_address); an atomic with
-    /// several buffers. The ring is full.
+    /// data, is longer than the limit, or has a [device address](Sge::has_device_address); an
+    /// atomic with several buffers. The ring is full.
     #[inline]
     pub fn accept(
         &mut self,

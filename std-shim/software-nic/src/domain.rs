@@ -91,7 +91,8 @@ impl ProtectionDomain {
     }
 
     /// Registers `length` bytes from `addr`, whose first byte requests name by the address `iova`,
-    /// as `ibv_reg_mr_iova(3)` does. The region keeps `owner`, if there is one, until it is dropped.
+    /// as `ibv_reg_mr_iova(3)` does. The region keeps `owner`, if there is one, until it is
+    /// dropped.
     ///
     /// # Errors
     ///

@@ -5,9 +5,9 @@ use super::shape::{Grant, MAX_CONNECTIONS, Shape};
 use super::virtual_qp::{AnyQp, QpTable, QueuePair};
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
+use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{
     self, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, QpCap, QpInit,
-    RegisteredBuffer,
 };
 use polyrail_core::hardware::{CompletionQueue as _, CqError};
 use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};

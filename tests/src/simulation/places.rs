@@ -1,6 +1,6 @@
 //! Memory of the simulated hosts, divided into places: one for each request that is under way.
 
-use polyrail::nic::RegisteredBuffer;
+use polyrail::memory::RegisteredBuffer;
 use std::hash::Hasher;
 
 /// Bytes that one request has to itself.

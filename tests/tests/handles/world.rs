@@ -2,9 +2,8 @@
 
 use crate::stepped::Stepped;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
-use polyrail::nic::{
-    CompletionQueue, DeviceConfig, Fabric, ProtectionDomain, QueuePair, RegisteredBuffer,
-};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{CompletionQueue, DeviceConfig, Fabric, ProtectionDomain, QueuePair};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, LocalBuffer, RecvWr, SendWr};
 
 #[cfg(polyrail_loom)]

@@ -10,7 +10,7 @@
 mod gid_interface;
 mod missing;
 
-pub use crate::place::{PciLink, Place};
+use crate::place::Place;
 pub(crate) use gid_interface::GidInterface;
 pub use missing::DevicesError;
 pub(crate) use missing::what_is_missing;

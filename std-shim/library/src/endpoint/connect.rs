@@ -156,8 +156,8 @@ where
     /// The two ends need the same [number of rails](super::EndpointBuilder::rails),
     /// [scheme](super::EndpointBuilder::scheme), [byte order of
     /// immediates](super::EndpointBuilder::imm_order) and [effect of a rail's
-    /// failure](super::EndpointBuilder::rail_failure). Every queue pair goes through INIT and RTR to
-    /// RTS.
+    /// failure](super::EndpointBuilder::rail_failure). Every queue pair goes through INIT and RTR
+    /// to RTS.
     ///
     /// The ends may have different numbers of devices, which
     /// rails use in turn. If the numbers differ, each rail stays on its devices, whatever fails. If
@@ -171,12 +171,12 @@ where
     /// the peer, for about a second if there is none. [`try_connect`](Self::try_connect) does not
     /// wait.
     ///
-    /// If rails are [re-routed](RailFailure::Reroute), an endpoint may begin with fewer rails: those
-    /// whose ports are down, or have no path to the peer, count as failed, and are
-    /// [repaired](super::Healing) later. [`min_rails`](super::EndpointBuilder::min_rails) have to
-    /// be connected. The two ends may lack different rails, and neither end uses a rail that the
-    /// other one lacks: if fewer than `min_rails` are left, both endpoints fail. With `min_rails` 0
-    /// they wait until rails are repaired.
+    /// If rails are [re-routed](RailFailure::Reroute), an endpoint may begin with fewer rails:
+    /// those whose ports are down, or have no path to the peer, count as failed, and are
+    /// [repaired](crate::heal::Healing) later. [`min_rails`](super::EndpointBuilder::min_rails)
+    /// have to be connected. The two ends may lack different rails, and neither end uses a rail
+    /// that the other one lacks: if fewer than `min_rails` are left, both endpoints fail. With
+    /// `min_rails` 0 they wait until rails are repaired.
     ///
     /// # Errors
     ///
@@ -475,13 +475,13 @@ where
     }
 }
 
-/// Connects two endpoints of one process, or virtual queue pairs of sets, that were never connected,
-/// and that were built with the same number of rails, scheme, byte order of immediates and effect
-/// of a rail's failure.
+/// Connects two endpoints of one process, or virtual queue pairs of sets, that were never
+/// connected, and that were built with the same number of rails, scheme, byte order of immediates
+/// and effect of a rail's failure.
 ///
 /// Afterwards post the receives first, then the requests that need them. If both ends
-/// [repair](super::Healing) their rails automatically, they exchange their repair messages directly,
-/// and the application carries none.
+/// [repair](crate::heal::Healing) their rails automatically, they exchange their repair messages
+/// directly, and the application carries none.
 ///
 /// # Errors
 ///

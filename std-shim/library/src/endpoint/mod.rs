@@ -17,12 +17,12 @@
 //!
 //! With [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), chosen at both
 //! [ends](EndpointBuilder::rail_failure), an endpoint works as long as [enough
-//! rails](EndpointBuilder::min_rails) are in service, and [repairs](Healing) rails automatically:
-//! some of its polls detect failed rails, give them new queue pairs, and bring them back. If the
-//! two ends are in different processes, the program carries the repair messages between them
-//! ([`HealingLink`]); over TCP, [`link`](crate::link) has a message for them. Nothing has
-//! to be carried between endpoints of one process that [`connect_endpoints`] connected. Events can
-//! be [read](EndpointQp::take_rail_event), and are also reported by [`trace`](crate::trace).
+//! rails](EndpointBuilder::min_rails) are in service, and [repairs](crate::heal::Healing) rails
+//! automatically: some of its polls detect failed rails, give them new queue pairs, and bring them
+//! back. If the two ends are in different processes, the program carries the repair messages
+//! between them ([`HealingLink`]); over TCP, [`link`](crate::link) has a message for them. Nothing
+//! has to be carried between endpoints of one process that [`connect_endpoints`] connected. Events
+//! can be [read](EndpointQp::take_rail_event), and are also reported by [`trace`](crate::trace).
 //!
 //! # Peers of another implementation
 //!
@@ -62,7 +62,6 @@ mod sizes;
 mod stall;
 mod wait;
 
-pub use crate::heal::{Detected, Healing, HealingMessageError, MAX_HEALING_BYTES};
 pub use crate::queue_pair::RailAddress;
 pub use address::Address;
 pub use build_error::BuildError;

@@ -23,7 +23,7 @@ pub struct NamedRailEvent {
     pub event: RailEvent,
     /// Name of the device of the rail's queue pair.
     pub device: String,
-    /// What the endpoint detected about a rail that it [took out of service](super::Healing).
+    /// What the endpoint detected about a rail that it [took out of service](crate::heal::Healing).
     pub detected: Option<Detected>,
     /// Time at which the endpoint detected the event.
     pub at: Instant,

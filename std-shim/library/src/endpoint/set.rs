@@ -45,7 +45,8 @@ use std::time::Instant;
 ///
 /// ```
 /// use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-/// use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+/// use polyrail::memory::RegisteredBuffer;
+/// use polyrail::nic::{DeviceConfig, Fabric};
 /// use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -221,7 +222,7 @@ where
     /// Passes at most `budget` events of all virtual queue pairs together to `sink`, and drives
     /// everything that waits for completions. Virtual queue pairs that had to wait are served first
     /// next time, so none starves another. If rails are re-routed, some polls also
-    /// [repair](super::Healing) them. Allocates only for new queue pairs.
+    /// [repair](crate::heal::Healing) them. Allocates only for new queue pairs.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
         let polled = self.common.cq.poll(&mut self.members, budget, sink);
@@ -236,8 +237,8 @@ where
         }
     }
 
-    /// Runs the [repair](super::Healing) step of polls immediately, for all virtual queue pairs
-    /// that repair their rails. For owners that poll seldom.
+    /// Runs the [repair](crate::heal::Healing) step of polls immediately, for all virtual queue
+    /// pairs that repair their rails. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         let mut now = None;

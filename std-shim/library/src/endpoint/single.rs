@@ -74,8 +74,8 @@ where
     C: CompletionQueue,
 {
     /// Passes at most `budget` events to `sink`, and drives everything that waits for completions.
-    /// If rails are re-routed, some polls also [repair](super::Healing) them. Allocates only for
-    /// new queue pairs.
+    /// If rails are re-routed, some polls also [repair](crate::heal::Healing) them. Allocates only
+    /// for new queue pairs.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
         let polled = self.cq.poll(&mut *self.qp.qp, budget, sink);
@@ -90,8 +90,8 @@ where
         }
     }
 
-    /// Runs the [repair](super::Healing) step of polls immediately, if the endpoint repairs its
-    /// rails. For owners that poll seldom, or by [parts](Self::parts_mut).
+    /// Runs the [repair](crate::heal::Healing) step of polls immediately, if the endpoint repairs
+    /// its rails. For owners that poll seldom, or by [parts](Self::parts_mut).
     #[cold]
     pub fn heal(&mut self) {
         let owner = Owner { cq: &mut self.cq, index: 0, devices: &self.devices };
@@ -145,7 +145,7 @@ where
 
     /// Calls [`fail`](EndpointQp::fail), then polls until no request is left on the
     /// devices, or `timeout` has passed. Completions are dropped. If the endpoint
-    /// [repairs](super::Healing) its rails, its last messages for the peer are in its
+    /// [repairs](crate::heal::Healing) its rails, its last messages for the peer are in its
     /// [link](EndpointQp::healing_link) afterwards.
     pub fn give_up(&mut self, timeout: Duration) {
         const BUDGET: usize = 64;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Watches an endpoint for rails whose oldest request makes no progress.
 ///
 /// It is for endpoints whose rails are not re-routed. Endpoints with automatic
-/// [repair](super::Healing) have their own watch, with
-/// [`stall_timeout`](super::Healing::stall_timeout), and this one finds nothing.
+/// [repair](crate::heal::Healing) have their own watch, with
+/// [`stall_timeout`](crate::heal::Healing::stall_timeout), and this one finds nothing.
 ///
 /// Call it in the polling loop, after the poll: a request counts as stalled if it is still
 /// incomplete although the poll would have found its completion.

@@ -227,8 +227,9 @@ impl<Q: Connect, C: Notify> Endpoint<Q, C> {
     /// Arms the completion queues, and polls all available events. If there are none, and no error,
     /// the owner may wait until [`completion_fd`](Self::completion_fd) is readable, together with
     /// its other file descriptors, and must then repeat this. If the endpoint
-    /// [repairs](super::Healing) its rails, limit the wait to the acceptable delay of repairs, and
-    /// call [`heal`](Self::heal). If it [needs a poll](Self::needs_poll), keep the wait short, too.
+    /// [repairs](crate::heal::Healing) its rails, limit the wait to the acceptable delay of
+    /// repairs, and call [`heal`](Self::heal). If it [needs a poll](Self::needs_poll), keep the
+    /// wait short, too.
     ///
     /// # Errors
     ///

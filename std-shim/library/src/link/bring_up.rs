@@ -12,9 +12,10 @@ use crate::p2p::{P2pConnectError, P2pEndpoint};
 /// Connects an endpoint that was never connected with the peer's, once both sides of the link have
 /// sent their hello and received the other's.
 ///
-/// The order is the only safe one: both addresses are checked; `post_receives` posts the receives for the peer's first requests, while
-/// no queue pair can be reached; the queue pairs go to RTR and RTS; this side reports that it is
-/// ready, and waits until the other side is. Afterwards requests can be posted.
+/// The order is the only safe one: both addresses are checked; `post_receives` posts the receives
+/// for the peer's first requests, while no queue pair can be reached; the queue pairs go to RTR and
+/// RTS; this side reports that it is ready, and waits until the other side is. Afterwards requests
+/// can be posted.
 ///
 /// If ports are down, or have no path to the peer, an endpoint that re-routes begins with [fewer
 /// rails](EndpointQp::connect). Otherwise attempts are repeated for up to the link's [message
@@ -60,8 +61,8 @@ where
     Ok(control.send(&Message::Ready {})?)
 }
 
-/// Connects a message endpoint that was never connected with the peer's, once both sides of the link
-/// have sent their hello and received the other's.
+/// Connects a message endpoint that was never connected with the peer's, once both sides of the
+/// link have sent their hello and received the other's.
 ///
 /// Reports to the other side that this side is ready, and waits until both are. Afterwards buffers
 /// can be offered. Ports that are down are treated as [`bring_up`] does.

@@ -2,7 +2,7 @@
 
 use super::wire::{MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::card::CardError;
-use crate::endpoint::HealingMessageError;
+use crate::heal::HealingMessageError;
 use crate::p2p::P2pAddressError;
 use crate::printable;
 use polyrail_process::Forked;

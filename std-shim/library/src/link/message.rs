@@ -54,7 +54,7 @@ pub enum Message<P: Purpose = NoPurpose> {
     Ready {},
     /// The sender is still there, and has nothing else to send.
     Alive {},
-    /// A repair message between the two endpoints, if both [repair](crate::endpoint::Healing)
+    /// A repair message between the two endpoints, if both [repair](crate::heal::Healing)
     /// rails.
     Heal(HealingMessage),
     /// Bytes of the program for the program at the other side.

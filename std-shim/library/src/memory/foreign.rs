@@ -13,7 +13,8 @@ use std::ops::{Deref, Range};
 /// of a GPU.
 ///
 /// It makes requests like a [`RegisteredBuffer`](super::RegisteredBuffer), but has no methods to
-/// copy data in and out: the owner accesses the memory directly. Memory that a value owns, such as a
+/// copy data in and out: the owner accesses the memory directly. Memory that a value owns, such as
+/// a
 /// `Vec<u8>`, needs no `unsafe`: see [`OwnedBuffer`](super::OwnedBuffer) and
 /// [`SharedBuffer`](super::SharedBuffer).
 ///

@@ -8,5 +8,4 @@
 mod connect;
 mod domain;
 
-pub use crate::memory::{OutOfRange, RegisteredBuffer};
 pub use polyrail_software_nic::*;

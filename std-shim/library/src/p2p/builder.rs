@@ -2,7 +2,8 @@
 
 use super::message::End;
 use crate::backend::ConnectOptions;
-use crate::endpoint::{Healing, StandbyDevices};
+use crate::endpoint::StandbyDevices;
+use crate::heal::Healing;
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 use polyrail_core::virtual_qp::RailFailure;
 use std::borrow::Borrow;

@@ -41,13 +41,13 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// The two ends need the same [number of rails](super::P2pBuilder::rails) and [effect of a
     /// rail's failure](super::P2pBuilder::rail_failure). Every queue pair goes through RTR to RTS.
-    /// Both ends must have returned from this call before either posts a receive. The call waits while devices connect queue pairs: over
-    /// RoCE the kernel searches for paths to the peer, for about a second if there is none.
-    /// [`try_connect`](Self::try_connect) does not wait.
+    /// Both ends must have returned from this call before either posts a receive. The call waits
+    /// while devices connect queue pairs: over RoCE the kernel searches for paths to the peer, for
+    /// about a second if there is none. [`try_connect`](Self::try_connect) does not wait.
     ///
     /// If rails are [re-routed](super::P2pBuilder::rail_failure), an endpoint may begin with fewer
     /// rails: those whose ports are down, or have no path to the peer, count as failed, and are
-    /// [repaired](crate::endpoint::Healing) later. [`min_rails`](super::P2pBuilder::min_rails) have
+    /// [repaired](crate::heal::Healing) later. [`min_rails`](super::P2pBuilder::min_rails) have
     /// to be connected. The two ends may lack different rails, and neither end uses a rail that the
     /// other one lacks: if fewer than `min_rails` are left, both endpoints fail. With `min_rails` 0
     /// they wait until rails are repaired.
@@ -252,11 +252,11 @@ impl<D: Domain> P2pMember<D> {
     }
 }
 
-/// Connects two message endpoints of one process, or members of sets, that were never connected, and
-/// that were built with the same number of rails and effect of a rail's failure.
+/// Connects two message endpoints of one process, or members of sets, that were never connected,
+/// and that were built with the same number of rails and effect of a rail's failure.
 ///
-/// If both ends [repair](super::Healing) their rails automatically, they exchange their repair
-/// messages directly, and the application carries none.
+/// If both ends [repair](crate::heal::Healing) their rails automatically, they exchange their
+/// repair messages directly, and the application carries none.
 ///
 /// # Errors
 ///

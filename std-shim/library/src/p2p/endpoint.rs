@@ -66,7 +66,7 @@ impl P2pBuilder {
 
 impl<D: Domain> P2pEndpoint<D> {
     /// Drives everything that waits for completions: takes at most `budget` of them. If rails are
-    /// re-routed, some polls also [repair](super::Healing) them. Allocates only for new queue
+    /// re-routed, some polls also [repair](crate::heal::Healing) them. Allocates only for new queue
     /// pairs.
     ///
     /// Messages are reported by [`test_send`](P2pMember::test_send) and
@@ -82,16 +82,16 @@ impl<D: Domain> P2pEndpoint<D> {
         polled
     }
 
-    /// Runs the [repair](super::Healing) step of polls immediately, if the endpoint repairs its
-    /// rails. For owners that poll seldom.
+    /// Runs the [repair](crate::heal::Healing) step of polls immediately, if the endpoint repairs
+    /// its rails. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         self.member.heal(&mut self.shared);
     }
 
     /// [Fails](P2pMember::fail) the connection, then polls until no device accesses any buffer, or
-    /// `timeout` has passed. If the endpoint [repairs](super::Healing) its rails, its last messages
-    /// for the peer are in its [link](P2pMember::healing_link) afterwards.
+    /// `timeout` has passed. If the endpoint [repairs](crate::heal::Healing) its rails, its last
+    /// messages for the peer are in its [link](P2pMember::healing_link) afterwards.
     pub fn give_up(&mut self, timeout: Duration) {
         const BUDGET: usize = 64;
         self.fail();

@@ -82,10 +82,10 @@
 //! With [`P2pBuilder::rail_failure`], chosen at both ends, no message is lost when a rail fails:
 //! other rails send again what the failed rail had not delivered, once it is certain that the
 //! failed rail transfers nothing more. Endpoints detect failures by completions, device events and
-//! timeouts, and [repair](Healing) rails with new queue pairs, which they create at growing
-//! intervals. If the two ends are in different processes, the program carries the repair messages
-//! between them ([`HealingLink`]), over any channel that keeps their order. Nothing has to be
-//! carried between endpoints of one process that [`connect_endpoints`] connected.
+//! timeouts, and [repair](crate::heal::Healing) rails with new queue pairs, which they create at
+//! growing intervals. If the two ends are in different processes, the program carries the repair
+//! messages between them ([`HealingLink`]), over any channel that keeps their order. Nothing has to
+//! be carried between endpoints of one process that [`connect_endpoints`] connected.
 //! [`take_rail_event`](P2pMember::take_rail_event) returns the events.
 
 // Files:
@@ -112,7 +112,6 @@ mod set;
 mod shared;
 mod sizes;
 
-pub use crate::heal::{Healing, HealingMessageError, MAX_HEALING_BYTES};
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
 pub use builder::P2pBuilder;
 pub use connect::connect_endpoints;

@@ -280,8 +280,8 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         polled
     }
 
-    /// Runs the [repair](super::Healing) step of polls immediately, for all members, if rails are
-    /// re-routed. For owners that poll seldom.
+    /// Runs the [repair](crate::heal::Healing) step of polls immediately, for all members, if rails
+    /// are re-routed. For owners that poll seldom.
     #[cold]
     pub fn heal(&mut self) {
         for member in self.members.0.iter_mut().flatten() {

@@ -75,7 +75,8 @@ impl Handle {
     ///
     /// ```
     /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
-    /// use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+    /// use polyrail::memory::RegisteredBuffer;
+    /// use polyrail::nic::{DeviceConfig, Fabric};
     /// use polyrail::progress::ProgressThread;
     /// use polyrail::verbs::{AccessFlags, SendWr};
     ///

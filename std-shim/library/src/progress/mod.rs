@@ -21,7 +21,8 @@
 //!
 //! ```
 //! use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-//! use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+//! use polyrail::memory::RegisteredBuffer;
+//! use polyrail::nic::{DeviceConfig, Fabric};
 //! use polyrail::progress::ProgressThread;
 //! use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 //!
@@ -86,7 +87,7 @@
 //! thread moves all its queue pairs to ERR, so that its requests complete as flushed, and its
 //! handles return the reason ([`Handle::endpoint_error`]). The other virtual queue pairs go on.
 //!
-//! Virtual queue pairs whose rails are re-routed [repair](crate::endpoint::Healing) them. The owner
+//! Virtual queue pairs whose rails are re-routed [repair](crate::heal::Healing) them. The owner
 //! reads rail events with [`ProgressThread::take_rail_event`], and a
 //! [`HealingLink`](crate::endpoint::HealingLink) that was taken before still carries messages. For
 //! all others, [`ProgressOptions::stall_timeout`] detects a peer that is gone without an error from

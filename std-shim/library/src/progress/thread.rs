@@ -23,7 +23,7 @@ pub struct ProgressOptions {
     /// limit, because a peer that is slow to post receives is silent, too. The thread finds a
     /// silent rail within nine eighths of this time, whether it polls or sleeps. Virtual queue
     /// pairs that repair their rails ignore it: they have
-    /// [`Healing::stall_timeout`](crate::endpoint::Healing::stall_timeout).
+    /// [`Healing::stall_timeout`](crate::heal::Healing::stall_timeout).
     pub stall_timeout: Option<Duration>,
 }
 

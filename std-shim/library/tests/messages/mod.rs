@@ -5,11 +5,12 @@
 
 use crate::fixture::{Host, LONG};
 use polyrail::backend::Domain;
+use polyrail::heal::MAX_HEALING_BYTES;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
-    CallError, End, HealingLink, HealingMessage, MAX_HEALING_BYTES, NotNow, P2pBuilder,
-    P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
+    CallError, End, HealingLink, HealingMessage, NotNow, P2pBuilder, P2pEndpoint, Received,
+    RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;

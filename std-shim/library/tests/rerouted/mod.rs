@@ -7,9 +7,10 @@ pub mod fault_schedule;
 
 use crate::fixture::{self, impatient};
 use polyrail::endpoint::{
-    Endpoint, EndpointBuilder, Healing, HealingLink, HealingMessage, NamedRailEvent,
-    ReplacementAddress, connect_endpoints,
+    Endpoint, EndpointBuilder, HealingLink, HealingMessage, NamedRailEvent, ReplacementAddress,
+    connect_endpoints,
 };
+use polyrail::heal::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendWr, WcOpcode, WcStatus};

@@ -5,7 +5,7 @@ use super::handle::Handle;
 use crate::guard::{Code, Refusal};
 use crate::settings::Settings;
 use polyrail::backend::ConnectOptions;
-use polyrail::endpoint::Healing;
+use polyrail::heal::Healing;
 use polyrail::p2p::{P2pBuilder, QUEUE_PAIRS};
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure};
 use serde::Serialize;

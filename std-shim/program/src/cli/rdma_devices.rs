@@ -1,7 +1,8 @@
 //! RDMA devices for `polyrail devices`.
 
 use super::table::{Table, known};
-use polyrail::devices::{DeviceReport, GidReport, Limits, PciLink, PortReport};
+use polyrail::devices::{DeviceReport, GidReport, Limits, PortReport};
+use polyrail::place::PciLink;
 use polyrail::rdma::OpenError;
 use polyrail_program::devices::DevicesError;
 use polyrail_program::size::human_size;

@@ -1,11 +1,11 @@
 //! Jobs on the wire: whatever a peer sends is checked.
 
 use super::*;
-use polyrail::RemoteBuffer;
 use polyrail::backend::{Gid, Meeting, MeetingKey, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{Address, RailAddress};
 use polyrail::link::{HandshakeError, MAX_MESSAGE_BYTES, Reach, Reason};
+use polyrail::memory::RemoteBuffer;
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 

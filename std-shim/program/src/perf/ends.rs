@@ -2,10 +2,9 @@
 
 use crate::job::{Operation, Workload};
 use crate::session::{Reporter, SessionError, Traffic};
-use polyrail::RemoteBuffer;
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
-use polyrail::memory::{OutOfRange, RegisteredBuffer};
+use polyrail::memory::{OutOfRange, RegisteredBuffer, RemoteBuffer};
 use polyrail::p2p::P2pBuilder;
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{Config, Scheme};

@@ -14,9 +14,9 @@ use super::sampler::Sampler;
 use crate::fault::Side;
 use crate::job::{Back, Hello, Job, JobOutcome, Message, Workload};
 use crate::session::{Counterpart, PeerTimeouts, RailNews, Reporter, ServerAddress, SessionError};
-use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::link::Reach;
+use polyrail::memory::RemoteBuffer;
 use polyrail::virtual_qp::RailCounters;
 use std::time::{Duration, Instant};
 

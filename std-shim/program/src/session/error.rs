@@ -2,12 +2,11 @@
 
 use super::backend::Backend;
 use crate::job::{Job, Message};
-use polyrail::DeviceCountMismatch;
 use polyrail::backend::{Connect, DeviceError};
 use polyrail::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
 use polyrail::hardware::{CompletionQueue, CqError};
 use polyrail::link::{HandshakeError, LinkError, Reason};
-use polyrail::memory::OutOfRange;
+use polyrail::memory::{DeviceCountMismatch, OutOfRange};
 use polyrail::p2p::{CallError, P2pBuildError, P2pConnectError};
 use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;

@@ -1,6 +1,7 @@
 //! How a side handles rails that fail.
 
-use polyrail::endpoint::{EndpointBuilder, Healing};
+use polyrail::endpoint::EndpointBuilder;
+use polyrail::heal::Healing;
 use polyrail::virtual_qp::RailFailure;
 use std::time::Duration;
 

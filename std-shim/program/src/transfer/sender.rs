@@ -5,10 +5,9 @@ use super::side::{self, Side};
 use super::source::Source;
 use crate::job::{CopyJob, CopyPlan, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError};
-use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
-use polyrail::memory::RegisteredBuffer;
+use polyrail::memory::{RegisteredBuffer, RemoteBuffer};
 use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -20,7 +20,7 @@ pub(super) fn devices_report_their_identity(rails: &Rails) {
     let context = device.open().unwrap();
     drop(list);
     // In software, over one end of a veth pair: nowhere in the machine.
-    let place = polyrail::devices::Place::of("rxeA0");
+    let place = polyrail::place::Place::of("rxeA0");
     assert_eq!((place.parent.as_deref(), place.pci), (Some("a0"), None));
     let attributes = context.attributes();
     assert_eq!((context.name(), attributes.phys_port_cnt), ("rxeA0", 1));

@@ -87,7 +87,8 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+    use polyrail::memory::RegisteredBuffer;
+    use polyrail::nic::{DeviceConfig, Fabric};
     use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_endpoints};
     use polyrail::verbs::AccessFlags;
 

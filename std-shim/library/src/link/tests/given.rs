@@ -1,7 +1,6 @@
 //! Messages of all kinds, by chance.
 
 use super::{Hello, Message};
-use crate::RemoteBuffer;
 use crate::backend::{Gid, Meeting, MeetingKey, Mtu};
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
@@ -9,6 +8,7 @@ use crate::interfaces::IpNet;
 use crate::link::{
     HexBytes, MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, NoOutcome, Offer, Reason, Session,
 };
+use crate::memory::RemoteBuffer;
 use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{

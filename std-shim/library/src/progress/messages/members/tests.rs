@@ -2,7 +2,7 @@
 
 use super::super::mailbox::P2pShared;
 use super::*;
-use crate::endpoint::Healing;
+use crate::heal::Healing;
 use crate::idle::NAP;
 use crate::memory::RegisteredBuffer;
 use crate::p2p::{
