@@ -251,3 +251,34 @@ pub trait Domain: Clone + Send + Sync + 'static {
         unsafe { self.register_memory(MemoryRange::new(start, pages.len()), access, Some(owner)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
+
+    fn ids<'d, D: Domain>(domains: impl IntoIterator<Item: DomainRef<'d, D>>) -> Vec<DeviceId> {
+        listed(domains).into_iter().map(D::device_id).collect()
+    }
+
+    /// As of a program that is generic over backends.
+    fn generic<D: Domain>(domains: &[D]) -> Vec<DeviceId> {
+        let references: Vec<&D> = domains.iter().collect();
+        assert_eq!(ids(&references), ids(domains));
+        ids(&[&domains[0], &domains[1]])
+    }
+
+    #[test]
+    fn devices_are_listed_by_any_iterator_of_references() {
+        let fabric = Fabric::threaded();
+        let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
+        let domains: Vec<ProtectionDomain> = vec![device("a"), device("b")];
+        let expected = [domains[0].device_id(), domains[1].device_id()];
+        assert_eq!(ids(&domains), expected);
+        assert_eq!(ids(domains.iter()), expected);
+        assert_eq!(ids([&domains[0], &domains[1]]), expected);
+        assert_eq!(ids(&[&domains[0], &domains[1]]), expected);
+        assert_eq!(ids(domains.iter().rev().rev()), expected);
+        assert_eq!(generic(&domains), expected);
+    }
+}
