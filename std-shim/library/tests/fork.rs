@@ -154,7 +154,7 @@ fn a_child_opens_devices_of_the_software_nic_by_their_names() {
 
 #[test]
 fn a_child_does_not_take_back_memory_of_its_parent() {
-    let domains = open_devices(&["software", "tcp:127.0.0.1"], &OpenOptions::default()).unwrap();
+    let domains = open_devices(["software", "tcp:127.0.0.1"], &OpenOptions::default()).unwrap();
     for domain in &domains {
         let owned = || OwnedBuffer::new(vec![7; BYTES], ALL_ACCESS, &[domain]).unwrap();
         let mut both = Some((owned(), owned()));

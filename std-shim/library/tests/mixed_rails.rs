@@ -319,7 +319,7 @@ fn the_software_nic_carries_on_while_links_over_tcp_are_down() {
 #[test]
 fn rails_over_tcp_stand_by_and_carry_everything_while_the_software_nic_is_away() {
     for scheme in SCHEMES {
-        let mut ends = Ends::new(11, builder(scheme).standby_devices(&[TCP]), scheme);
+        let mut ends = Ends::new(11, builder(scheme).standby_devices([TCP]), scheme);
         let carried = |ends: &Ends| ends.near.carried(TCP) + ends.far.carried(TCP);
         for _ in 0..2 {
             ends.round(|_| ());

@@ -531,7 +531,7 @@ fn rails_of_a_standby_device_take_over_and_stand_back() {
         pair.sides().into_iter().flat_map(requests).collect()
     };
     for way in WAYS {
-        let mut pair = Pair::with(way, P2pBuilder::new().standby_devices(&[1]));
+        let mut pair = Pair::with(way, P2pBuilder::new().standby_devices([1]));
         (0..3).for_each(|_| pair.exchange());
         assert_eq!(standby(&pair), [0; 4]);
         let device = pair.near.devices[0].clone();

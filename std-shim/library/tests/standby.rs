@@ -24,7 +24,7 @@ fn rails_of_a_standby_device_take_over_and_stand_back() {
             home_after,
             ..Healing::default()
         };
-        let mut ends = Ends::new(9, 2, &healed(scheme).healing(healing).standby_devices(&[1]));
+        let mut ends = Ends::new(9, 2, &healed(scheme).healing(healing).standby_devices([1]));
         let standby = |ends: &Ends| -> u64 {
             let of = |near: bool, rail| {
                 let counters = ends.side(near).endpoint.virtual_qp().counters(RailId::Data(rail));
@@ -66,15 +66,15 @@ fn message_endpoints_refuse_devices_that_cannot_stand_by() {
         builder.build(&[&first, &second]).map(|_| ()).unwrap_err().to_string()
     };
     let builder = || P2pBuilder::new().rail_failure(RailFailure::Reroute);
-    let all = error(builder().standby_devices(&[0, 1]));
+    let all = error(builder().standby_devices([0, 1]));
     assert_eq!(all, "all 2 devices would stand by, and none is left for them to stand by for");
     for beyond in [2, 8, 1000] {
         let text = format!("device {beyond} cannot stand by: rails use 2 devices, counted from 0");
-        assert_eq!(error(builder().standby_devices(&[1, beyond])), text);
+        assert_eq!(error(builder().standby_devices([1, beyond])), text);
     }
-    let one_rail = error(builder().rails(1).standby_devices(&[1]));
+    let one_rail = error(builder().rails(1).standby_devices([1]));
     assert_eq!(one_rail, "device 1 cannot stand by: rails use 1 devices, counted from 0");
-    let fatal = error(P2pBuilder::new().standby_devices(&[1]));
+    let fatal = error(P2pBuilder::new().standby_devices([1]));
     assert_eq!(fatal, "standby rails (1) need re-routing, which is off");
-    assert!(builder().standby_devices(&[0]).build(&[&first, &second]).is_ok());
+    assert!(builder().standby_devices([0]).build(&[&first, &second]).is_ok());
 }

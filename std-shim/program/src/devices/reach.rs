@@ -38,7 +38,7 @@ pub fn reach(
     match choice.backend()? {
         Some(Backend::Verbs) => open_verbs(choice, not_used).map(chosen),
         Some(Backend::Tcp) if !choice.devices.is_empty() => {
-            let opened = open_devices(&choice.tcp_names(), &choice.tcp_options())?;
+            let opened = open_devices(choice.tcp_names(), &choice.tcp_options())?;
             Ok(chosen(OpenedDevices::Tcp(opened)))
         }
         Some(Backend::Tcp) => {

@@ -16,7 +16,7 @@ const OVER_RDMA: [RailId; 2] = [RailId::Data(0), RailId::Data(1)];
 fn devices(end: &str, number: u8) -> Vec<AnyDomain> {
     let rdma = [0, 1].map(|rail| format!("rxe{end}{rail}@{GID_INDEX}"));
     let names = rdma.into_iter().chain([format!("tcp:127.6.0.{number}")]);
-    open_devices(&names.collect::<Vec<_>>(), &OpenOptions::default()).unwrap()
+    open_devices(names, &OpenOptions::default()).unwrap()
 }
 
 fn bytes(ends: &Ends<AnyDomain>, rail: RailId) -> u64 {
