@@ -153,15 +153,10 @@ where
     /// Connects an endpoint that was never connected, and to which no request was posted, with the
     /// endpoint whose [`address`](Self::address) is `peer`, and which connects to this one.
     ///
-    /// The two ends need the same [number of rails](super::EndpointBuilder::rails),
-    /// [scheme](super::EndpointBuilder::scheme), [byte order of
-    /// immediates](super::EndpointBuilder::imm_order) and [effect of a rail's
-    /// failure](super::EndpointBuilder::rail_failure). Every queue pair goes through INIT and RTR
-    /// to RTS.
-    ///
-    /// The ends may have different numbers of devices, which
-    /// rails use in turn. If the numbers differ, each rail stays on its devices, whatever fails. If
-    /// the lengths of fragments differ, both ends use the smaller one.
+    /// The [builders](super::EndpointBuilder) need the same `rails`, `scheme`, `imm_order` and
+    /// `rail_failure`. The ends may have different numbers of devices, which rails use in turn. If
+    /// the numbers differ, each rail stays on its devices, whatever fails. If the lengths of
+    /// fragments differ, both ends use the smaller one.
     ///
     /// Both ends must have returned from this call before either posts: a request to a queue pair
     /// that is not ready is retried only a few times. Use [`connect_after`](Self::connect_after) to
@@ -476,12 +471,10 @@ where
 }
 
 /// Connects two endpoints of one process, or virtual queue pairs of sets, that were never
-/// connected, and that were built with the same number of rails, scheme, byte order of immediates
-/// and effect of a rail's failure.
+/// connected, and whose builders have the same `rails`, `scheme`, `imm_order` and `rail_failure`.
 ///
-/// Afterwards post the receives first, then the requests that need them. If both ends
-/// [repair](crate::heal::Healing) their rails automatically, they exchange their repair messages
-/// directly, and the application carries none.
+/// If both ends [repair](crate::heal::Healing) their rails automatically, they exchange their
+/// repair messages directly, and the application carries none.
 ///
 /// # Errors
 ///
