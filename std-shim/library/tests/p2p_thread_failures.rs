@@ -5,7 +5,7 @@ mod fixture;
 mod threads;
 
 use fixture::{LONG, ended, impatient, submit};
-use polyrail::endpoint::Healing;
+use polyrail::heal::Healing;
 use polyrail::nic::{Fault, When};
 use polyrail::p2p::{CallError, Failure, HealingLink, P2pBuilder};
 use polyrail::progress::messages::{P2pError, P2pHandle};

@@ -149,7 +149,7 @@ impl<D: Domain> P2pMember<D> {
     /// # Errors
     ///
     /// A device failed before the flush was complete, or completed nothing for
-    /// [`stall_timeout`](crate::endpoint::Healing::stall_timeout), if rails are re-routed.
+    /// [`stall_timeout`](crate::heal::Healing::stall_timeout), if rails are re-routed.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
         self.receiver.as_ref().ok_or(CallError::OneWay)?.test_flush(handle)
     }
