@@ -5,7 +5,7 @@
 # moves; a machine that is busy with other things fails none of them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-CASES="links_in_turn two_at_once all_at_once silent_link link_of_control renamed deleted another_address
+CASES="links_in_turn two_at_once all_at_once silent_link link_of_control lost_link_of_control renamed deleted another_address
 time_link_down time_two_links_down time_silent_link"
 RATE=${RATE:-400mbit} BYTES=${BYTES:-384M}
 SCHEMES="spray dqplb"
@@ -106,6 +106,19 @@ silence() {
 # Messages about the repair of rails go over a link that fails, too.
 link_of_control() { TO=10.77.2.2 with_each_scheme turn_control; }
 turn_control() { down 2 && sleep 1 && up 2 && fails 2 && recovers 2 && returns 2; }
+
+# That link never returns, and the control connection goes on over another one.
+lost_link_of_control() {
+  local scheme
+  for scheme in $SCHEMES; do
+    TO=10.77.2.2 begin
+    still_copies
+    down 2
+    finish
+    fails 2
+    up 2
+  done
+}
 
 # A device is an address, whatever the name of the interface that has it.
 renamed() { with_each_scheme rename; }

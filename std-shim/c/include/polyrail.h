@@ -592,7 +592,8 @@ typedef struct {
   // found. If the link breaks while the peer connects, the peer has up to `reconnect_ms` more.
   // 0: 10000.
   uint32_t message_ms;
-  // Milliseconds within which a broken link has to be reconnected. 0: 60000.
+  // Milliseconds within which a broken link has to be reconnected, at the address that answered
+  // or another one of the peer. 0: 60000.
   uint32_t reconnect_ms;
   // A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
   // sent.

@@ -13,7 +13,7 @@ use polyrail::nic::{Fabric, ProtectionDomain};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 use polyrail_faults::Relay;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,19 @@ impl Sides {
             (near.join().unwrap().unwrap(), far)
         });
         Self { near, far, listener, arrivals: Arrivals::default(), relay, timeouts }
+    }
+
+    /// The side that connects knows another address, too, and the relay is the first that answers.
+    fn with_other(other: SocketAddr, listener: Listener) -> Self {
+        let timeouts = Timeouts::default();
+        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let mut near: Link = Link::begin(&[relay.address(), other], &timeouts, None).unwrap();
+        let far = accepted(&listener, &timeouts);
+        while !near.is_open() {
+            assert_eq!(near.try_recv().unwrap(), None);
+        }
+        assert_eq!(near.peer_addr(), Some(relay.address()));
+        Self { near, far, listener, arrivals: Arrivals::default(), relay, timeouts }.meet(true)
     }
 
     /// They have said hello, and agreed or not.
@@ -149,6 +162,42 @@ fn a_link_that_is_reset_is_made_anew() {
         sides.far.send(&Message::Alive {}).unwrap();
         assert_eq!(sides.near.expect(LONG).unwrap(), Message::Alive {});
     }
+}
+
+/// As when the link of one of a host's addresses fails for good.
+#[test]
+fn a_link_whose_address_is_gone_is_resumed_at_another_one() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut sides = Sides::with_other(address, listener);
+    sides.relay.cut();
+    sides.relay = Relay::to(address).unwrap();
+    assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
+    assert_eq!(sides.relay.relayed(), 0);
+    sides.near.send(&Message::Ready {}).unwrap();
+    sides.far.expect_ready().unwrap();
+}
+
+/// A name may have the addresses of several hosts, and only the one that was met has the link.
+#[test]
+fn the_end_of_a_peer_is_noticed_and_what_others_answer_does_not_count() {
+    let other = Listener::bind("127.0.0.1:0").unwrap();
+    let sides =
+        Sides::with_other(other.local_addr().unwrap(), Listener::bind("127.0.0.1:0").unwrap());
+    let Sides { mut near, far, listener, mut arrivals, relay, timeouts } = sides;
+    relay.cut();
+    drop((far, listener, relay));
+    let mut refused = 0;
+    let (error, waited) = end_of(&mut near, || {
+        let no_session = |_, why| {
+            assert!(matches!(why, LinkError::NoSession), "{why}");
+            refused += 1;
+        };
+        assert!(arrivals.step(&other, &timeouts, no_session).unwrap().is_empty());
+    });
+    assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
+    assert!(waited < LONG / 4, "{waited:?}");
+    assert_eq!(refused, 1);
 }
 
 #[test]

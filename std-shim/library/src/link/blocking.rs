@@ -1,7 +1,7 @@
 //! Methods of a link that wait, for programs that have nothing else to do.
 
 use super::channel::Target;
-use super::dial::resolve;
+use super::dial::{alternate, resolve};
 use super::end::Link;
 use super::error::LinkError;
 use super::hello::Hello;
@@ -13,6 +13,7 @@ use super::tcp::TcpNetwork;
 use super::timeouts::Timeouts;
 use super::token::Token;
 use rustix::event::PollFlags;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,10 +46,11 @@ impl<P: Purpose> Link<P> {
         token: Option<&Token>,
     ) -> Result<Self, LinkError> {
         let failed = |source| LinkError::Connect { address: address.to_owned(), source };
-        let target = |addresses| Target {
+        let target = |addresses: &[SocketAddr]| Target {
             network: Arc::new(TcpNetwork),
             name: address.to_owned(),
-            addresses,
+            addresses: alternate(addresses),
+            met: None,
             timeouts: *timeouts,
             token: token.cloned(),
         };
@@ -57,7 +59,7 @@ impl<P: Purpose> Link<P> {
             let found = resolve(address).map_err(failed);
             // The time that a name server took, which may be longer, does not count.
             let begin = *begin.get_or_insert_with(Instant::now);
-            match found.and_then(|addresses| Self::dial(target(addresses), begin)) {
+            match found.and_then(|addresses| Self::dial(target(&addresses), begin)) {
                 Err(error) if error.lacks_resources() && begin.elapsed() < timeouts.connect => {
                     thread::sleep(LOOK_FOR_STREAM);
                 }

@@ -12,7 +12,7 @@ use super::timeouts::Timeouts;
 use super::token::Token;
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,12 +48,35 @@ pub(super) struct Target {
     pub(super) network: Arc<dyn Network>,
     /// The address as the caller has given it.
     pub(super) name: String,
-    /// The addresses of the name; after the first success the one that answered: another host may
-    /// be behind another address.
+    /// Its addresses, in the order of the attempts.
     pub(super) addresses: Vec<SocketAddr>,
+    /// The one that answered as the peer, once one has.
+    pub(super) met: Option<SocketAddr>,
     pub(super) timeouts: Timeouts,
     /// The token that the peer requires.
     pub(super) token: Option<Token>,
+}
+
+impl Target {
+    /// Notes the address that answered as the peer, and puts it before the others: those of the
+    /// name, and those of the peer's queue pairs, where its listener may be, too.
+    pub(super) fn meet(&mut self, answered: SocketAddr, queue_pairs: &[IpAddr]) {
+        let also = queue_pairs.iter().map(|ip| SocketAddr::new(*ip, answered.port()));
+        let mut ordered = vec![answered];
+        for address in self.addresses.drain(..).chain(also) {
+            if !ordered.contains(&address) {
+                ordered.push(address);
+            }
+        }
+        (self.addresses, self.met) = (ordered, Some(answered));
+    }
+
+    /// Puts an address after the others: a process listens there that may not be the peer.
+    pub(super) fn put_last(&mut self, address: SocketAddr) {
+        if let Some(place) = self.addresses.iter().position(|other| *other == address) {
+            self.addresses[place..].rotate_left(1);
+        }
+    }
 }
 
 /// Messages over one stream.
@@ -112,7 +135,7 @@ impl<P: Purpose> Channel<P> {
 
     /// Begins to connect.
     pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
-        let Target { network, name, addresses, timeouts, token } = target;
+        let Target { network, name, addresses, timeouts, token, .. } = target;
         let Timeouts { connect, message, .. } = timeouts;
         let gate = Gate::connects(token.as_ref());
         let (dial, stream) = Dial::begin(network, name, &addresses, (connect, now))?;

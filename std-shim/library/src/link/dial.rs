@@ -78,14 +78,14 @@ pub(super) fn names(addresses: &[SocketAddr]) -> String {
 
 /// Orders addresses such that the two versions of IP alternate (RFC 8305, section 4): a version
 /// that does not work costs one attempt. The first address stays the first.
-fn alternate(addresses: &[SocketAddr]) -> VecDeque<SocketAddr> {
+pub(super) fn alternate(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let is_first_version =
         |address: &SocketAddr| addresses.first().is_some_and(|a| a.is_ipv6() == address.is_ipv6());
     let (first, second): (Vec<_>, Vec<_>) = addresses.iter().partition(|a| is_first_version(a));
     let mut second = second.into_iter();
-    let mut ordered = VecDeque::with_capacity(addresses.len());
+    let mut ordered = Vec::with_capacity(addresses.len());
     for address in first {
-        ordered.push_back(address);
+        ordered.push(address);
         ordered.extend(second.next());
     }
     ordered.extend(second);
@@ -123,8 +123,8 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// Begins to connect to the first address that the system takes. `timeout` is the limit of all
-    /// attempts together.
+    /// Begins to connect to the first address that the system takes; the others follow in this order.
+    /// `timeout` is the limit of all attempts together.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Dial {
         addresses: &[SocketAddr],
         (timeout, now): (Duration, Instant),
     ) -> Result<(Self, Box<dyn Stream>), LinkError> {
-        let mut remaining = alternate(addresses);
+        let mut remaining = VecDeque::from_iter(addresses.iter().copied());
         // Many addresses begin in a shorter interval: the last one has half of the time, too.
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let stagger = STAGGER.min(timeout / count.saturating_mul(2));

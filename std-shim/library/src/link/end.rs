@@ -1,7 +1,7 @@
 //! One end of a link, as a machine that its owner drives. Nothing here waits.
 
 use super::channel::{Channel, Fault, NewStream, Target};
-use super::dial::names;
+use super::dial::{alternate, names};
 use super::error::LinkError;
 use super::hello::{Hello, Session};
 use super::message::Message;
@@ -13,7 +13,7 @@ use super::timeouts::{MESSAGE_TIMEOUT, Timeouts};
 use super::token::Token;
 use polyrail_process::Process;
 use rustix::event::PollFlags;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub struct Link<P: Purpose = NoPurpose> {
     origin: Option<Origin>,
     /// What the two hellos name, this side's and the other's.
     sessions: [Option<Session>; 2],
+    /// The addresses of the peer's queue pairs, which its hello names.
+    theirs: Vec<IpAddr>,
     /// Once both name the same.
     pub(super) resumption: Option<Resumption<P>>,
     /// When the link was last resumed.
@@ -81,7 +83,8 @@ impl<P: Purpose> Link<P> {
             Target {
                 network: Arc::new(TcpNetwork),
                 name: names(addresses),
-                addresses: addresses.to_vec(),
+                addresses: alternate(addresses),
+                met: None,
                 timeouts: *timeouts,
                 token: token.cloned(),
             },
@@ -94,6 +97,9 @@ impl<P: Purpose> Link<P> {
     /// answered.
     pub fn also(&mut self, addresses: &[SocketAddr], timeout: Duration) {
         self.channel.also(addresses, (timeout, Instant::now()));
+        if let (None, Some(Origin::Connected(target))) = (self.peer_addr(), &mut self.origin) {
+            target.addresses.extend(alternate(addresses));
+        }
     }
 
     pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
@@ -107,6 +113,7 @@ impl<P: Purpose> Link<P> {
             channel,
             origin: None,
             sessions: [None; 2],
+            theirs: Vec::new(),
             resumption: None,
             resumed: None,
             process,
@@ -200,15 +207,18 @@ impl<P: Purpose> Link<P> {
 
     /// Notes the session that a hello names: once both name the same, the link can be resumed.
     fn note_session(&mut self, side: usize, message: &Message<P>) {
-        let Message::Hello(Hello { session, .. }) = message else { return };
+        let Message::Hello(Hello { session, reach, .. }) = message else { return };
         self.sessions[side] = *session;
+        if side == THEIRS {
+            self.theirs = reach.ip_addresses();
+        }
         if let [Some(ours), Some(theirs)] = self.sessions
             && ours == theirs
             && let Some(mut origin) = self.origin.clone()
         {
             self.channel.watch(origin.timeouts().silence);
-            if let Origin::Connected(target) = &mut origin {
-                target.addresses = self.channel.answered().into_iter().collect();
+            if let (Origin::Connected(target), Some(answered)) = (&mut origin, self.peer_addr()) {
+                target.meet(answered, &self.theirs);
             }
             self.resumption = Resumption::new(ours, origin);
         }

@@ -11,10 +11,12 @@ use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
 use crate::hex::Hex;
 use crate::json;
 use crate::memory::RemoteBuffer;
-use crate::p2p::P2pAddress;
+use crate::p2p::{P2pAddress, QueuePairAddress};
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
+use polyrail_nic_parts::interface::is_link_local;
 use serde::Serialize;
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A side's endpoint: one for requests, or one for messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +44,33 @@ impl Reach {
             Self::Messages(address) => Some(address),
             Self::Requests(_) => None,
         }
+    }
+
+    /// The addresses of its queue pairs.
+    pub fn queue_pairs(&self) -> Vec<RailAddress> {
+        match self {
+            Self::Requests(endpoint) => {
+                endpoint.rails.iter().chain(&endpoint.notify).copied().collect()
+            }
+            Self::Messages(endpoint) => {
+                let queue_pairs = endpoint.sending.iter().chain(&endpoint.receiving);
+                queue_pairs.map(|QueuePairAddress { address, .. }| *address).collect()
+            }
+        }
+    }
+
+    /// The IP addresses of its queue pairs, each once, except link-local ones: those need an
+    /// interface. Over InfiniBand, a GID is no IP address, but has the form of one of IPv6.
+    pub(super) fn ip_addresses(&self) -> Vec<IpAddr> {
+        let mut found = Vec::new();
+        for RailAddress { gid, meeting, .. } in self.queue_pairs() {
+            let ip = Ipv6Addr::from(gid.0).to_canonical();
+            let is_ip = ip.is_ipv4() || meeting.is_some();
+            if is_ip && !is_link_local(ip) && !ip.is_unspecified() && !found.contains(&ip) {
+                found.push(ip);
+            }
+        }
+        found
     }
 }
 

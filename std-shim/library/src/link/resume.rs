@@ -32,6 +32,7 @@ use polyrail_process::Process;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -144,9 +145,11 @@ struct Broken {
     until: Option<Instant>,
     /// Counts what the owner's calls can do.
     pace: Pace,
-    /// Since when every attempt was refused.
+    /// Since when the address that answered refused every attempt at it alone.
     refused: Option<Instant>,
     attempt: Attempt,
+    /// Number of the next attempt.
+    next: usize,
     pause: Duration,
     /// How the link broke.
     source: io::Error,
@@ -159,6 +162,15 @@ enum Attempt {
     Pause(Instant),
     /// It connects, and waits for the next answer of the peer since this time.
     Trying(Box<Channel<NoPurpose>>, Instant),
+}
+
+/// Returns the addresses of an attempt: all, and every second time only the one that answered as the
+/// peer. Another process may listen at another address, and be the first to answer.
+fn dialled(attempt: usize, target: &Target) -> Vec<SocketAddr> {
+    match target.met {
+        Some(met) if !attempt.is_multiple_of(2) => vec![met],
+        _ => target.addresses.clone(),
+    }
 }
 
 /// What a link needs that both sides agreed to resume.
@@ -230,6 +242,7 @@ impl<P: Purpose> Resumption<P> {
             refused: None,
             // A link that breaks as soon as it is resumed is not resumed all the time.
             attempt: Attempt::Pause(now + FIRST_PAUSE),
+            next: 0,
             pause: FIRST_PAUSE,
             source,
         });
@@ -253,7 +266,7 @@ impl<P: Purpose> Resumption<P> {
             State::Lost => return Err(LinkError::HungUp { pending: 0 }),
         };
         let counted = broken.pace.at(now);
-        if let Origin::Connected(target) = &self.origin {
+        if let Origin::Connected(target) = &mut self.origin {
             match broken.try_again(self.session, target, counted) {
                 Ok(Some(stream)) => return Ok(Some(self.resumed(stream))),
                 Ok(None) => {}
@@ -317,7 +330,7 @@ impl Broken {
     fn try_again(
         &mut self,
         session: Session,
-        target: &Target,
+        target: &mut Target,
         now: Instant,
     ) -> Result<Option<NewStream>, NeverAgain> {
         let error = match std::mem::replace(&mut self.attempt, Attempt::Pause(now)) {
@@ -325,15 +338,24 @@ impl Broken {
                 self.attempt = Attempt::Pause(until);
                 return Ok(None);
             }
-            Attempt::Pause(_) => match begin(session, target, now) {
-                Ok(channel) => {
-                    self.attempt = Attempt::Trying(Box::new(channel), now);
-                    return Ok(None);
+            Attempt::Pause(_) => {
+                let addresses = dialled(self.next, target);
+                self.next += 1;
+                match begin(session, Target { addresses, ..target.clone() }, now) {
+                    Ok(channel) => {
+                        self.attempt = Attempt::Trying(Box::new(channel), now);
+                        return Ok(None);
+                    }
+                    Err(error) => Fault::Over(error),
                 }
-                Err(error) => Fault::Over(error),
-            },
+            }
             Attempt::Trying(mut channel, since) => match ask(&mut channel, now) {
-                Ok(true) => return Ok(channel.into_stream()),
+                Ok(true) => {
+                    if let Some(answered) = channel.answered() {
+                        target.meet(answered, &[]);
+                    }
+                    return Ok(channel.into_stream());
+                }
                 Ok(false) if now.saturating_duration_since(channel.asked(since)) < ATTEMPT => {
                     let since = channel.asked(since);
                     self.attempt = Attempt::Trying(channel, since);
@@ -341,15 +363,19 @@ impl Broken {
                 }
                 failed => {
                     channel.reset();
+                    channel.answered().iter().for_each(|silent| target.put_last(*silent));
                     let late = || Fault::Over(channel.no_answer(RESUMED, ATTEMPT));
                     failed.err().unwrap_or_else(late)
                 }
             },
         };
-        let Timeouts { refused, .. } = target.timeouts;
-        self.refused = is_refusal(&error).then(|| self.refused.unwrap_or(now));
-        if self.refused.is_some_and(|since| now.saturating_duration_since(since) >= refused) {
-            return Err(NeverAgain);
+        // What others answer says nothing about the peer.
+        if dialled(self.next - 1, target).len() == 1 {
+            let Timeouts { refused, .. } = target.timeouts;
+            self.refused = is_refusal(&error).then(|| self.refused.unwrap_or(now));
+            if self.refused.is_some_and(|since| now.saturating_duration_since(since) >= refused) {
+                return Err(NeverAgain);
+            }
         }
         self.attempt = Attempt::Pause(now + self.pause);
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -357,9 +383,9 @@ impl Broken {
     }
 }
 
-fn begin(session: Session, target: &Target, now: Instant) -> Result<Channel<NoPurpose>, LinkError> {
+fn begin(session: Session, target: Target, now: Instant) -> Result<Channel<NoPurpose>, LinkError> {
     let timeouts = Timeouts { connect: CONNECT.min(target.timeouts.connect), ..target.timeouts };
-    let mut channel = Channel::dial(Target { timeouts, ..target.clone() }, now)?;
+    let mut channel = Channel::dial(Target { timeouts, ..target }, now)?;
     channel.push(&Message::Resume { session });
     Ok(channel)
 }

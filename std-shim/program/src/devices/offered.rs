@@ -13,7 +13,6 @@ use polyrail::chain::Chain;
 use polyrail::endpoint::RailAddress;
 use polyrail::interfaces::{InterfaceError, IpNet, LocalAddress};
 use polyrail::link::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer, Reach};
-use polyrail::p2p::QueuePairAddress;
 use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_devices};
 use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -331,19 +330,6 @@ fn fitting(usable: Vec<LocalAddress>) -> Vec<LocalAddress> {
     fitting
 }
 
-/// Returns the addresses of the queue pairs in a hello.
-fn rails(hello: &Hello) -> Vec<RailAddress> {
-    match &hello.reach {
-        Reach::Requests(endpoint) => {
-            endpoint.rails.iter().chain(&endpoint.notify).copied().collect()
-        }
-        Reach::Messages(endpoint) => {
-            let queue_pairs = endpoint.sending.iter().chain(&endpoint.receiving);
-            queue_pairs.map(|QueuePairAddress { address, .. }| *address).collect()
-        }
-    }
-}
-
 /// Returns the number of rails that carry data, or of queue pairs that send messages, which are at
 /// least as many.
 fn data_rails(hello: &Hello) -> usize {
@@ -356,13 +342,13 @@ fn data_rails(hello: &Hello) -> usize {
 /// Returns the backend of a peer.
 fn backend(hello: &Hello) -> Backend {
     // Connections over TCP have a port and a key, others have none.
-    let is_tcp = rails(hello).iter().any(|rail| rail.meeting.is_some());
+    let is_tcp = hello.reach.queue_pairs().iter().any(|rail| rail.meeting.is_some());
     if is_tcp { Backend::Tcp } else { Backend::Verbs }
 }
 
 /// Returns the IP addresses of a peer's network interfaces, in the order of its devices.
 fn addresses(hello: &Hello) -> Vec<IpAddr> {
-    let rails = rails(hello);
+    let rails = hello.reach.queue_pairs();
     let of = |device| rails.iter().find(|rail| usize::from(rail.device) == device);
     let address = |rail: &RailAddress| Ipv6Addr::from(rail.gid.0).to_canonical();
     (0..hello.buffer.rkeys.len()).filter_map(of).map(address).collect()

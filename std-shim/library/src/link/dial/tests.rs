@@ -118,7 +118,7 @@ struct Outcome {
 
 /// Connects in steps of a millisecond.
 fn dial(addresses: &[SocketAddr], answers: &[(SocketAddr, Answer)]) -> Outcome {
-    dial_with_lack(addresses, answers, (0..0, usize::MAX))
+    dial_with_lack(&alternate(addresses), answers, (0..0, usize::MAX))
 }
 
 /// Connects, while the system has no file descriptor for some of the attempts, and for no more than

@@ -1,14 +1,16 @@
 //! Both ends of a link in memory and in virtual time, over a network that fails as drawn: streams
 //! are cut at any byte, reset at both ends or given up at one, or fall silent; attempts to connect
-//! are refused or swallowed; the host that listens stops for seconds; strangers guess, know another
-//! token, or repeat what they saw. The two ends lose no message that the peer must receive.
+//! are refused or swallowed, at one of the two addresses of the host that listens or at both; that
+//! host stops for seconds; strangers guess, know another token, or repeat what they saw, and
+//! listen at the other addresses that the two ends know. The two ends lose no message that the peer
+//! must receive.
 
 use super::given::hello;
 use crate::link::channel::Target;
 use crate::link::end::Link;
 use crate::link::resume::Sessions;
 use crate::link::stream::{Network, Stream};
-use crate::link::{Hello, HexBytes, LinkError, Message, NoOutcome, Timeouts, Token};
+use crate::link::{Hello, HexBytes, LinkError, Message, NoOutcome, Reason, Timeouts, Token};
 use quickcheck::Gen;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -152,15 +154,26 @@ enum Weather {
     Swallows,
     /// A firewall answers.
     Unreachable,
+    /// A process that reads nothing has the address now.
+    Taken,
 }
+
+/// The addresses of the host that listens, and of a stranger that does.
+const HOST: [&str; 2] = ["10.0.0.1:1", "10.0.1.1:1"];
+const OTHER: &str = "10.0.2.1:1";
 
 #[derive(Debug)]
 struct Air {
-    weather: Weather,
+    /// At each address of the host.
+    weather: [Weather; 2],
     room: usize,
     wires: Vec<Arc<Mutex<Wire>>>,
     /// Ends that were not accepted yet.
     accepted: VecDeque<End>,
+    /// Ends that the stranger has accepted.
+    strange: Vec<End>,
+    /// Ends that nothing comes from.
+    mute: Vec<End>,
     fd: Arc<UnixStream>,
 }
 
@@ -168,19 +181,25 @@ struct Air {
 struct Sky(Arc<Mutex<Air>>);
 
 impl Sky {
-    fn connect(&self) -> io::Result<End> {
+    fn connect(&self, address: &str) -> io::Result<End> {
         let mut air = self.0.lock().unwrap();
-        let is_pending = match air.weather {
-            Weather::Fair => false,
-            Weather::Swallows => true,
-            Weather::Unreachable => return Err(ErrorKind::HostUnreachable.into()),
+        let at_host = HOST.iter().position(|at| *at == address);
+        let is_pending = match at_host.map(|at| air.weather[at]) {
+            Some(Weather::Fair | Weather::Taken) => false,
+            Some(Weather::Swallows) => true,
+            Some(Weather::Unreachable) => return Err(ErrorKind::HostUnreachable.into()),
+            None if address == OTHER => false,
+            // The hello names many.
+            None => return Err(ErrorKind::ConnectionRefused.into()),
         };
         let wire = Arc::new(Mutex::new(Wire { is_pending, room: air.room, ..Wire::default() }));
         air.wires.push(Arc::clone(&wire));
         let [near, far] =
             [0, 1].map(|end| End { wire: Arc::clone(&wire), end, fd: Arc::clone(&air.fd) });
-        if !is_pending {
-            air.accepted.push_back(far);
+        match at_host.map(|at| air.weather[at]) {
+            Some(Weather::Fair) => air.accepted.push_back(far),
+            Some(_) => air.mute.push(far),
+            None => air.strange.push(far),
         }
         Ok(near)
     }
@@ -197,8 +216,8 @@ impl Sky {
 }
 
 impl Network for Sky {
-    fn connect(&self, _: &SocketAddr) -> io::Result<Box<dyn Stream>> {
-        Ok(Box::new(Self::connect(self)?))
+    fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(Self::connect(self, &address.to_string())?))
     }
 }
 
@@ -287,14 +306,16 @@ impl World {
         let mut random = Random::new(seed);
         let fd = Arc::new(UnixStream::pair().unwrap().0);
         let room = [40, 300, 100_000][random.below(3)];
-        let air =
-            Air { weather: Weather::Fair, room, wires: vec![], accepted: VecDeque::new(), fd };
+        let accepted = VecDeque::new();
+        let weather = [Weather::Fair; 2];
+        let air = Air { weather, room, wires: vec![], accepted, strange: vec![], mute: vec![], fd };
         let sky = Sky(Arc::new(Mutex::new(air)));
         let token = Token::new([7; 32]).unwrap();
         let target = Target {
             network: Arc::new(sky.clone()),
             name: "far".into(),
-            addresses: vec!["10.0.0.1:1".parse().unwrap()],
+            addresses: [HOST[0], OTHER, HOST[1]].map(|at| at.parse().unwrap()).to_vec(),
+            met: None,
             timeouts,
             token: Some(token.clone()),
         };
@@ -351,6 +372,15 @@ impl World {
             1 => self.far.iter_mut().for_each(|far| far.receive(self.now)),
             _ => self.attend(),
         }
+        // The stranger that listens hangs up, refuses, or says nothing.
+        if self.random.below(30) == 0 {
+            for mut end in std::mem::take(&mut self.sky.0.lock().unwrap().strange) {
+                let refused = Message::Refused { reason: Reason::new("who are you?") };
+                if self.random.below(2) == 0 {
+                    _ = end.write(&<Message>::encode(&refused));
+                }
+            }
+        }
         for Stranger { end, says } in &mut self.strangers {
             let (bytes, _) = says.as_slices();
             if let Ok(written) = end.write(bytes) {
@@ -391,8 +421,13 @@ impl World {
                 wire.silent = Some(now);
             }
             (4, _) => {
-                let all = [Weather::Fair, Weather::Fair, Weather::Swallows, Weather::Unreachable];
-                self.sky.0.lock().unwrap().weather = all[self.random.below(4)];
+                let weather = [0; 2].map(|_| match self.random.below(6) {
+                    0 => Weather::Swallows,
+                    1 => Weather::Unreachable,
+                    2 => Weather::Taken,
+                    _ => Weather::Fair,
+                });
+                self.sky.0.lock().unwrap().weather = weather;
             }
             // Longer than an attempt: the side that listens finds attempts that were given up.
             (5, _) => self.pause(),
@@ -413,7 +448,7 @@ impl World {
         if self.strangers.len() > 3 {
             self.strangers.remove(0);
         }
-        let Ok(end) = self.sky.connect() else { return };
+        let Ok(end) = self.sky.connect(HOST[0]) else { return };
         let says = match self.random.below(3) {
             0 => Vec::new(),
             1 => (0..50).map(|_| self.random.below(256) as u8).collect(),
@@ -441,7 +476,14 @@ impl World {
                 _ => self.poll(),
             }
         }
-        self.sky.0.lock().unwrap().weather = Weather::Fair;
+        // One of the two addresses may be gone for good.
+        let good = self.random.below(3);
+        let lost = [Weather::Swallows, Weather::Unreachable, Weather::Taken][self.random.below(3)];
+        self.sky.0.lock().unwrap().weather = [0, 1].map(|at| match good {
+            2 => Weather::Fair,
+            good if good == at => Weather::Fair,
+            _ => lost,
+        });
         let end = self.now + Duration::from_secs(60);
         let is_done = |side: &Side| side.is_done();
         while !(is_done(&self.near) && self.far.as_ref().is_some_and(is_done)) {
@@ -476,7 +518,7 @@ fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
     while !world.is_resumable() {
         world.poll();
     }
-    world.sky.0.lock().unwrap().weather = Weather::Swallows;
+    world.sky.0.lock().unwrap().weather = [Weather::Swallows; 2];
     for wire in world.sky.wires() {
         wire.lock().unwrap().broken = [Some(ErrorKind::TimedOut); 2];
     }

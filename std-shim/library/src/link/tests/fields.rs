@@ -57,6 +57,27 @@ fn a_hello_has_one_endpoint_of_either_kind() {
 }
 
 #[test]
+fn the_addresses_of_a_peers_queue_pairs_are_those_of_ip() {
+    let meeting = r#""meeting":{"port":7,"key":"00112233445566778899aabbccddeeff"}"#;
+    // IPv4, also of RoCE; IPv6 over TCP; a GID of InfiniBand; and what leads to no host by itself.
+    let addresses = |[tcp, roce]: [&str; 2], rest: &str| {
+        let rail = |gid: &str, more: &str| {
+            let rest = r#""lid":0,"mtu":4096,"rdAtomic":16,"psn":7"#;
+            format!(r#"{{"device":0,"gid":"{gid}",{rest}{more}}}"#)
+        };
+        let rails = [rail(tcp, &format!(",{meeting}")), rail(roce, ""), rail(rest, "")];
+        let rails = format!(r#""rails":[{}]"#, rails.join(","));
+        let (begin, end) = (HELLO.find(r#""rails""#).unwrap(), HELLO.find("]},\"buffer").unwrap());
+        let hello = format!("{}{rails}{}", &HELLO[..begin], &HELLO[end + 1..]);
+        let Message::Hello(hello) = Message::from_json(hello.as_bytes()).unwrap() else { panic!() };
+        hello.reach.ip_addresses().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(["fd00::1", "::ffff:10.0.0.2"], "fd00::2"), ["fd00::1", "10.0.0.2"]);
+    assert_eq!(addresses(["::ffff:10.0.0.2", "::ffff:10.0.0.2"], "::"), ["10.0.0.2"]);
+    assert!(addresses(["fe80::1", "::ffff:169.254.0.1"], "::ffff:0.0.0.0").is_empty());
+}
+
+#[test]
 fn numbers_out_of_range_are_named_with_their_value() {
     let number = |at: &str, value: &str, min, max| HandshakeError::Number {
         at: at.to_owned(),
