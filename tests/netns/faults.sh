@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 CASES="links_in_turn two_at_once all_at_once silent_link link_of_control lost_link_of_control renamed deleted another_address
-time_link_down time_two_links_down time_silent_link"
+shared_address time_link_down time_two_links_down time_silent_link"
 RATE=${RATE:-400mbit} BYTES=${BYTES:-384M}
 SCHEMES="spray dqplb"
 # Seconds after which a link that carries nothing counts as failed.
@@ -159,6 +159,29 @@ change_address() {
   # Deleting a first address deletes those of its subnet that were added later.
   ip -n "$A" addr replace 10.77.1.1/24 dev a1
   returns
+}
+
+# Hosts with unnumbered links have one address on several, and on the loopback interface.
+shared_address() {
+  share add
+  with_each_scheme move
+  share del
+}
+share() { # add|del: the addresses of link 1 on link 0
+  local end
+  for end in "$A a 1" "$B b 2"; do
+    set -- "$1" $end
+    ip -n "$2" addr "$1" "10.77.1.$4/32" dev "${3}0"
+    ip -n "$2" addr "$1" "10.77.1.$4/32" dev lo
+    ip -n "$2" route "$1" 10.77.1.0/24 dev "${3}0" metric 1000
+  done
+}
+move() {
+  # An end that has lost only its carrier keeps the route.
+  down 1 && ip -n "$B" link set b1 down
+  says "rail 1 .*vendor code 0x40"
+  recovers 1
+  up 1 && ip -n "$B" link set b1 up
 }
 
 # timed WHAT MOST FAULT LINK...: how long no request completes, in milliseconds, when these links fail.

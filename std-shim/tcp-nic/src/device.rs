@@ -1,6 +1,7 @@
 //! Devices: a network interface with an address.
 
 use crate::commands::token;
+use crate::ending;
 use crate::interface;
 use crate::outgoing::MOST_BUFFERS;
 use crate::place::ThreadPlace;
@@ -9,7 +10,7 @@ use crate::socket::Buffers;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::DeviceId;
 use polyrail_nic_parts::address::{Gid, Mtu};
-use polyrail_nic_parts::error::errno;
+use polyrail_nic_parts::error::{errno, vendor};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 use polyrail_nic_parts::interface::{addresses, exists};
@@ -21,9 +22,10 @@ use polyrail_process::{Forked, Process};
 use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
 /// Device numbers are unique in a process: the software NIC counts from 0, and real verbs from 2^31.
@@ -90,7 +92,7 @@ impl Default for DeviceOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The system refuses to list its addresses.
+    /// The system refuses to list its addresses and their interfaces.
     #[error("cannot list the addresses of this host")]
     List(#[source] io::Error),
     /// No interface has the name, or it has no address.
@@ -190,18 +192,35 @@ impl DeviceShared {
     }
 
     /// Looks whether an interface still has the address, and carrier, and reports a change. The
-    /// name of the interface may change.
+    /// name of the interface may change. If one of several has lost them, the port stays up, and the
+    /// connections over that one are lost.
     ///
     /// # Errors
     ///
-    /// The system refuses to list interfaces.
+    /// The system refuses to list interfaces, or has no descriptor left to ask for their kind.
     pub(crate) fn look_at_interface(&self) -> io::Result<()> {
-        let found = interface::having(self.address, &self.interface)?;
-        let has_carrier = found.is_some_and(|own| own.is_up && own.has_carrier);
+        let places = interface::places(self)?;
+        let names: Vec<_> =
+            places.into_iter().filter(interface::has_carrier).map(|own| own.interface).collect();
         let was_up = self.is_up();
-        self.has_carrier.store(has_carrier, Ordering::Release);
+        self.has_carrier.store(!names.is_empty(), Ordering::Release);
         self.report_change(was_up);
+        let before = mem::replace(&mut *lock(&self.places), names.clone());
+        if !names.is_empty() && before.iter().any(|name| !names.contains(name)) {
+            self.lose_connections_except(&names);
+        }
         Ok(())
+    }
+
+    /// Ends the connections that are bound to other interfaces than these.
+    fn lose_connections_except(&self, interfaces: &[String]) {
+        let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
+        for qp in qps {
+            if qp.socket.get().is_some_and(|socket| socket.is_bound_to_none_of(interfaces)) {
+                qp.lose(vendor::LINK_DOWN);
+                ending::run(&qp);
+            }
+        }
     }
 
     fn report_change(&self, was_up: bool) {
@@ -263,6 +282,9 @@ impl Device {
             known.dedup();
             return Err(OpenError::NotFound { name: name.into(), known });
         };
+        let leads_to_others = interface::leads_to_others(&found).map_err(OpenError::List)?;
+        let has_carrier = interface::has_carrier(&found);
+        let places = has_carrier.then(|| found.interface.clone()).into_iter().collect();
         check_advertised(options.advertised, found.ip)?;
         let address = found.at(options.port);
         let buffers = Buffers { send: options.send_buffer, recv: options.recv_buffer };
@@ -288,6 +310,8 @@ impl Device {
             id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             name: format!("tcp:{name}"),
             interface: found.interface,
+            leads_to_others,
+            places: Mutex::new(places),
             process: Process::current(),
             address,
             advertised,
@@ -300,7 +324,7 @@ impl Device {
             qps: Mutex::new(BTreeMap::new()),
             events: EventLog::new(EVENTS),
             events_read: Mutex::default(),
-            has_carrier: AtomicBool::new(found.is_up && found.has_carrier),
+            has_carrier: AtomicBool::new(has_carrier),
             is_open: AtomicBool::new(true),
             io,
             spin: nanos(options.spin),

@@ -31,7 +31,7 @@ fn listener_of(device: &DeviceShared, peer: &RemoteQp) -> Option<SocketAddr> {
         && to.ip().is_unicast_link_local()
     {
         to.set_scope_id(match own.scope_id() {
-            0 => interface::index(device.address, &device.interface),
+            0 => interface::index(device),
             scope_id => scope_id,
         });
     }
@@ -398,9 +398,9 @@ fn bind_to_interface(
     peer: IpAddr,
 ) -> io::Result<()> {
     if !interface::is_of_this_host(peer)? {
-        let own = interface::having(device.address, &device.interface)?
-            .ok_or(io::ErrorKind::AddrNotAvailable)?;
-        if !interface::leads_to_others(&own)? {
+        let places = interface::places(device)?;
+        let own = places.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        if !interface::leads_to_others(own)? {
             return Ok(());
         }
         match stream.bind_device(Some(own.interface.as_bytes())) {

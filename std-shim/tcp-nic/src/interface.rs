@@ -1,5 +1,6 @@
 //! The network interface of a device.
 
+use crate::shared::DeviceShared;
 use polyrail_nic_parts::interface::{
     InterfaceAddress, addresses, index_of, interface_of, is_dummy, is_link_local,
 };
@@ -15,24 +16,45 @@ pub(crate) fn is_of_this_host(ip: IpAddr) -> io::Result<bool> {
     Ok(ip.is_loopback() || addresses()?.iter().any(|own| own.ip == ip))
 }
 
-/// Returns the interface that has an address now: one that has carrier, and that of this name if it
-/// still has it, or another one, because interfaces can be renamed. The port of the address does not
-/// matter.
+/// Returns the interfaces by which a device reaches its peers now, the best first. They have its
+/// address; the port of the address does not matter. The best one has carrier, and is the one of the
+/// device's name if that still has the address, or another one, because interfaces can be renamed, and
+/// hosts can have one address on several links. Loopback and dummy interfaces, which always have
+/// carrier, are left out unless the device was opened there, and so are other interfaces with the
+/// same link-local address, which lead elsewhere.
 ///
 /// # Errors
 ///
-/// The system refuses to list them.
-pub(crate) fn having(address: SocketAddr, name: &str) -> io::Result<Option<InterfaceAddress>> {
-    let is_own = |own: &InterfaceAddress| match (own.at(0), address) {
-        _ if address.ip().is_loopback() => own.is_loopback,
+/// The system refuses to list them, or has no descriptor left to ask for their kind.
+pub(crate) fn places(device: &DeviceShared) -> io::Result<Vec<InterfaceAddress>> {
+    let is_own = |own: &InterfaceAddress| match (own.at(0), device.address) {
+        _ if device.address.ip().is_loopback() => own.is_loopback,
         // Several interfaces can have the same link-local address, each with a scope.
         (SocketAddr::V6(own), SocketAddr::V6(address)) => {
             (own.ip(), own.scope_id()) == (address.ip(), address.scope_id())
         }
         (own, address) => own.ip() == address.ip(),
     };
-    let rank = |own: &InterfaceAddress| (!(own.is_up && own.has_carrier), own.interface != name);
-    Ok(addresses()?.into_iter().filter(is_own).min_by_key(rank))
+    let is_home = |own: &InterfaceAddress| own.interface == device.interface;
+    let all: Vec<_> = addresses()?.into_iter().filter(is_own).collect();
+    let only_home = is_link_local(device.address.ip()) && all.iter().any(is_home);
+    let mut places = Vec::new();
+    for own in all {
+        let is_place = match is_home(&own) {
+            true => true,
+            false => !only_home && (!device.leads_to_others || leads_to_others(&own)?),
+        };
+        if is_place {
+            places.push(own);
+        }
+    }
+    places.sort_by_key(|own| (!has_carrier(own), !is_home(own)));
+    Ok(places)
+}
+
+/// Returns whether an interface is up and has carrier.
+pub(crate) const fn has_carrier(own: &InterfaceAddress) -> bool {
+    own.is_up && own.has_carrier
 }
 
 /// Returns whether packets to other hosts can leave by an interface. By loopback and dummy interfaces,
@@ -68,7 +90,7 @@ pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
     let has_it = |own: &&InterfaceAddress| own.ip == ip && is_in_zone(own);
     let mut exact: Vec<_> = all.iter().filter(has_it).cloned().collect();
     if !is_link_local(ip) {
-        exact.sort_by_key(|own| (own.is_loopback, !(own.is_up && own.has_carrier)));
+        exact.sort_by_key(|own| (own.is_loopback, !has_carrier(own)));
         exact.truncate(1);
     }
     // An interface can have an address with several prefixes.
@@ -82,10 +104,7 @@ pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
 }
 
 /// Returns the index of the interface that has the address of a device now; 0 if it is unknown.
-pub(crate) fn index(address: SocketAddr, name: &str) -> u32 {
-    let name = match having(address, name) {
-        Ok(Some(own)) => own.interface,
-        _ => return 0,
-    };
-    index_of(&name).unwrap_or(0)
+pub(crate) fn index(device: &DeviceShared) -> u32 {
+    let places = places(device).unwrap_or_default();
+    places.first().and_then(|own| index_of(&own.interface)).unwrap_or(0)
 }

@@ -50,8 +50,12 @@ use std::thread::JoinHandle;
 pub(crate) struct DeviceShared {
     pub(crate) id: DeviceId,
     pub(crate) name: String,
-    /// Name of the network interface.
+    /// Name of the network interface where it was opened.
     pub(crate) interface: String,
+    /// Whether packets to other hosts can leave by that interface.
+    pub(crate) leads_to_others: bool,
+    /// The interfaces that had the address and carrier at the last look.
+    pub(crate) places: Mutex<Vec<String>>,
     pub(crate) process: Process,
     /// The address and the port of the listener.
     pub(crate) address: SocketAddr,
@@ -68,7 +72,7 @@ pub(crate) struct DeviceShared {
     pub(crate) events: EventLog<AsyncEvent>,
     /// The cursor of readers without a separate one. Locked before the events.
     pub(crate) events_read: Mutex<EventCursor>,
-    /// Whether the interface has carrier and the address.
+    /// Whether an interface has carrier and the address.
     pub(crate) has_carrier: AtomicBool,
     /// Whether the owner lets packets through: see [`crate::Device::set_link`].
     pub(crate) is_open: AtomicBool,

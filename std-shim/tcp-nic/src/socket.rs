@@ -96,6 +96,16 @@ impl Socket {
         _ = unsafe { libc::connect(self.0.as_raw_fd(), &raw const none, length) };
     }
 
+    /// Returns whether the connection is bound to an interface, and that is none of these.
+    pub(crate) fn is_bound_to_none_of(&self, interfaces: &[String]) -> bool {
+        match self.0.device() {
+            Ok(Some(name)) => interfaces.iter().all(|other| other.as_bytes() != name),
+            Ok(None) => false,
+            // The interface is gone (netdevice(7), socket(7)).
+            Err(error) => error.raw_os_error() == Some(libc::ENODEV),
+        }
+    }
+
     /// Ends sending, after what was sent before.
     pub(crate) fn end_sending(&self) {
         _ = self.0.shutdown(Shutdown::Write);

@@ -28,9 +28,13 @@ fn open_up(name: &str) -> Device {
 
 /// Connects two new queue pairs of the devices, whose requests fail after 134 ms without progress.
 fn connected(near: &Device, far: &Device) -> (Side, Side) {
-    let (near, far) = (Side::on(near), Side::on(far));
     let options = ConnectOptions { timeout: 14, retry_cnt: 1, ..ConnectOptions::default() };
-    connect_pair(&near.qp, &far.qp, &options).unwrap();
+    connected_with(near, far, &options)
+}
+
+fn connected_with(near: &Device, far: &Device, options: &ConnectOptions) -> (Side, Side) {
+    let (near, far) = (Side::on(near), Side::on(far));
+    connect_pair(&near.qp, &far.qp, options).unwrap();
     (near, far)
 }
 
@@ -220,6 +224,44 @@ fn an_address_of_several_interfaces_is_used_while_one_of_them_has_carrier() {
     event(&device, false);
 }
 
+/// A router's address is on its loopback interface, too, which always has carrier and leads nowhere.
+#[test]
+fn a_device_is_down_without_its_link_although_a_loopback_interface_has_its_address() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    namespace.link("eth0");
+    let mut dummies = Vec::new();
+    if namespace.succeeds("ip link add dummy7 type dummy && ip link set dummy7 up") {
+        dummies.push("dummy7");
+    }
+    for interface in ["eth0", "lo"].iter().chain(&dummies) {
+        namespace.run(&format!("ip addr add 10.99.0.1/32 dev {interface}"));
+    }
+    let device = open_up("10.99.0.1");
+    assert_eq!(device.interface(), "eth0");
+    let on_loopback = open_up("10.99.0.1%lo");
+    namespace.run("ip link set eth0 down");
+    event(&device, false);
+    assert!(on_loopback.is_up() && on_loopback.next_event().is_none());
+    namespace.run("ip link set eth0 up");
+    event(&device, true);
+    namespace.run("ip link del eth0");
+    event(&device, false);
+}
+
+/// `169.254.0.2` at one link is another address than at another link.
+#[test]
+fn a_device_of_a_link_local_ipv4_address_stays_on_its_link() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    for interface in ["eth0", "eth1"] {
+        namespace.link(interface);
+        namespace.run(&format!("ip addr add 169.254.0.2/16 dev {interface}"));
+    }
+    let [first, second] = ["eth0", "eth1"].map(open_up);
+    namespace.run("ip link set eth0 down");
+    event(&first, false);
+    assert!(second.is_up() && second.next_event().is_none());
+}
+
 #[test]
 fn link_local_addresses_are_those_of_their_interface() {
     let Some(mut namespace) = Namespace::enter() else { return };
@@ -250,12 +292,13 @@ fn link_local_addresses_are_those_of_their_interface() {
     let by_index = open(&format!("fe80::1%{}", scope(&second))).unwrap();
     assert_eq!(by_index.address().ip(), second.address().ip());
     assert_eq!((by_index.interface(), scope(&by_index)), ("eth1", scope(&second)));
+    let patient = ConnectOptions::default();
     let peer = open_up("fe80::2");
     assert_eq!(peer.interface(), "eth1");
-    let (mut near, mut far) = connected(&second, &peer);
+    let (mut near, mut far) = connected_with(&second, &peer, &patient);
     exchange(&mut near, &mut far, 1);
     // The lesser address connects. It has no zone, but its device has an interface.
     let wide = open_up("fd00::1");
-    let (mut near, mut far) = connected(&wide, &peer);
+    let (mut near, mut far) = connected_with(&wide, &peer, &patient);
     exchange(&mut near, &mut far, 2);
 }
