@@ -3,6 +3,7 @@
 use crate::endpoint::MAX_DEVICES;
 use crate::interfaces::InterfaceError;
 use polyrail_nic_parts::error::NicError;
+use polyrail_nic_parts::interface::is_link_local;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, ProtectionDomain};
 use std::net::{IpAddr, SocketAddr};
 
@@ -91,7 +92,8 @@ pub fn open_devices(
 }
 
 /// Opens a device as [`open_devices`] does, whose address must be none of `opened`, for a program
-/// with more devices than an endpoint has.
+/// with more devices than an endpoint has. If several interfaces have one address, its device uses
+/// all of them; link-local addresses are others on each.
 ///
 /// # Errors
 ///
@@ -101,7 +103,6 @@ pub fn open_another_device(
     name: &str,
     options: &DeviceOptions,
 ) -> Result<ProtectionDomain, OpenDevicesError> {
-    // Several interfaces can have one link-local address.
     let place = |address: SocketAddr| match address {
         SocketAddr::V4(address) => (IpAddr::from(*address.ip()), 0),
         SocketAddr::V6(address) => (IpAddr::from(*address.ip()), address.scope_id()),
@@ -118,8 +119,16 @@ pub fn open_another_device(
         }
         error => error,
     })?;
-    let address = domain.device().address();
-    if is_taken(address) { Err(twice(address.ip())) } else { Ok(domain) }
+    let device = domain.device();
+    let is_same = |other: &Device| {
+        let is_elsewhere =
+            is_link_local(device.address().ip()) && other.interface() != device.interface();
+        place(other.address()) == place(device.address()) && !is_elsewhere
+    };
+    match opened.iter().any(|other| is_same(other.device())) {
+        true => Err(twice(device.address().ip())),
+        false => Ok(domain),
+    }
 }
 
 /// Returns the name of a network interface or an address without the prefix that names of devices

@@ -1,9 +1,10 @@
 //! Opens devices over TCP that are not named.
 
-use super::open::{OpenDevicesError, open_device};
+use super::open::{OpenDevicesError, open_another_device};
 use crate::endpoint::MAX_DEVICES;
 use crate::interfaces::{AddressRank, InterfaceError, LocalAddress, usable};
 use polyrail_tcp_nic::{DeviceOptions, ProtectionDomain};
+use std::net::IpAddr;
 
 /// The reason why a network interface with carrier is not used.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,12 @@ pub enum NotUsed {
     /// It has link-local addresses only, and other interfaces are used.
     #[error("it has only link-local addresses")]
     LinkLocal,
+    /// A device that is used has the same address, and uses this interface, too.
+    #[error("another device has its address {address}, and uses both interfaces")]
+    SameAddress {
+        /// The address.
+        address: IpAddr,
+    },
     /// Endpoints have enough devices without it.
     #[error("an endpoint has at most {MAX_DEVICES} devices")]
     TooMany,
@@ -27,6 +34,14 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
+    /// Returns why a device is not used that could not be opened.
+    fn of_error(error: OpenDevicesError) -> Self {
+        match error {
+            OpenDevicesError::Twice { address, .. } => Self::SameAddress { address },
+            error => Self::Open(error),
+        }
+    }
+
     /// Returns why an address of this rank is not used on a host that has a better one.
     fn of_rank(rank: AddressRank) -> Self {
         match rank {
@@ -42,7 +57,8 @@ impl NotUsed {
 /// rank: bridges of containers and interfaces with link-local addresses are opened
 /// only on a host that has no others. Interfaces without carrier are left out; for each other
 /// interface that is left out, calls `not_used` with the name of its device (`tcp:docker0`) and the
-/// reason.
+/// reason. An address that several interfaces have is one device, as with
+/// [`open_devices`](super::open_devices).
 ///
 /// Endpoints of two hosts use their devices in turn, so the interfaces of both hosts must be in the
 /// same order. Otherwise, use [`open_devices`](super::open_devices).
@@ -58,7 +74,7 @@ pub fn open_usable_devices(
     if devices.is_empty() {
         return Err(InterfaceError::Unreachable.into());
     }
-    open_best(&devices, |name| open_device(name, options), not_used)
+    open_best(&devices, |opened, name| open_another_device(opened, name, options), not_used)
 }
 
 /// A device that may be opened.
@@ -88,7 +104,7 @@ fn devices(addresses: &[LocalAddress]) -> Vec<Named> {
 /// Opens the devices that have the rank of the first.
 fn open_best<T>(
     devices: &[Named],
-    open: impl Fn(&str) -> Result<T, OpenDevicesError>,
+    open: impl Fn(&[T], &str) -> Result<T, OpenDevicesError>,
     mut not_used: impl FnMut(&str, &NotUsed),
 ) -> Result<Vec<T>, OpenDevicesError> {
     let mut opened = Vec::new();
@@ -98,7 +114,7 @@ fn open_best<T>(
         let reason = match *rank {
             rank if Some(rank) != best => NotUsed::of_rank(rank),
             _ if opened.len() == MAX_DEVICES => NotUsed::TooMany,
-            _ => match open(name) {
+            _ => match open(&opened, name) {
                 Ok(domain) => {
                     opened.push(domain);
                     continue;
@@ -107,7 +123,7 @@ fn open_best<T>(
                     first_error = Some((name, error));
                     continue;
                 }
-                Err(error) => NotUsed::Open(error),
+                Err(error) => NotUsed::of_error(error),
             },
         };
         not_used(&format!("tcp:{name}"), &reason);
@@ -115,7 +131,7 @@ fn open_best<T>(
     match first_error {
         Some((_, error)) if opened.is_empty() => Err(error),
         Some((name, error)) => {
-            not_used(&format!("tcp:{name}"), &NotUsed::Open(error));
+            not_used(&format!("tcp:{name}"), &NotUsed::of_error(error));
             Ok(opened)
         }
         None => Ok(opened),
@@ -159,7 +175,7 @@ mod tests {
         refused: &[&str],
     ) -> (Result<Vec<String>, OpenDevicesError>, Vec<String>) {
         let mut lines = Vec::new();
-        let open = |name: &str| match refused.contains(&name) {
+        let open = |_: &[String], name: &str| match refused.contains(&name) {
             true => Err(OpenDevicesError::TooMany { devices: name.len() }),
             false => Ok(name.to_owned()),
         };
@@ -197,6 +213,22 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("tcp:eth9: an endpoint has at most 8"), "{lines:?}");
         assert!(lines[1].starts_with("tcp:eth3: "), "{lines:?}");
+    }
+
+    /// Unnumbered links: NCCL, for example, would take two devices of one address for one card.
+    #[test]
+    fn an_address_of_several_interfaces_is_one_device() {
+        let all = named(&[("eth0", Nic), ("eth1", Nic), ("eth2", Nic)]);
+        let address = IpAddr::from([10, 9, 0, 1]);
+        let open = |opened: &[&str], name: &str| match opened {
+            [] => Ok("eth0"),
+            _ => Err(OpenDevicesError::Twice { name: name.into(), address }),
+        };
+        let mut lines = Vec::new();
+        let not_used = |name: &str, reason: &NotUsed| lines.push(format!("{name}: {reason}"));
+        assert_eq!(open_best(&all, open, not_used).unwrap(), ["eth0"]);
+        let words = "another device has its address 10.9.0.1, and uses both interfaces";
+        assert_eq!(lines, [format!("tcp:eth2: {words}"), format!("tcp:eth1: {words}")]);
     }
 
     #[test]

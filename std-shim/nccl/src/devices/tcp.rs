@@ -12,7 +12,7 @@ use polyrail::tcp::{
     open_another_device, open_usable_devices,
 };
 use std::error::Error;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The open NICs.
@@ -70,7 +70,7 @@ fn describe(domain: &ProtectionDomain, reports: &[DeviceReport]) -> Description 
     Description {
         name: device.name().into(),
         pci_path: pci_path("net", device.interface()),
-        guid: guid(device.address()),
+        guid: guid(device.address().ip(), device.interface()),
         speed_mbps: report.and_then(|report| report.mbps).unwrap_or(UNKNOWN_MBPS),
         port: PORT,
         gpu: Gpu::default(),
@@ -81,12 +81,13 @@ fn describe(domain: &ProtectionDomain, reports: &[DeviceReport]) -> Description 
 /// of a host must differ: the number depends on the whole address, since interfaces in networks of
 /// equal numbering have the same last bytes, and on the interface of a link-local address, since
 /// several can have the same one. All processes of the host get the same number.
-fn guid(address: SocketAddr) -> u64 {
-    let (ip, scope) = match address {
-        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
-        SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+fn guid(ip: IpAddr, interface: &str) -> u64 {
+    let (octets, is_link_local) = match ip {
+        IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), ip.is_link_local()),
+        IpAddr::V6(ip) => (ip.octets(), ip.is_unicast_link_local()),
     };
-    fnv_1a(ip.octets().into_iter().chain(scope.to_be_bytes()))
+    let place = if is_link_local { interface } else { "" };
+    fnv_1a(octets.into_iter().chain(place.bytes()))
 }
 
 /// Returns the hash FNV-1a of 64 bits.
@@ -121,20 +122,22 @@ mod tests {
     #[test]
     fn every_address_of_a_host_has_a_guid() {
         let texts = [
-            "10.0.0.1:0",
-            "10.0.1.1:0",
-            "[fd00:0:0:1::5]:0",
-            "[fd00:0:0:2::5]:0",
-            "[::5]:0",
-            "[fe80::5%2]:0",
-            "[fe80::5%3]:0",
+            ("10.0.0.1", "eth0"),
+            ("10.0.1.1", "eth0"),
+            ("fd00:0:0:1::5", "eth0"),
+            ("fd00:0:0:2::5", "eth0"),
+            ("::5", "eth0"),
+            ("fe80::5", "eth0"),
+            ("fe80::5", "eth1"),
+            ("169.254.0.2", "eth0"),
+            ("169.254.0.2", "eth1"),
         ];
-        let guids = texts.map(|text| guid(text.parse().unwrap()));
+        let guids = texts.map(|(ip, interface)| guid(ip.parse().unwrap(), interface));
         for (at, one) in guids.iter().enumerate() {
-            assert!(!guids[..at].contains(one), "{}", texts[at]);
+            assert!(!guids[..at].contains(one), "{:?}", texts[at]);
         }
-        // Another process has another port.
-        assert_eq!(guid("10.0.0.1:7".parse().unwrap()), guids[0]);
+        // An address is one device, and its interface may change.
+        assert_eq!(guid([10, 0, 0, 1].into(), "eth1"), guids[0]);
         // The test vectors of RFC 9923 (FNV), section 8.
         assert_eq!(fnv_1a("a".bytes()), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv_1a("foobar".bytes()), 0x8594_4171_f739_67e8);
