@@ -261,6 +261,9 @@ fn help_explains_itself() {
     }
     for command in ["copy", "perf", "serve"] {
         let help = stdout(&place.run(&[command, "--help"]));
+        let flowed = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let default = "up to one for each rail; `serve` offers all that have carrier]";
+        assert!(flowed.contains(default), "{help}");
         for word in
             ["--qp-timeout <N>", "--traffic-class <N>", "--tclass", "--service-level", "--sl"]
         {

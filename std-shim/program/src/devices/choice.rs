@@ -79,7 +79,8 @@ pub struct DeviceChoice {
     /// network interfaces.
     pub backend: Option<Backend>,
     /// Their names, in the order in which rails use them. Without names: every RDMA device with an
-    /// active port, or every network interface that shares a network with the other host.
+    /// active port, or the network interfaces that share a network with the other host, up to one
+    /// for each rail.
     pub devices: Vec<ChosenDevice>,
     /// Index of the GIDs of RDMA devices that have none in their names.
     pub gid_index: Option<u8>,

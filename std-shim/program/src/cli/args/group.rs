@@ -38,14 +38,15 @@ pub(in crate::cli) struct RequestArguments {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeviceArguments {
     /// Kind of devices to use [default: that of --device; without it verbs if both hosts have an
-    /// active RDMA device, else tcp].
+    /// active RDMA device, else tcp; `serve` offers both].
     #[arg(long, value_enum, help_heading = PLACE)]
     backend: Option<BackendName>,
     /// Device to use: an RDMA device, or one port of it, perhaps with the index of its GID instead
     /// of --gid-index; or over TCP a network interface or one of its addresses, such as tcp:eth0 or
     /// tcp:10.0.0.1, perhaps with the address at which the other host reaches it through NAT, such
     /// as tcp:eth0@192.0.2.1:7500. Repeatable; rails use the devices in this order [default: every
-    /// RDMA device with an active port, or every network interface in a network of the other host].
+    /// RDMA device with an active port, or network interfaces in a network of the other host, up to
+    /// one for each rail; `serve` offers all that have carrier].
     #[arg(long, value_name = "DEVICE[:PORT][@GID]|tcp:INTERFACE[@ADDRESS]", help_heading = PLACE)]
     device: Vec<ChosenDevice>,
     /// TCP port at which the network interfaces that are used accept connections of rails, for

@@ -55,8 +55,8 @@ is up to a millisecond late. Only the software NIC can inject faults, so --fault
 with --to.
 
 With --to, the file goes to `polyrail serve` on another host: over RDMA devices if both hosts have \
-active ones, otherwise over TCP, on every network interface that shares a network with the server's. If \
-the server writes into a directory, --name is the name of a single file there [default: the name of \
+active ones, otherwise over TCP, on every network interface that shares a network with the server's, \
+up to one for each rail (--rails). If the server writes into a directory, --name is the name of a single file there [default: the name of \
 SRC]. Without --to and HOST:PATH, the software NIC carries the files within this process.
 
 Columns of the report, with a row for each rail at each end that is on this host:
