@@ -273,7 +273,7 @@ package() {
   install_tool deb cargo-deb
   install_cargo_c
   local release
-  release=$(tests/release.sh --dry-run | tee /dev/stderr | tail -n 1)
+  release=$(tests/release.sh --dry-run | tee >(cat >&2) | tail -n 1)
   (cd "$release" && sha256sum --quiet --check SHA256SUMS)
   say "its Debian packages of the program, and of the C library with both plugins: installed, used, removed"
   std-shim/program/deb/try.sh "$release"/polyrail_*.deb

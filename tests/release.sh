@@ -71,8 +71,8 @@ pack "$name"
 
 std-shim/nixl/wheel/build.py "$package/lib/polyrail/nixl/libplugin_POLYRAIL.so" "$out" >/dev/null
 
-# In the order in which they depend on each other, which is the order to publish them in.
-# Of crates that are packed no more, too.
+# Crates that were packed before and are not any more would be copied too. The order to publish them in is CRATES of
+# tests/packed.sh.
 rm -f "$target"/package/*.crate
 tests/packed.sh
 mkdir "$out/crates"

@@ -6,14 +6,15 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 cargo build --release --locked -p polyrail-program
+program=${CARGO_TARGET_DIR:-target}/release/polyrail
 mkdir -p target/deb
-target/release/polyrail completions bash > target/deb/polyrail.bash
-target/release/polyrail completions zsh > target/deb/_polyrail
-target/release/polyrail completions fish > target/deb/polyrail.fish
+"$program" completions bash > target/deb/polyrail.bash
+"$program" completions zsh > target/deb/_polyrail
+"$program" completions fish > target/deb/polyrail.fish
 mkdir -p target/deb/man
-target/release/polyrail man > target/deb/man/polyrail.1
+"$program" man > target/deb/man/polyrail.1
 for command in copy serve perf devices completions man; do
-  target/release/polyrail man "$command" > "target/deb/man/polyrail-$command.1"
+  "$program" man "$command" > "target/deb/man/polyrail-$command.1"
 done
 cargo deb --quiet --no-build --locked --package polyrail-program --output target/deb/ >&2
 ls -t target/deb/polyrail_*.deb | head -n 1
