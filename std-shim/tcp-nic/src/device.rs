@@ -13,7 +13,7 @@ use polyrail_nic_parts::address::{Gid, Mtu};
 use polyrail_nic_parts::error::{errno, vendor};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::event_log::{EventCursor, EventLog};
-use polyrail_nic_parts::interface::{addresses, exists};
+use polyrail_nic_parts::interface::{addresses, exists, index_of};
 use polyrail_nic_parts::memory::{MemoryTable, RegionCount};
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::random::random;
@@ -205,8 +205,12 @@ impl DeviceShared {
         let was_up = self.is_up();
         self.has_carrier.store(!names.is_empty(), Ordering::Release);
         self.report_change(was_up);
+        if names.is_empty() {
+            // Which connections are lost is known when an interface has the address again.
+            return Ok(());
+        }
         let before = mem::replace(&mut *lock(&self.places), names.clone());
-        if !names.is_empty() && before.iter().any(|name| !names.contains(name)) {
+        if before.iter().any(|name| !names.contains(name)) {
             self.lose_connections_except(&names);
         }
         Ok(())
@@ -309,6 +313,7 @@ impl Device {
         let device = Arc::new(DeviceShared {
             id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
             name: format!("tcp:{name}"),
+            index: index_of(&found.interface),
             interface: found.interface,
             leads_to_others,
             places: Mutex::new(places),

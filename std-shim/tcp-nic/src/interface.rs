@@ -17,11 +17,11 @@ pub(crate) fn is_of_this_host(ip: IpAddr) -> io::Result<bool> {
 }
 
 /// Returns the interfaces by which a device reaches its peers now, the best first. They have its
-/// address; the port of the address does not matter. The best one has carrier, and is the one of the
-/// device's name if that still has the address, or another one, because interfaces can be renamed, and
-/// hosts can have one address on several links. Loopback and dummy interfaces, which always have
-/// carrier, are left out unless the device was opened there, and so are other interfaces with the
-/// same link-local address, which lead elsewhere.
+/// address; the port of the address does not matter. The best one has carrier, and is the one where
+/// the device was opened, perhaps with another name now, if that still has the address. Otherwise it
+/// is another one, because hosts can have one address on several links. Loopback and dummy
+/// interfaces, which always have carrier, are left out unless the device was opened there, and so are
+/// other interfaces with the same link-local address, which lead elsewhere.
 ///
 /// # Errors
 ///
@@ -35,11 +35,13 @@ pub(crate) fn places(device: &DeviceShared) -> io::Result<Vec<InterfaceAddress>>
         }
         (own, address) => own.ip() == address.ip(),
     };
-    let is_home = |own: &InterfaceAddress| own.interface == device.interface;
-    let all: Vec<_> = addresses()?.into_iter().filter(is_own).collect();
-    let only_home = is_link_local(device.address.ip()) && all.iter().any(is_home);
+    let is_home = |own: &InterfaceAddress| {
+        own.interface == device.interface
+            || device.index.is_some_and(|index| index_of(&own.interface) == Some(index))
+    };
+    let only_home = is_link_local(device.address.ip());
     let mut places = Vec::new();
-    for own in all {
+    for own in addresses()?.into_iter().filter(is_own) {
         let is_place = match is_home(&own) {
             true => true,
             false => !only_home && (!device.leads_to_others || leads_to_others(&own)?),

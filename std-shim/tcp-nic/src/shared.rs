@@ -52,9 +52,11 @@ pub(crate) struct DeviceShared {
     pub(crate) name: String,
     /// Name of the network interface where it was opened.
     pub(crate) interface: String,
+    /// Index of that interface, which stays when it is renamed; `None` if it had gone by then.
+    pub(crate) index: Option<u32>,
     /// Whether packets to other hosts can leave by that interface.
     pub(crate) leads_to_others: bool,
-    /// The interfaces that had the address and carrier at the last look.
+    /// The interfaces that had the address and carrier at the last look that found any.
     pub(crate) places: Mutex<Vec<String>>,
     pub(crate) process: Process,
     /// The address and the port of the listener.

@@ -260,6 +260,23 @@ fn a_device_of_a_link_local_ipv4_address_stays_on_its_link() {
     namespace.run("ip link set eth0 down");
     event(&first, false);
     assert!(second.is_up() && second.next_event().is_none());
+    // Also when its link is gone, which was looked at before the next change.
+    namespace.run("ip link del eth0");
+    namespace.run("ip link set eth1 down");
+    event(&second, false);
+    assert!(!first.is_up() && first.next_event().is_none());
+}
+
+#[test]
+fn a_device_is_up_if_another_interface_has_its_address_and_carrier_from_the_beginning() {
+    let Some(mut namespace) = Namespace::enter() else { return };
+    for interface in ["eth0", "eth1"] {
+        namespace.link(interface);
+        namespace.run(&format!("ip addr add 10.99.0.1/32 dev {interface}"));
+    }
+    namespace.run("ip link set eth0 down");
+    let device = open_up("eth0");
+    assert_eq!(device.interface(), "eth0");
 }
 
 #[test]
