@@ -57,7 +57,7 @@ fn names_that_a_terminal_would_obey_are_escaped() {
     assert_failure(&output, 3, &[&format!("cannot read {escaped}: No such file")]);
     assert!(!stderr(&output).contains(['\u{1b}', '\u{202e}']));
     // Also where the command line makes no sense: names come from `*`.
-    let output = place.run(&["copy", "src", "dst", name]);
+    let output = place.run(&["devices", name]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(said.contains("\\u{202e}txt.exe") && said.contains("Usage:"), "{said}");
