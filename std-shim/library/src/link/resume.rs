@@ -45,6 +45,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long an attempt may take to connect: the system sends its first packet again after 1 s.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// How long the first attempt may take to connect, if the peer has other addresses: the one that
+/// answered before may be gone for good.
+const CONNECT_FIRST: Duration = Duration::from_millis(250);
+
 /// How long an attempt may take for each answer of the peer. The next attempt may find a host that
 /// is less busy.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -164,13 +168,21 @@ enum Attempt {
     Trying(Box<Channel<NoPurpose>>, Instant),
 }
 
-/// Returns the addresses of an attempt: all, and every second time only the one that answered as the
-/// peer. Another process may listen at another address, and be the first to answer.
+/// Returns the addresses of an attempt: at first and every second time only the one that answered as
+/// the peer, since a peer that has ended is noticed by its refusal; otherwise all. Another process may
+/// listen at another address, and be the first to answer.
 fn dialled(attempt: usize, target: &Target) -> Vec<SocketAddr> {
     match target.met {
-        Some(met) if !attempt.is_multiple_of(2) => vec![met],
+        Some(met) if attempt.is_multiple_of(2) => vec![met],
         _ => target.addresses.clone(),
     }
+}
+
+/// Returns how long an attempt may take to connect.
+fn time_to_connect(attempt: usize, target: &Target) -> Duration {
+    let has_others = target.addresses.iter().any(|address| Some(*address) != target.met);
+    let most = if attempt == 0 && has_others { CONNECT_FIRST } else { CONNECT };
+    most.min(target.timeouts.connect)
 }
 
 /// What a link needs that both sides agreed to resume.
@@ -340,8 +352,10 @@ impl Broken {
             }
             Attempt::Pause(_) => {
                 let addresses = dialled(self.next, target);
+                let connect = time_to_connect(self.next, target);
+                let timeouts = Timeouts { connect, ..target.timeouts };
                 self.next += 1;
-                match begin(session, Target { addresses, ..target.clone() }, now) {
+                match begin(session, Target { addresses, timeouts, ..target.clone() }, now) {
                     Ok(channel) => {
                         self.attempt = Attempt::Trying(Box::new(channel), now);
                         return Ok(None);
@@ -384,8 +398,7 @@ impl Broken {
 }
 
 fn begin(session: Session, target: Target, now: Instant) -> Result<Channel<NoPurpose>, LinkError> {
-    let timeouts = Timeouts { connect: CONNECT.min(target.timeouts.connect), ..target.timeouts };
-    let mut channel = Channel::dial(Target { timeouts, ..target }, now)?;
+    let mut channel = Channel::dial(target, now)?;
     channel.push(&Message::Resume { session });
     Ok(channel)
 }

@@ -156,6 +156,8 @@ enum Weather {
     Unreachable,
     /// A process that reads nothing has the address now.
     Taken,
+    /// No process listens there.
+    Refuses,
 }
 
 /// The addresses of the host that listens, and of a stranger that does.
@@ -190,7 +192,7 @@ impl Sky {
             Some(Weather::Unreachable) => return Err(ErrorKind::HostUnreachable.into()),
             None if address == OTHER => false,
             // The hello names many.
-            None => return Err(ErrorKind::ConnectionRefused.into()),
+            None | Some(Weather::Refuses) => return Err(ErrorKind::ConnectionRefused.into()),
         };
         let wire = Arc::new(Mutex::new(Wire { is_pending, room: air.room, ..Wire::default() }));
         air.wires.push(Arc::clone(&wire));
@@ -537,6 +539,30 @@ fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
     assert!(waited == world.timeouts.resume && source.kind() == ErrorKind::TimedOut, "{source}");
     // And stays so.
     assert!(matches!(world.near.link.receive(world.now), Err(LinkError::HungUp { .. })));
+}
+
+/// Its other addresses may not answer at all.
+#[test]
+fn a_peer_that_has_ended_is_noticed_at_once() {
+    let mut world = World::with(1, Timeouts::default());
+    while !world.is_resumable() {
+        world.poll();
+    }
+    let Some(met) = world.near.link.peer_addr() else { panic!("it is not connected") };
+    let weather = HOST.map(|at| match at.parse() {
+        Ok(at) if met == at => Weather::Refuses,
+        _ => Weather::Swallows,
+    });
+    assert!(weather.iter().any(|weather| matches!(weather, Weather::Refuses)), "{met}");
+    world.sky.0.lock().unwrap().weather = weather;
+    for wire in world.sky.wires() {
+        wire.lock().unwrap().broken = [Some(ErrorKind::ConnectionReset); 2];
+    }
+    let begin = world.now;
+    while world.near.link.receive(world.now).is_ok() {
+        world.now += Duration::from_millis(10);
+        assert!(world.now - begin < Duration::from_secs(1), "it is still resumed");
+    }
 }
 
 /// Limits count what the owners' calls can do, and an attempt goes on while it makes progress.
