@@ -71,7 +71,10 @@ use std::sync::Arc;
 /// - **Drop**: a buffer that is dropped deregisters and frees its memory. If a device fails to
 ///   deregister it, the memory is never freed. A buffer that is forgotten (`mem::forget`) stays
 ///   registered. An endpoint may end before its buffers, or after them.
-/// - **Forks**: a child of `fork` cannot take its parent's memory back ([`DeviceError::Forked`]).
+/// - **Forks**: a child of `fork` cannot take its parent's memory back ([`DeviceError::Forked`]). On
+///   kernels that do not copy pinned pages at a fork, a NIC's registration removes whole pages from
+///   children, with what else is on them; a child must not touch or drop the buffer then.
+///   Page-aligned memory that fills its pages, such as an `MmapMut`, shares them with nothing.
 #[derive(Debug)]
 pub struct OwnedBuffer<M, R = MemoryRegion> {
     held: Held<M, R>,
