@@ -23,8 +23,9 @@ pub struct Timeouts {
     /// connects, three more if the address that answered before does not answer, and one more for
     /// each address that is tried before the one that answers; and up to three of the side that
     /// listens. A gap between two calls counts as at most 500 ms of this side's limits, so that an
-    /// owner that was stopped, or was busy, does not give up at its next call. The peer's limits go on meanwhile: 5 s for each answer of the side
-    /// that listens, and [`reset`](Self::reset) for the whole of the side that connects.
+    /// owner that was stopped, or was busy, does not give up at its next call. The peer's limits go
+    /// on meanwhile: 5 s for each answer of the side that listens, and [`reset`](Self::reset) for
+    /// the whole of the side that connects.
     pub resume: Duration,
     /// Until the side that connects again gives up because the address that answered before refuses
     /// each attempt: its peer answers that there is no such link, or the peer's system that there is
