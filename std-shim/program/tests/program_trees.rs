@@ -93,6 +93,25 @@ fn a_directory_arrives_whole_with_its_times_and_permissions_and_a_second_copy_se
 }
 
 #[test]
+fn files_are_offered_while_one_is_sent() {
+    // A sender offers at most 4096 files ahead, so these are more.
+    for (first, bytes, size) in [(100_000, 0, "16K"), (9000, 9000, "1M")] {
+        let place = Place::new();
+        fs::create_dir_all(place.path("tree/directory")).unwrap();
+        fs::write(place.path("tree/0-long"), pattern(first)).unwrap();
+        for number in 0..4500 {
+            let name = format!("tree/{}{number}", ["", "directory/"][number / 4300]);
+            fs::write(place.path(&name), pattern(bytes)).unwrap();
+        }
+        let copy = ["copy", "--json", "--message-size", size, "tree", "dst"];
+        let output = place.run(&copy);
+        assert_success(&output);
+        assert_eq!(json(&output)["files"], 4501);
+        assert_same(&place.path("tree"), &place.path("dst/tree"));
+    }
+}
+
+#[test]
 fn a_second_copy_sends_only_what_is_missing_or_differs() {
     let place = Place::new();
     make_tree(&place);

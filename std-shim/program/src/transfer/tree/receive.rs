@@ -159,11 +159,8 @@ impl<R> TreeReceiver<'_, R> {
                     self.write(side, records.at - length as usize, offset, length)?;
                 }
                 Record::End { crc32 } => self.end(side, crc32)?,
-                _ if self.file.is_some() => {
-                    return Err(broken("it began something before a file was complete"));
-                }
+                // Offers run ahead of the data, so they also come while a file is being sent.
                 Record::Enter(entry) => self.target.enter(&entry)?,
-                Record::Leave(entry) => self.target.leave(&entry)?,
                 Record::Offer(_) if wanted.len() == MAX_OFFERS => {
                     return Err(broken("it offered too many files at a time"));
                 }
@@ -176,6 +173,10 @@ impl<R> TreeReceiver<'_, R> {
                     }
                     wanted.push(wants);
                 }
+                _ if self.file.is_some() => {
+                    return Err(broken("it began something before a file was complete"));
+                }
+                Record::Leave(entry) => self.target.leave(&entry)?,
                 Record::File(entry) => self.begin(entry)?,
                 Record::Finish => self.is_finished = true,
             }
