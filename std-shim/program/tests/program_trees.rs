@@ -338,6 +338,12 @@ fn directories_go_to_a_server_and_come_back() {
     assert_eq!(fs::read(place.path("alone")).unwrap(), pattern((1 << 20) - 30));
     assert_ok(&place.run(&["copy", "--quiet", &from("tree/a/file 4"), "back"]));
     assert!(place.path("back/file 4").is_file());
+    // With a slash, it is the name of a directory, which is made.
+    for (path, name) in [("tree/a/file 4", "file 4"), ("tree/a/b", "b")] {
+        let directory = format!("new {name}/");
+        assert_ok(&place.run(&["copy", "--quiet", &from(path), &directory]));
+        assert!(place.path(&directory).join(name).exists());
+    }
     for (path, words) in [
         ("missing", "No such file"),
         ("../src", "without . and .."),

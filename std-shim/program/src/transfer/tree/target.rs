@@ -30,6 +30,8 @@ pub(super) struct Target {
     roots: Roots,
     /// Whether a single file is written to the path of `directory` itself.
     is_file: bool,
+    /// Whether `directory` was missing at the beginning.
+    is_missing: bool,
     pub(super) overwrite: bool,
     /// Whether files and directories, new and old, get the permissions of their sources, without
     /// regard to the umask.
@@ -55,7 +57,18 @@ impl Target {
     pub(super) fn existing(directory: &Path, roots: Roots, rules: Rules) -> Self {
         let Rules { overwrite, exact, max_file_size, sync } = rules;
         let (directory, checked) = (directory.to_owned(), None);
-        Self { directory, roots, is_file: false, overwrite, exact, max_file_size, sync, checked }
+        let (is_file, is_missing) = (false, false);
+        Self {
+            directory,
+            roots,
+            is_file,
+            is_missing,
+            overwrite,
+            exact,
+            max_file_size,
+            sync,
+            checked,
+        }
     }
 
     /// Writes into a directory, which is made if it is missing.
@@ -78,8 +91,9 @@ impl Target {
     /// Writes a single file to `path`, unless a directory is there or `path` ends with `/`; writes
     /// anything else into a directory there, which is made if it is missing.
     pub(super) fn file_or_directory(path: &Path, name: OsString, rules: Rules) -> Self {
-        let is_file = !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/");
-        Self { is_file, ..Self::existing(path, Roots::Only(name), rules) }
+        let is_missing = !path.is_dir();
+        let is_file = is_missing && !path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        Self { is_file, is_missing, ..Self::existing(path, Roots::Only(name), rules) }
     }
 
     /// Returns the path of a file or directory, if the sender may choose it.
@@ -97,15 +111,20 @@ impl Target {
         Ok(if alone { self.directory.clone() } else { self.directory.join(path.as_path()) })
     }
 
+    /// Makes the directory to write into, if it is missing and `place` is in it.
+    fn make_itself(&self, place: &Path) -> Result<(), CopyError> {
+        if self.is_missing && place != self.directory && !self.directory.is_dir() {
+            make_directory(&self.directory, 0o777)?;
+        }
+        Ok(())
+    }
+
     /// Checks that the directory of `path` exists, and is reached without symbolic links; makes what
     /// is missing if `make` is set. Returns whether it exists.
     fn check_parents(&mut self, path: &RelativePath, make: bool) -> Result<bool, CopyError> {
         let parent = path.as_path().parent().unwrap_or_else(|| Path::new(""));
         if self.checked.as_deref() == Some(parent) {
             return Ok(true);
-        }
-        if self.is_file && make && parent != Path::new("") && !self.directory.is_dir() {
-            make_directory(&self.directory, 0o777)?;
         }
         let mut below = self.directory.clone();
         for name in parent {
@@ -124,9 +143,7 @@ impl Target {
     /// Makes a directory, if it is missing.
     pub(super) fn enter(&mut self, entry: &Entry) -> Result<(), CopyError> {
         let path = self.place(&entry.path, false)?;
-        if self.is_file && !self.directory.is_dir() {
-            make_directory(&self.directory, 0o777)?;
-        }
+        self.make_itself(&path)?;
         self.check_parents(&entry.path, true)?;
         // The owner must be able to write into it until it is complete.
         let mode = u32::from(entry.mode) | 0o700;
@@ -171,6 +188,7 @@ impl Target {
     pub(super) fn begin(&mut self, entry: &Entry) -> Result<(PathBuf, Destination), CopyError> {
         self.limit(entry)?;
         let path = self.place(&entry.path, true)?;
+        self.make_itself(&path)?;
         self.check_parents(&entry.path, true)?;
         match found(&path)? {
             Some(old) if !old.is_file() => return Err(wrong_kind(path, &old)),
