@@ -6,7 +6,7 @@ use program_support::server::{Server, assert_ok};
 use program_support::*;
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes, Permissions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -137,6 +137,32 @@ fn a_second_copy_sends_only_what_is_missing_or_differs() {
         .set_modified(fs::metadata(place.path("tree/a")).unwrap().modified().unwrap())
         .unwrap();
     assert_same(&place.path("tree"), &place.path("dst/tree"));
+}
+
+#[test]
+fn an_unchanged_file_of_another_user_keeps_its_permissions() {
+    const OTHER_USER: u32 = 65534;
+    let place = Place::new();
+    fs::create_dir(place.path("tree")).unwrap();
+    fs::write(place.path("tree/file"), "file").unwrap();
+    assert_success(&place.run(&["copy", "--quiet", "tree", "dst"]));
+    let copy = place.path("dst/tree/file");
+    fs::set_permissions(&copy, Permissions::from_mode(0o604)).unwrap();
+    // A root without this capability may not change the files of others.
+    let limited = ["--bounding-set", "-fowner"];
+    let is_limited = Command::new("setpriv").args(limited).arg("true").status();
+    if !is_limited.is_ok_and(|status| status.success())
+        || chown(&copy, Some(OTHER_USER), None).is_err()
+    {
+        println!("skipped: this takes root and setpriv");
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(limited).args([PROGRAM, "copy", "--json", "tree", "dst"]);
+    let output = command.current_dir(&place.directory).output().unwrap();
+    assert_success(&output);
+    assert_eq!(json(&output)["unchanged"], 1);
+    assert_eq!(fs::metadata(&copy).unwrap().mode() & 0o777, 0o604);
 }
 
 #[test]

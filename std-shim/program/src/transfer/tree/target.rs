@@ -151,9 +151,7 @@ impl Target {
             None => make_directory(&path, mode),
             Some(found) if !found.is_dir() => Err(wrong_kind(path, &found)),
             Some(found) if self.exact && found.mode() & 0o700 != 0o700 => {
-                let writable = Permissions::from_mode(found.mode() & 0o777 | 0o700);
-                fs::set_permissions(&path, writable)
-                    .map_err(|source| CopyError::Destination { path, source })
+                set_mode(&path, found.mode() & 0o777 | 0o700)
             }
             Some(_) => Ok(()),
         }
@@ -178,8 +176,7 @@ impl Target {
         }
         let mode = u32::from(entry.mode);
         if self.exact && old.mode() & 0o777 != mode {
-            fs::set_permissions(&path, Permissions::from_mode(mode))
-                .map_err(|source| CopyError::Destination { path, source })?;
+            set_mode(&path, mode)?;
         }
         Ok(false)
     }
@@ -258,6 +255,16 @@ fn make_directory(path: &Path, mode: u32) -> Result<(), CopyError> {
             _ => Ok(()),
         },
         made => made.map_err(|source| CopyError::Destination { path: path.to_owned(), source }),
+    }
+}
+
+/// Sets the permissions of a file or directory, where the system permits it: it may be another user's.
+fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
+    match fs::set_permissions(path, Permissions::from_mode(mode)) {
+        Err(source) if source.kind() != ErrorKind::PermissionDenied => {
+            Err(CopyError::Destination { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
     }
 }
 
