@@ -248,8 +248,11 @@ impl<R> TreeReceiver<'_, R> {
             rules.complete(file, &entry, at)?;
             target.finish(rules.sync)
         };
-        // Only flushing takes long.
-        let finished = if rules.sync { side.keeping_company(finish)? } else { finish() };
+        // A flush takes long, and so does a long file without one: NFS writes all of it that is not
+        // written yet when its time is set, and a file system without links (FUSE) copies it. For a
+        // short file, a thread would cost more than that.
+        let is_long = rules.sync || entry.size > side::PIECE.into();
+        let finished = if is_long { side.keeping_company(finish)? } else { finish() };
         finished.map_err(|error| writing(&path, TransferError::Finish(error)))?;
         self.meter.done(entry.size - at);
         self.sum.files += 1;
