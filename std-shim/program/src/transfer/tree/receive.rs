@@ -242,16 +242,16 @@ impl<R> TreeReceiver<'_, R> {
             let error = TransferError::Checksum { sent, received };
             return Err(CopyError::of_file(entry.path.as_path(), CopyRole::Receiver, error).into());
         }
-        let rules = &self.target;
+        let (directory, sync) = (&self.target, self.target.rules.sync);
         let finish = || -> std::io::Result<()> {
             let file: &File = target.file();
-            rules.complete(file, &entry, at)?;
-            target.finish(rules.sync)
+            directory.complete(file, &entry, at)?;
+            target.finish(sync)
         };
         // A flush takes long, and so does a long file without one: NFS writes all of it that is not
         // written yet when its time is set, and a file system without links (FUSE) copies it. For a
         // short file, a thread would cost more than that.
-        let is_long = rules.sync || entry.size > side::PIECE.into();
+        let is_long = sync || entry.size > side::PIECE.into();
         let finished = if is_long { side.keeping_company(finish)? } else { finish() };
         finished.map_err(|error| writing(&path, TransferError::Finish(error)))?;
         self.meter.done(entry.size - at);

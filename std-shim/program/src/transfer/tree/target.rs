@@ -32,13 +32,7 @@ pub(super) struct Target {
     is_file: bool,
     /// Whether `directory` was missing at the beginning.
     is_missing: bool,
-    pub(super) overwrite: bool,
-    /// Whether files and directories, new and old, get the permissions of their sources, without
-    /// regard to the umask.
-    exact: bool,
-    /// Bytes of the longest file.
-    max_file_size: Option<u64>,
-    pub(super) sync: bool,
+    pub(super) rules: Rules,
     /// The directory, below `directory`, that was checked last.
     checked: Option<PathBuf>,
 }
@@ -47,28 +41,20 @@ pub(super) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) overwrite: bool,
+    /// Whether files and directories, new and old, get the permissions of their sources, without
+    /// regard to the umask.
     pub(super) exact: bool,
+    /// Bytes of the longest file.
     pub(super) max_file_size: Option<u64>,
+    /// Whether what was copied is flushed to disk.
     pub(super) sync: bool,
 }
 
 impl Target {
     /// Writes into an existing directory.
     pub(super) fn existing(directory: &Path, roots: Roots, rules: Rules) -> Self {
-        let Rules { overwrite, exact, max_file_size, sync } = rules;
-        let (directory, checked) = (directory.to_owned(), None);
         let (is_file, is_missing) = (false, false);
-        Self {
-            directory,
-            roots,
-            is_file,
-            is_missing,
-            overwrite,
-            exact,
-            max_file_size,
-            sync,
-            checked,
-        }
+        Self { directory: directory.to_owned(), roots, is_file, is_missing, rules, checked: None }
     }
 
     /// Writes into a directory, which is made if it is missing.
@@ -150,7 +136,7 @@ impl Target {
         match found(&path)? {
             None => make_directory(&path, mode),
             Some(found) if !found.is_dir() => Err(wrong_kind(path, &found)),
-            Some(found) if self.exact && found.mode() & 0o700 != 0o700 => {
+            Some(found) if self.rules.exact && found.mode() & 0o700 != 0o700 => {
                 set_mode(&path, found.mode() & 0o777 | 0o700)
             }
             Some(_) => Ok(()),
@@ -169,13 +155,13 @@ impl Target {
             return Err(wrong_kind(path, &old));
         }
         if old.len() != entry.size || !is_time_of(&old, entry.modified) {
-            if self.overwrite {
+            if self.rules.overwrite {
                 return Ok(true);
             }
             return Err(CopyError::Exists { path });
         }
         let mode = u32::from(entry.mode);
-        if self.exact && old.mode() & 0o777 != mode {
+        if self.rules.exact && old.mode() & 0o777 != mode {
             set_mode(&path, mode)?;
         }
         Ok(false)
@@ -191,7 +177,8 @@ impl Target {
             Some(old) if !old.is_file() => return Err(wrong_kind(path, &old)),
             _ => {}
         }
-        let making = Making { source: None, mode: entry.mode.into(), overwrite: self.overwrite };
+        let making =
+            Making { source: None, mode: entry.mode.into(), overwrite: self.rules.overwrite };
         let target = Destination::create(&path, making)?;
         Ok((path, target))
     }
@@ -202,7 +189,7 @@ impl Target {
             // The file ends with a hole.
             file.set_len(entry.size)?;
         }
-        if self.exact {
+        if self.rules.exact {
             file.set_permissions(Permissions::from_mode(entry.mode.into()))?;
         }
         set_time(file, entry.modified)
@@ -216,11 +203,11 @@ impl Target {
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::DIRECTORY;
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path);
         let finished = opened.and_then(|directory| {
-            if self.exact {
+            if self.rules.exact {
                 directory.set_permissions(Permissions::from_mode(entry.mode.into()))?;
             }
             set_time(&directory, entry.modified)?;
-            if self.sync {
+            if self.rules.sync {
                 directory.sync_all()?;
                 // The name of the directory is in its parent.
                 File::open(path.parent().unwrap_or(&path))?.sync_all()?;
@@ -237,7 +224,7 @@ impl Target {
 
     fn limit(&self, entry: &Entry) -> Result<(), CopyError> {
         let bytes = entry.size;
-        match self.max_file_size.filter(|limit| bytes > *limit) {
+        match self.rules.max_file_size.filter(|limit| bytes > *limit) {
             Some(limit) => {
                 let source = Box::new(CopyError::TooLong { bytes, limit });
                 Err(CopyError::InDirectory { path: entry.path.as_path().to_owned(), source })
