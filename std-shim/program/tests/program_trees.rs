@@ -269,6 +269,37 @@ fn without_overwrite_only_files_that_differ_are_refused() {
 }
 
 #[test]
+fn sync_also_flushes_unchanged_files_and_the_names_of_new_directories() {
+    let tracing = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    if !tracing.is_ok_and(|status| status.success()) {
+        println!("skipped: strace does not run here");
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir_all(place.path("tree/inner")).unwrap();
+    fs::write(place.path("tree/inner/file"), "file").unwrap();
+    assert_success(&place.run(&["copy", "--quiet", "tree", "old"]));
+    for to in ["old", "new"] {
+        // Writes each descriptor with its path.
+        let mut command = Command::new("strace");
+        command.args(["-f", "-y", "-e", "trace=fsync", "-o", "flushed", PROGRAM, "copy"]);
+        command.args(["--quiet", "--sync", "tree", to]).current_dir(&place.directory);
+        assert_success(&command.output().unwrap());
+        let flushed = fs::read_to_string(place.path("flushed")).unwrap();
+        let path = fs::canonicalize(place.path(to)).unwrap();
+        let mut expected = vec![path.clone(), path.join("tree"), path.join("tree/inner")];
+        match to {
+            "old" => expected.push(path.join("tree/inner/file")),
+            _ => expected.push(path.parent().unwrap().to_owned()),
+        }
+        for path in expected {
+            let path = format!("<{}>", path.display());
+            assert!(flushed.contains(&path), "{path} is not in: {flushed}");
+        }
+    }
+}
+
+#[test]
 fn what_was_complete_before_a_break_stays_and_is_not_sent_again() {
     for (signal, status) in [(libc::SIGKILL, None), (libc::SIGINT, Some(130))] {
         let place = Place::new();

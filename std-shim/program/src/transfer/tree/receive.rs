@@ -166,7 +166,12 @@ impl<R> TreeReceiver<'_, R> {
                 }
                 Record::Offer(entry) => {
                     self.meter.expect(entry.size);
-                    let wants = self.target.wants(&entry)?;
+                    let wants = if self.target.rules.sync {
+                        // A file that is there already is flushed.
+                        side.keeping_company(|| self.target.wants(&entry))??
+                    } else {
+                        self.target.wants(&entry)?
+                    };
                     if !wants {
                         self.meter.done(entry.size);
                         self.sum.unchanged += 1;

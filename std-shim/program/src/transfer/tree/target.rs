@@ -5,7 +5,8 @@ use super::record::{Entry, RelativePath, Time};
 use crate::job::FileName;
 use crate::transfer::destination::{self, Destination, Making};
 use crate::transfer::error::CopyError;
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
+use crate::transfer::part;
+use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_OMIT, futimens};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
@@ -59,7 +60,6 @@ impl Target {
 
     /// Writes into a directory, which is made if it is missing.
     pub(super) fn made(directory: &Path, roots: Roots, rules: Rules) -> Result<Self, CopyError> {
-        let failed = |source| CopyError::Destination { path: directory.to_owned(), source };
         match fs::metadata(directory) {
             Ok(found) if !found.is_dir() => {
                 let what = destination::kind(&found);
@@ -67,9 +67,9 @@ impl Target {
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs::create_dir(directory).map_err(failed)?;
+                make_directory(directory, 0o777, rules.sync)?;
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(unwritten(directory, error)),
         }
         Ok(Self::existing(directory, roots, rules))
     }
@@ -100,7 +100,7 @@ impl Target {
     /// Makes the directory to write into, if it is missing and `place` is in it.
     fn make_itself(&self, place: &Path) -> Result<(), CopyError> {
         if self.is_missing && place != self.directory && !self.directory.is_dir() {
-            make_directory(&self.directory, 0o777)?;
+            make_directory(&self.directory, 0o777, self.rules.sync)?;
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Target {
             match found(&below)? {
                 Some(found) if found.is_dir() => {}
                 Some(found) => return Err(wrong_kind(below, &found)),
-                None if make => make_directory(&below, 0o777)?,
+                None if make => make_directory(&below, 0o777, self.rules.sync)?,
                 None => return Ok(false),
             }
         }
@@ -134,13 +134,15 @@ impl Target {
         // The owner must be able to write into it until it is complete.
         let mode = u32::from(entry.mode) | 0o700;
         match found(&path)? {
-            None => make_directory(&path, mode),
-            Some(found) if !found.is_dir() => Err(wrong_kind(path, &found)),
+            None => return make_directory(&path, mode, self.rules.sync),
+            Some(found) if !found.is_dir() => return Err(wrong_kind(path, &found)),
             Some(found) if self.rules.exact && found.mode() & 0o700 != 0o700 => {
-                set_mode(&path, found.mode() & 0o777 | 0o700)
+                set_mode(&path, found.mode() & 0o777 | 0o700)?;
             }
-            Some(_) => Ok(()),
+            Some(_) => {}
         }
+        // An earlier copy, without flushing, may have made it.
+        if self.rules.sync { flush_name(&path) } else { Ok(()) }
     }
 
     /// Returns whether a file has to be sent: there is none, or its size or time differs.
@@ -163,6 +165,14 @@ impl Target {
         let mode = u32::from(entry.mode);
         if self.rules.exact && old.mode() & 0o777 != mode {
             set_mode(&path, mode)?;
+        }
+        if self.rules.sync {
+            // An earlier copy, without flushing, may have written it.
+            let flags = OFlags::NOFOLLOW.bits() as i32;
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+            let Ok(file) = opened else { return Ok(true) };
+            file.sync_all().map_err(|error| unwritten(&path, error))?;
+            flush_name(&path)?;
         }
         Ok(false)
     }
@@ -200,26 +210,20 @@ impl Target {
     pub(super) fn leave(&mut self, entry: &Entry) -> Result<(), CopyError> {
         let path = self.place(&entry.path, false)?;
         self.check_parents(&entry.path, false)?;
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::DIRECTORY;
-        let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path);
-        let finished = opened.and_then(|directory| {
-            if self.rules.exact {
-                directory.set_permissions(Permissions::from_mode(entry.mode.into()))?;
+        let Rules { exact, sync, .. } = self.rules;
+        let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
+        let finish = || {
+            let directory = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+                Err(error) if !sync => return permitted(Err(error)),
+                opened => opened?,
+            };
+            if exact {
+                permitted(directory.set_permissions(Permissions::from_mode(entry.mode.into())))?;
             }
-            set_time(&directory, entry.modified)?;
-            if self.rules.sync {
-                directory.sync_all()?;
-                // The name of the directory is in its parent.
-                File::open(path.parent().unwrap_or(&path))?.sync_all()?;
-            }
-            Ok(())
-        });
-        match finished {
-            Err(error) if error.kind() != ErrorKind::PermissionDenied => {
-                Err(CopyError::Destination { path, source: error })
-            }
-            _ => Ok(()),
-        }
+            permitted(set_time(&directory, entry.modified))?;
+            if sync { directory.sync_all() } else { Ok(()) }
+        };
+        finish().map_err(|error| unwritten(&path, error))
     }
 
     fn limit(&self, entry: &Entry) -> Result<(), CopyError> {
@@ -234,25 +238,41 @@ impl Target {
     }
 }
 
-fn make_directory(path: &Path, mode: u32) -> Result<(), CopyError> {
+/// Makes a directory; with `sync`, flushes its name to disk.
+fn make_directory(path: &Path, mode: u32, sync: bool) -> Result<(), CopyError> {
     match DirBuilder::new().mode(mode).create(path) {
         // Another copy into the same directory may have made it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => match found(path)? {
-            Some(found) if !found.is_dir() => Err(wrong_kind(path.to_owned(), &found)),
-            _ => Ok(()),
+            Some(found) if !found.is_dir() => return Err(wrong_kind(path.to_owned(), &found)),
+            _ => {}
         },
-        made => made.map_err(|source| CopyError::Destination { path: path.to_owned(), source }),
+        made => made.map_err(|error| unwritten(path, error))?,
     }
+    if sync { flush_name(path) } else { Ok(()) }
+}
+
+/// Flushes the name of a file or directory to disk: it is in the directory above.
+fn flush_name(path: &Path) -> Result<(), CopyError> {
+    let above = part::directory(path);
+    File::open(above).and_then(|above| above.sync_all()).map_err(|error| unwritten(above, error))
 }
 
 /// Sets the permissions of a file or directory, where the system permits it: it may be another user's.
 fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
-    match fs::set_permissions(path, Permissions::from_mode(mode)) {
-        Err(source) if source.kind() != ErrorKind::PermissionDenied => {
-            Err(CopyError::Destination { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
+    permitted(fs::set_permissions(path, Permissions::from_mode(mode)))
+        .map_err(|error| unwritten(path, error))
+}
+
+/// Drops the error of a change that the system does not permit.
+fn permitted(changed: io::Result<()>) -> io::Result<()> {
+    changed.or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied => Ok(()),
+        _ => Err(error),
+    })
+}
+
+fn unwritten(path: &Path, source: io::Error) -> CopyError {
+    CopyError::Destination { path: path.to_owned(), source }
 }
 
 /// Returns the metadata of the file at a path, without following a symbolic link; `None` if there
@@ -261,7 +281,7 @@ fn found(path: &Path) -> Result<Option<Metadata>, CopyError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CopyError::Destination { path: path.to_owned(), source }),
+        Err(error) => Err(unwritten(path, error)),
     }
 }
 
