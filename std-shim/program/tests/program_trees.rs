@@ -396,7 +396,7 @@ fn directories_go_to_a_server_and_come_back() {
     assert_ok(&place.run(&["copy", "--quiet", &from("tree/a/file 4"), "back"]));
     assert!(place.path("back/file 4").is_file());
     // With a slash, it is the name of a directory, which is made.
-    for (path, name) in [("tree/a/file 4", "file 4"), ("tree/a/b", "b")] {
+    for (path, name) in [("tree/a/file 4", "file 4"), ("tree/a/b/", "b")] {
         let directory = format!("new {name}/");
         assert_ok(&place.run(&["copy", "--quiet", &from(path), &directory]));
         assert!(place.path(&directory).join(name).exists());
@@ -411,6 +411,21 @@ fn directories_go_to_a_server_and_come_back() {
         assert!(stderr(&output).contains(words), "{path}: {}", stderr(&output));
         assert!(!place.path("other").exists());
     }
+}
+
+#[test]
+fn a_server_names_what_it_skips() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("served/tree")).unwrap();
+    fs::write(place.path("served/tree/file"), "file").unwrap();
+    symlink("file", place.path("served/tree/link")).unwrap();
+    let server = Server::start(&place, &["--readable", "served"]);
+    let output = place.run(&["copy", "--json", &format!("{}:tree/", server.address()), "dst"]);
+    assert_ok(&output);
+    let report = json(&output);
+    assert_eq!((&report["files"], &report["skipped"]), (&1.into(), &1.into()), "{report}");
+    let line = server.line("polyrail: skipped ");
+    assert!(line.ends_with("served/tree/link: it is a symbolic link"), "{line}");
 }
 
 #[test]

@@ -10,7 +10,6 @@ use super::print;
 use super::progress::Bar;
 use super::signals::interrupts;
 use super::{faults, hosts, report};
-use polyrail::printable;
 use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::session::ServerAddress;
@@ -199,13 +198,8 @@ impl Copying<'_> {
         shape: Shape,
         report: &TreeReport,
     ) -> Result<(), Failure> {
-        let named = report.skipped_files.iter().filter(|_| !self.arguments.quiet);
-        for (path, what) in named {
-            let path = path.to_string_lossy();
-            output::tell(&format!(
-                "polyrail: skipped {}: it is {what}\n",
-                printable::escaped(&path)
-            ));
+        if !self.arguments.quiet {
+            output::tell(&report::skipped_text(report));
         }
         if self.arguments.json {
             print::print_json(&report::TreeJson::new(sources, destination, shape, report))

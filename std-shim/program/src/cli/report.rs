@@ -2,6 +2,7 @@
 
 use super::table::Table;
 use polyrail::endpoint::RailReport;
+use polyrail::printable;
 use polyrail_program::job::Shape;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{CopyReport, SideReport, TreeReport};
@@ -66,6 +67,15 @@ impl<'a> TreeJson<'a> {
             report,
         }
     }
+}
+
+/// The files that a copy of directories skipped, a line for each.
+pub(super) fn skipped_text(report: &TreeReport) -> String {
+    let line = |(path, what): &(PathBuf, &str)| {
+        let path = path.to_string_lossy();
+        format!("polyrail: skipped {}: it is {what}\n", printable::escaped(&path))
+    };
+    report.skipped_files.iter().map(line).collect()
 }
 
 /// The report of a copy of directories as text.

@@ -168,6 +168,9 @@ fn show_tree(
     shape: Shape,
     report: &TreeReport,
 ) -> Result<(), Failure> {
+    if !arguments.quiet {
+        output::tell(&report::skipped_text(report));
+    }
     if arguments.json {
         print::print_json(&report::TreeJson::new(&[], path, shape, report))
     } else if arguments.quiet {

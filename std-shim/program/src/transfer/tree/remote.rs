@@ -115,7 +115,9 @@ fn receiver(error: TransferError) -> CopyError {
 /// that is served, and not hidden in it.
 pub(super) fn pulled(path: &str) -> Result<RelativePath, CopyError> {
     let refused = || CopyError::PulledPath { path: path.into() };
-    let path = RelativePath::new(path.as_bytes().to_vec()).ok_or_else(refused)?;
+    // As with a path of this host, slashes at the end make no difference.
+    let name = path.trim_end_matches('/').as_bytes();
+    let path = RelativePath::new(name.to_vec()).ok_or_else(refused)?;
     let visible = path.names().next().and_then(|name| name.to_str()).and_then(FileName::new);
     visible.map(|_| path).ok_or_else(refused)
 }
