@@ -1,7 +1,7 @@
 //! A peer of a server that has sent its request, and the limits that it is served within.
 
 use crate::fault::Side;
-use crate::job::{Hello, Link};
+use crate::job::{Hello, Link, Shape};
 use crate::session::{
     Environment, PeerTimeouts, QualityOfService, RailNews, RailRepair, Reporter, SessionError,
 };
@@ -128,6 +128,18 @@ impl<'a, D: Domain> Visit<'a, D> {
     /// Returns the devices of this side to use.
     pub(crate) fn domains(&self) -> Vec<&'a D> {
         self.domains.iter().collect()
+    }
+
+    /// Returns how the requests of a copy are sent: in chunks of `chunk` bytes, `window` at a time.
+    pub(crate) fn shape(&self, endpoint: &Address, chunk: u32, window: u32) -> Shape {
+        Shape {
+            scheme: Some(endpoint.scheme),
+            rails: endpoint.rails.len(),
+            devices: self.domains.len(),
+            max_msg_size: endpoint.max_msg_size,
+            message_size: chunk.into(),
+            window: window.into(),
+        }
     }
 
     /// Returns the environment of this side.

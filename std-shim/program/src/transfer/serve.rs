@@ -53,7 +53,7 @@ pub(crate) fn receive<D: Domain + Sync>(
 
     let builder = visit.builder(endpoint);
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
-    let devices = environment.domains.len();
+    let shape = visit.shape(endpoint, plan.chunk, plan.window);
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = IncomingFile { file: &file, written: &progress.written, complete };
     let work = || receive_from(environment, visit.control, visit.hello, incoming);
@@ -61,14 +61,6 @@ pub(crate) fn receive<D: Domain + Sync>(
     let (sum, reports) = received.and_then(|received| received).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
-    let shape = Shape {
-        scheme: Some(endpoint.scheme),
-        rails: endpoint.rails.len(),
-        devices,
-        max_msg_size: endpoint.max_msg_size,
-        message_size: plan.chunk.into(),
-        window: plan.window.into(),
-    };
     Ok(Received { shape, report: CopyReport { receiver, ..report }, path })
 }
 

@@ -14,6 +14,7 @@
 //! | a directory is complete | 6 | entry |
 //! | everything is sent | 7 | |
 
+use crate::job::FileName;
 use polyrail::memory::OutOfRange;
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -56,6 +57,13 @@ impl RelativePath {
 
     pub(super) fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
+    }
+
+    /// Returns whether a server accepts the first name: it is not hidden, and has no control
+    /// characters.
+    pub(super) fn is_visible(&self) -> bool {
+        let first = self.names().next().and_then(OsStr::to_str);
+        first.and_then(FileName::new).is_some()
     }
 
     /// Returns the names, from the first to the last.

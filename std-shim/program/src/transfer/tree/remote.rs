@@ -7,7 +7,7 @@ use super::send::send_tree;
 use super::stream::{Meter, Opening};
 use super::target::{Rules, Target, last_name};
 use super::walk::Walk;
-use crate::job::{FileName, Job, PullJob, TreeJob};
+use crate::job::{Job, PullJob, TreeJob};
 use crate::session::ServerAddress;
 use crate::threads::watched;
 use crate::transfer::copy::{CopyOptions, CopyProgress, SideReport};
@@ -40,9 +40,8 @@ pub fn send_tree_to<D: Domain + Sync>(
     let plan = tree_plan(options)?;
     let roots = roots(sources)?;
     for root in &roots {
-        let name = root.path.as_path();
-        if name.to_str().and_then(FileName::new).is_none() {
-            return Err(CopyError::Name { path: name.to_owned() });
+        if !root.path.is_visible() {
+            return Err(CopyError::Name { path: root.path.as_path().to_owned() });
         }
     }
     let mut walk = Walk::new(roots, true);
@@ -117,7 +116,5 @@ pub(super) fn pulled(path: &str) -> Result<RelativePath, CopyError> {
     let refused = || CopyError::PulledPath { path: path.into() };
     // As with a path of this host, slashes at the end make no difference.
     let name = path.trim_end_matches('/').as_bytes();
-    let path = RelativePath::new(name.to_vec()).ok_or_else(refused)?;
-    let visible = path.names().next().and_then(|name| name.to_str()).and_then(FileName::new);
-    visible.map(|_| path).ok_or_else(refused)
+    RelativePath::new(name.to_vec()).filter(RelativePath::is_visible).ok_or_else(refused)
 }

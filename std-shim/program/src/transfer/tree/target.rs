@@ -2,7 +2,6 @@
 //! in it is neither followed nor replaced.
 
 use super::record::{Entry, RelativePath, Time};
-use crate::job::FileName;
 use crate::transfer::destination::{self, Destination, Making};
 use crate::transfer::error::CopyError;
 use crate::transfer::part;
@@ -87,7 +86,7 @@ impl Target {
         let first = path.names().next().unwrap_or_default();
         let allowed = match &self.roots {
             Roots::Any => true,
-            Roots::Visible => first.to_str().and_then(FileName::new).is_some(),
+            Roots::Visible => path.is_visible(),
             Roots::Only(name) => first == name,
         };
         if !allowed {
@@ -257,7 +256,8 @@ fn flush_name(path: &Path) -> Result<(), CopyError> {
     File::open(above).and_then(|above| above.sync_all()).map_err(|error| unwritten(above, error))
 }
 
-/// Sets the permissions of a file or directory, where the system permits it: it may be another user's.
+/// Sets the permissions of a file or directory, where the system permits it: it may be another
+/// user's.
 fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
     permitted(fs::set_permissions(path, Permissions::from_mode(mode)))
         .map_err(|error| unwritten(path, error))

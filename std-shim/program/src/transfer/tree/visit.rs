@@ -71,7 +71,7 @@ pub(crate) fn receive_tree<D: Domain + Sync>(
         prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     let builder = visit.builder(endpoint);
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
-    let shape = shape(endpoint, plan, environment.domains.len());
+    let shape = visit.shape(endpoint, plan.chunk, plan.window);
     let opening = Opening::Answer(visit.hello);
     let meter = Meter { total: Some(&progress.total), done: Some(&progress.written) };
     let control = visit.control;
@@ -107,7 +107,7 @@ pub(crate) fn give_tree<D: Domain + Sync>(
     let (endpoint, root) = prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     let builder = visit.builder(endpoint);
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
-    let shape = shape(endpoint, plan, environment.domains.len());
+    let shape = visit.shape(endpoint, plan.chunk, plan.window);
     let opening = Opening::Answer(visit.hello);
     let path = root.from.clone();
     let mut walk = Walk::new(vec![root], false);
@@ -146,17 +146,6 @@ fn prepare<'a, D: Domain>(
 
 fn of(role: CopyRole, error: SessionError) -> CopyError {
     CopyError::Transfer { role, source: Box::new(error.into()) }
-}
-
-fn shape(endpoint: &Address, plan: TreePlan, devices: usize) -> Shape {
-    Shape {
-        scheme: Some(endpoint.scheme),
-        rails: endpoint.rails.len(),
-        devices,
-        max_msg_size: endpoint.max_msg_size,
-        message_size: plan.chunk.into(),
-        window: plan.window.into(),
-    }
 }
 
 /// Returns the file or directory that a peer asked for, if it is reached without symbolic links,
