@@ -72,7 +72,7 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
         let Self { sender: near, receiver: far, .. } = self;
         far.player.make_room()?;
         if self.threads == Threads::One {
-            return play(near, config, progress, || far.answer().map(|_| ()));
+            return Ok(play(near, config, progress, || far.answer().map(|_| ()))?.measured);
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
                 false => Ok(()),
             });
             stop.store(true, Ordering::Release);
-            join(other).and(measured)
+            join(other).and(measured).map(|ended| ended.measured)
         })
     }
 }

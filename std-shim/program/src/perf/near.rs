@@ -237,7 +237,7 @@ impl<P: Player> Near<'_, P> {
         peer.poll_seldom();
         let measured = ping_pong::play(sender, config, progress, || Self::attend(peer, last_alive));
         let measured = near.blame(&measured).and(measured);
-        near.finish(|sender| sender.round_trips, measured)
+        near.end(|sender| sender.round_trips, measured)
     }
 }
 

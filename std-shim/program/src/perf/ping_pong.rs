@@ -4,6 +4,7 @@ use super::config::{Limit, PerfConfig};
 use super::drive::{Eager, Flush, Interrupt};
 use super::error::PerfError;
 use super::progress::PerfProgress;
+use super::round::Ended;
 use crate::session::SessionError;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -206,13 +207,14 @@ impl<P: Player> Ponger<P> {
     }
 }
 
-/// Warms up, and measures.
+/// Warms up, and measures. A request that an interrupt leaves in flight ends the measurement with
+/// the round trips before it.
 pub(super) fn play<P: Player>(
     near: &mut Pinger<P>,
     config: &PerfConfig,
     progress: &PerfProgress,
     mut other: impl FnMut() -> Result<(), PerfError>,
-) -> Result<Latency, PerfError> {
+) -> Result<Ended<Latency>, PerfError> {
     let mut times = Histogram::new(DIGITS).map_err(|error| PerfError::Memory(error.to_string()))?;
     near.player.make_room()?;
     near.play(Limit::Count(WARM_UP), progress, &mut times, &mut other)?;
@@ -220,8 +222,14 @@ pub(super) fn play<P: Player>(
         return Err(SessionError::Interrupted.into());
     }
     times.reset();
-    near.play(config.limit, progress, &mut times, other)?;
-    Ok(Latency::new(&times, !config.operation.fetches()))
+    let is_cut = match near.play(config.limit, progress, &mut times, other) {
+        Err(PerfError::Session(SessionError::Interrupted)) if !times.is_empty() => true,
+        played => {
+            played?;
+            false
+        }
+    };
+    Ok(Ended { measured: Latency::new(&times, !config.operation.fetches()), is_cut })
 }
 
 #[cfg(test)]

@@ -409,6 +409,38 @@ fn an_interrupt_keeps_what_was_measured_before_a_rail_fell_silent() {
     assert_eq!(there, "the peer gave up: interrupted by a signal");
 }
 
+/// All rails fall silent, so a round trip never ends. Those before it count.
+#[test]
+fn an_interrupt_keeps_the_latencies_before_the_rails_fell_silent() {
+    let stall_timeout = Duration::from_secs(600);
+    let rail_repair = RailRepair { stall_timeout, ..RailRepair::default() };
+    let options = ServeOptions { rail_repair, ..ServeOptions::default() };
+    let limit = Limit::Time(Duration::from_secs(600));
+    let config =
+        PerfConfig { limit, rail_repair, ..quick(Operation::WriteImm, Scheme::Spray, 2, 8) };
+    let measure = |wait: Duration| {
+        let (measured, served) = served(&options, 1, |address, host| {
+            let progress = PerfProgress::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(wait);
+                    (0..2).for_each(|rail| host.inject(rail, Fault::Silent(true)));
+                    thread::sleep(wait);
+                    progress.interrupted.store(true, Ordering::Relaxed);
+                });
+                measure_latency_to(&config, address, host.all_domains(), &progress)
+            })
+        });
+        let there = Chain(served[0].as_ref().err()?).to_string();
+        assert_eq!(there, "the peer gave up: interrupted by a signal");
+        Some(measured)
+    };
+    // A machine that is busy with something else may have measured nothing by then.
+    let waits = [300, 3000, 30_000].map(Duration::from_millis);
+    let measured = waits.into_iter().filter_map(measure).find_map(Result::ok).unwrap();
+    assert!(measured.round_trips > 0 && measured.min_ns > 0.0, "{measured:?}");
+}
+
 #[test]
 fn an_interrupt_during_the_set_up_ends_a_measurement() {
     let config = quick(Operation::Read, Scheme::Spray, 4, 4096);
