@@ -168,10 +168,7 @@ pub(super) fn send(
         let received = other(sender.posted())?;
         if received && sender.completed() >= last {
             let time = begin.elapsed();
-            if sender.sampler().is_on() {
-                let sample = sample(sender, time);
-                sender.sampler().note_end(sample);
-            }
+            watch_end(sender, time);
             let cpu = cpu_time().saturating_sub(cpu_before);
             return Ok(Round { requests: sender.posted() - first, back: None, time, cpu });
         }
@@ -184,7 +181,9 @@ pub(super) fn send(
         }
         if elapsed >= next_watch {
             next_watch = elapsed + WATCH_EVERY;
-            if interrupt.check(progress)? {
+            // The processor time counts until here, so the samples do, too.
+            let checked = interrupt.check(progress).inspect_err(|_| watch_end(sender, elapsed));
+            if checked? {
                 last = sender.posted();
             }
             sender.check_progress()?;
@@ -205,6 +204,14 @@ fn watch(sender: &mut impl Sender, at: Duration) {
     if sender.sampler().is_due(at) {
         let sample = sample(sender, at);
         sender.sampler().note(sample);
+    }
+}
+
+/// Takes the last sample if the sampler is on.
+fn watch_end(sender: &mut impl Sender, at: Duration) {
+    if sender.sampler().is_on() {
+        let sample = sample(sender, at);
+        sender.sampler().note_end(sample);
     }
 }
 

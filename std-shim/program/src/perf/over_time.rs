@@ -125,11 +125,12 @@ fn watch_ends(
     let samples = mem::replace(ends.sampler(), Sampler::off()).finish();
     let (requests, is_cut) = match round {
         Ok(round) => (round.requests, false),
-        Err(PerfError::Session(SessionError::Interrupted)) if samples.len() > 1 => {
-            let bytes = samples.last().map_or(0, |sample| sample.completed);
-            (bytes / u64::from(config.message_size), true)
-        }
-        Err(error) => return Err(error),
+        Err(error) => match (&error, samples.last()) {
+            (PerfError::Session(SessionError::Interrupted), Some(last)) if last.completed > 0 => {
+                (last.completed / u64::from(config.message_size), true)
+            }
+            _ => return Err(error),
+        },
     };
     let events = progress.rails.all();
     let mut marks: Vec<Mark> =

@@ -366,17 +366,23 @@ fn requests_that_never_complete_do_not_outlast_an_interrupt() {
     let stall_timeout = Duration::from_secs(600);
     let rail_repair = RailRepair { stall_timeout, ..RailRepair::default() };
     let config = PerfConfig { limit, rail_repair, ..PerfConfig::default() };
-    let progress = PerfProgress::default();
     let faults = ["2:64M:silent".parse().unwrap()];
-    let watch = || {
-        let is_silent = !progress.faults.all().is_empty();
-        progress.interrupted.fetch_or(is_silent, Ordering::Relaxed);
-    };
-    let begin = Instant::now();
-    let interval = Some(Duration::from_millis(1));
-    let timeline = measure_over_time(&config, interval, &faults, &progress, watch).unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(300));
-    let last = timeline.samples.last().unwrap();
-    assert_eq!((timeline.requests, last.completed % (1 << 20)), (last.completed >> 20, 0));
-    assert!(timeline.requests > 0 && timeline.marks.len() == 1, "{timeline:?}");
+    // The second one is longer than the measurement, whose end then has the only sample.
+    for interval in [Duration::from_millis(1), Duration::from_secs(600)] {
+        let progress = PerfProgress::default();
+        let watch = || {
+            let is_silent = !progress.faults.all().is_empty();
+            progress.interrupted.fetch_or(is_silent, Ordering::Relaxed);
+        };
+        let begin = Instant::now();
+        let timeline =
+            measure_over_time(&config, Some(interval), &faults, &progress, watch).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(300));
+        let last = timeline.samples.last().unwrap();
+        assert_eq!((timeline.requests, last.completed % (1 << 20)), (last.completed >> 20, 0));
+        assert!(timeline.requests > 0 && timeline.marks.len() == 1, "{timeline:?}");
+        // The time after the interrupt counts, as its processor time does.
+        assert!(timeline.end() >= drive::LATE, "{timeline:?}");
+        assert_eq!(progress.samples.take().last(), Some(last));
+    }
 }
