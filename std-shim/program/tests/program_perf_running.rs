@@ -6,6 +6,8 @@ use program_support::server::Server;
 use program_support::*;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A measurement that would take half an hour or more.
@@ -45,9 +47,7 @@ impl Running {
 
     /// Interrupts the program as Ctrl-C does, and returns all its output. It must end as interrupted.
     fn interrupted(mut self) -> String {
-        let process = self.program.id().to_string();
-        let kill = ["-c", "kill -INT $0", &process];
-        assert!(Command::new("sh").args(kill).status().unwrap().success());
+        interrupt(&self.program);
         self.stdout.read_to_string(&mut self.read).unwrap();
         let mut said = String::new();
         self.program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -65,6 +65,13 @@ impl Drop for Running {
         _ = self.program.kill();
         _ = self.program.wait();
     }
+}
+
+/// Sends the signal of Ctrl-C.
+fn interrupt(program: &Child) {
+    let process = program.id().to_string();
+    let kill = ["-c", "kill -INT $0", &process];
+    assert!(Command::new("sh").args(kill).status().unwrap().success());
 }
 
 /// Returns the arguments with sizes for half an hour of lines.
@@ -210,5 +217,26 @@ fn a_reader_that_goes_away_ends_a_measurement_without_an_error() {
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
         let text = stdout(&output);
         assert_eq!((text.lines().last(), stderr(&output).as_str()), (Some("0"), ""), "{text}");
+    }
+}
+
+/// A server that accepts the connection, and says nothing.
+#[test]
+fn an_interrupt_ends_the_program_while_it_reaches_the_server() {
+    for form in ["--timeline", "--latency", "--csv"] {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        // A test that runs in the background may have the signal ignored.
+        let mut program = Command::new("env");
+        program.args(["--default-signal=INT", PROGRAM, "perf", form, "--to", &address]);
+        program.args(["--backend", "tcp", "--answer-timeout", "60"]);
+        let mut program = program.stderr(Stdio::piped()).spawn().unwrap();
+        let (_silent, _) = server.accept().unwrap();
+        interrupt(&program);
+        let mut said = String::new();
+        program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let ended = program.wait().unwrap();
+        let is_interrupted = ended.signal() == Some(libc::SIGINT) || ended.code() == Some(130);
+        assert!(is_interrupted, "{form}: {ended}: {said}");
     }
 }

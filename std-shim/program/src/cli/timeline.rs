@@ -11,11 +11,13 @@ use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, output, print, timeline_plot};
 use polyrail::virtual_qp::RailId;
+use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Cause, Goodput, Mark, PerfConfig, PerfProgress, Timeline, measure_over_time,
     measure_over_time_to,
 };
+use polyrail_program::session::ServerAddress;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::replace_file;
 use serde::Serialize;
@@ -32,6 +34,14 @@ const SIZE: u32 = 1 << 20;
 /// Default time to measure.
 const TIME: Duration = Duration::from_secs(3);
 
+/// What to measure, and between which ends.
+struct Bench {
+    place: Place,
+    config: PerfConfig,
+    /// The server and this host's devices; `None` within this process.
+    server: Option<(ServerAddress, OpenedDevices)>,
+}
+
 /// A measurement, and the place and configuration that it was made with.
 struct Measured {
     place: Place,
@@ -45,8 +55,10 @@ struct Measured {
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
+    let bench = Bench::new(arguments)?;
     let interrupted = interrupts();
-    let measured = measure(arguments, &PerfProgress::ended_by(&interrupted))?;
+    let progress = PerfProgress::ended_by(&interrupted);
+    let measured = measure(arguments, bench, &progress)?;
     if let Some(ended) = measured.stdout {
         return ended;
     }
@@ -62,47 +74,51 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     if interrupted.load(Ordering::Relaxed) { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
-fn measure(arguments: &PerfArguments, progress: &PerfProgress) -> Result<Measured, Failure> {
-    let operation = only("operation", &arguments.operations, OPERATION)?;
-    let scheme = only("scheme", &arguments.schemes, SCHEME)?;
-    let size = only("size", &arguments.sizes().unwrap_or_default(), SIZE)?;
-    let of = |place: &Place| config(arguments, place, operation.into(), scheme.into(), size, TIME);
+impl Bench {
+    /// Checks what was chosen, and reaches the server if there is one.
+    fn new(arguments: &PerfArguments) -> Result<Self, Failure> {
+        let operation = only("operation", &arguments.operations, OPERATION)?;
+        let scheme = only("scheme", &arguments.schemes, SCHEME)?;
+        let size = only("size", &arguments.sizes().unwrap_or_default(), SIZE)?;
+        let (place, server) = match &arguments.to {
+            None => (here(arguments), None),
+            Some(address) => {
+                let server = hosts::server(address, &arguments.token)?;
+                let (place, devices) = to_host(arguments, &server)?;
+                (place, Some((server, devices)))
+            }
+        };
+        let config = config(arguments, &place, operation.into(), scheme.into(), size, TIME);
+        Ok(Self { place, config, server })
+    }
+}
+
+fn measure(
+    arguments: &PerfArguments,
+    bench: Bench,
+    progress: &PerfProgress,
+) -> Result<Measured, Failure> {
+    let Bench { place, config, server } = bench;
     let interval = arguments.interval;
     let faults = &arguments.faults.fault;
     let announcer = Announcer::new(&progress.faults, &progress.rails, false);
     let announce = || _ = announcer.news().inspect(|news| output::tell(news));
-    let Some(address) = &arguments.to else {
-        let place = here(arguments);
-        let config = of(&place);
-        let about = describe(arguments, &place);
-        let mut rows = Rows::new(arguments, &about, progress, config.rails);
-        let watch = || {
-            announce();
-            rows.print();
-        };
-        let measured = measure_over_time(&config, interval, faults, progress, watch);
-        announce();
-        rows.print();
-        let timeline = measured?;
-        output::tell(&announcer.absent(faults, "measurement"));
-        let has_rows = rows.has_begun();
-        return Ok(Measured { place, config, timeline, has_rows, stdout: rows.ended() });
-    };
-    let server = hosts::server(address, &arguments.token)?;
-    let (place, devices) = to_host(arguments, &server)?;
-    let config = of(&place);
     let about = describe(arguments, &place);
     let mut rows = Rows::new(arguments, &about, progress, config.rails);
     let watch = || {
         announce();
         rows.print();
     };
-    let measured = with_domains!(&devices, domains => {
-        measure_over_time_to(&config, interval, server, domains, progress, watch)
-    });
+    let measured = match server {
+        None => measure_over_time(&config, interval, faults, progress, watch),
+        Some((server, devices)) => with_domains!(&devices, domains => {
+            measure_over_time_to(&config, interval, server, domains, progress, watch)
+        }),
+    };
     announce();
     rows.print();
     let timeline = measured?;
+    output::tell(&announcer.absent(faults, "measurement"));
     let has_rows = rows.has_begun();
     Ok(Measured { place, config, timeline, has_rows, stdout: rows.ended() })
 }
