@@ -220,6 +220,24 @@ fn a_reader_that_goes_away_ends_a_measurement_without_an_error() {
     }
 }
 
+#[test]
+fn a_picture_is_drawn_for_a_reader_that_goes_away() {
+    let place = Place::new();
+    let picture = place.path("perf.svg");
+    for form in ["", "--csv"] {
+        let script = format!(
+            "{PROGRAM} perf --interval 10ms --seconds 1 {form} --plot {} | head -n 1; \
+             echo ${{PIPESTATUS[0]}}",
+            picture.display()
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        let text = stdout(&output);
+        assert_eq!((text.lines().last(), stderr(&output).as_str()), (Some("0"), ""), "{text}");
+        assert!(std::fs::read_to_string(&picture).unwrap().contains("</svg>"));
+        std::fs::remove_file(&picture).unwrap();
+    }
+}
+
 /// A server that accepts the connection, and says nothing.
 #[test]
 fn an_interrupt_ends_the_program_while_it_reaches_the_server() {

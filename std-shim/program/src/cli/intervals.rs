@@ -23,6 +23,8 @@ pub(super) struct Rows<'a> {
     last: Option<Sample>,
     /// Marks that stand in rows already.
     printed: Vec<Mark>,
+    /// Whether a picture needs the measurement, too.
+    is_plotted: bool,
     /// The reader of stdout is gone, or stdout cannot be written.
     ended: Option<Result<(), Failure>>,
 }
@@ -46,7 +48,8 @@ impl<'a> Rows<'a> {
         } else {
             (Form::Not, String::new())
         };
-        Self { progress, form, head, last: None, printed: Vec::new(), ended: None }
+        let is_plotted = arguments.plot.is_some();
+        Self { progress, form, head, last: None, printed: Vec::new(), is_plotted, ended: None }
     }
 
     /// Returns whether a table of intervals has begun.
@@ -60,7 +63,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Prints the intervals that have passed since the last call. Interrupts the measurement if
-    /// stdout has ended.
+    /// stdout cannot be written, or if its reader is gone and no picture is drawn.
     pub(super) fn print(&mut self) {
         let samples = self.progress.samples.take();
         // After the samples, so that events before these are there.
@@ -80,7 +83,8 @@ impl<'a> Rows<'a> {
             Ok(false) => Some(Ok(())),
             Err(failure) => Some(Err(failure)),
         };
-        self.progress.interrupted.store(true, Ordering::Relaxed);
+        let is_over = !self.is_plotted || matches!(self.ended, Some(Err(_)));
+        self.progress.interrupted.fetch_or(is_over, Ordering::Relaxed);
     }
 
     fn row(&mut self, from: &Sample, to: &Sample, marks: &[Mark]) -> String {

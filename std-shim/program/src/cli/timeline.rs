@@ -58,8 +58,10 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     let bench = Bench::new(arguments)?;
     let interrupted = interrupts();
     let progress = PerfProgress::ended_by(&interrupted);
-    let measured = measure(arguments, bench, &progress)?;
-    if let Some(ended) = measured.stdout {
+    let mut measured = measure(arguments, bench, &progress)?;
+    // With a closed stdout, only a picture needs the figures.
+    let is_over = |stdout: &mut Result<_, _>| stdout.is_err() || arguments.plot.is_none();
+    if let Some(ended) = measured.stdout.take_if(is_over) {
         return ended;
     }
     if arguments.json {
