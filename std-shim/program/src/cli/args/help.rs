@@ -150,7 +150,7 @@ With --timeline, --interval or --fault, one operation, scheme and size is measur
 300 samples unless --interval chooses their distance. --plot then draws, over time, the bytes acknowledged over all rails and the bytes posted to \
 each rail. --csv prints a row for each interval between two samples: its end in seconds, GB/s over all \
 rails, GB/s of each rail, and the faults and rail events within it. --json prints an object with the \
-configuration, totals, `rail_states`, `samples` (the same figures) and `marks` (seconds, cause, whether a fault or \
+configuration, totals, `rail_states`, `samples` (the same figures; a short last interval is joined with the one before) and `marks` (seconds, cause, whether a fault or \
 failure begins or ends, text); if there are marks, `goodput` is the GB/s before the first mark, until all \
 faults and failures are over, and after that, with ratios to the first. The software NIC runs on this host's \
 processors, so losing a rail lowers goodput only with --line-rate.
