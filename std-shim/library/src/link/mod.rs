@@ -31,11 +31,12 @@
 //! that answered, or to another one of its peer, because the link of an address may fail for good.
 //! These are the other addresses that it was given, and those of the queue pairs in the peer's
 //! hello, at the same port; attempts begin in the order of [`begin`](Link::begin). The first and
-//! every second attempt is at the address that answered alone: only its refusal means that the peer
-//! has ended, since another process may listen at another address. The other side, which may or may
-//! not have noticed, answers `resumed` over the new stream and drops the old one. Then both sides
-//! repeat `ready`, `done` and `failed`, as far as they had sent them, and each side takes them
-//! once. `alive` and `note` may be lost; the links of endpoints repeat repair messages
+//! every second attempt is at the address that answered alone: only its refusals mean that the peer
+//! has ended, since another process may listen at another address; and not before the other
+//! addresses were tried once. The other side, which may or may not have noticed, answers `resumed`
+//! over the new stream and drops the old one. Then both sides repeat `ready`, `done` and `failed`,
+//! as far as they had sent them, and each side takes them once. `alive` and `note` may be lost; the
+//! links of endpoints repeat repair messages
 //! ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
 //!
 //! A stream that is closed is the end of its link: a process that ends, in whatever way, is noticed

@@ -45,13 +45,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long an attempt may take to connect: the system sends its first packet again after 1 s.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How long the first attempt may take to connect, if the peer has other addresses: the one that
-/// answered before may be gone for good.
-const CONNECT_FIRST: Duration = Duration::from_millis(250);
+/// The same, if the next attempt at other addresses will tell more: the address that answered before
+/// may be gone for good, or refuses because the peer has ended.
+const CONNECT_SOON: Duration = Duration::from_millis(250);
 
 /// How long an attempt may take for each answer of the peer. The next attempt may find a host that
 /// is less busy.
 const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// The same, once the address that answered before has refused.
+const ATTEMPT_SOON: Duration = Duration::from_secs(1);
 
 const RESUMED: &str = "\"resumed\"";
 
@@ -169,7 +172,7 @@ enum Attempt {
 }
 
 /// Returns the addresses of an attempt: at first and every second time only the one that answered as
-/// the peer, since a peer that has ended is noticed by its refusal; otherwise all. Another process may
+/// the peer, since a peer that has ended is noticed by its refusals; otherwise all. Another process may
 /// listen at another address, and be the first to answer.
 fn dialled(attempt: usize, target: &Target) -> Vec<SocketAddr> {
     match target.met {
@@ -178,11 +181,9 @@ fn dialled(attempt: usize, target: &Target) -> Vec<SocketAddr> {
     }
 }
 
-/// Returns how long an attempt may take to connect.
-fn time_to_connect(attempt: usize, target: &Target) -> Duration {
-    let has_others = target.addresses.iter().any(|address| Some(*address) != target.met);
-    let most = if attempt == 0 && has_others { CONNECT_FIRST } else { CONNECT };
-    most.min(target.timeouts.connect)
+/// Whether the peer may be reached at other addresses than the one that answered.
+fn has_others(target: &Target) -> bool {
+    target.addresses.iter().any(|address| Some(*address) != target.met)
 }
 
 /// What a link needs that both sides agreed to resume.
@@ -339,12 +340,19 @@ impl<P: Purpose> Drop for Resumption<P> {
 struct NeverAgain;
 
 impl Broken {
+    /// Whether an attempt is the first one at all addresses, and the one that answered has refused.
+    fn follows_refusal(&self, attempt: usize) -> bool {
+        attempt == 1 && self.refused.is_some()
+    }
+
     fn try_again(
         &mut self,
         session: Session,
         target: &mut Target,
         now: Instant,
     ) -> Result<Option<NewStream>, NeverAgain> {
+        let follows_refusal = self.next > 0 && self.follows_refusal(self.next - 1);
+        let limit = if follows_refusal { ATTEMPT_SOON } else { ATTEMPT };
         let error = match std::mem::replace(&mut self.attempt, Attempt::Pause(now)) {
             Attempt::Pause(until) if now < until => {
                 self.attempt = Attempt::Pause(until);
@@ -352,7 +360,10 @@ impl Broken {
             }
             Attempt::Pause(_) => {
                 let addresses = dialled(self.next, target);
-                let connect = time_to_connect(self.next, target);
+                let is_first = self.next == 0 && has_others(target);
+                let is_short = is_first || self.follows_refusal(self.next);
+                let connect = if is_short { CONNECT_SOON } else { CONNECT };
+                let connect = connect.min(target.timeouts.connect);
                 let timeouts = Timeouts { connect, ..target.timeouts };
                 self.next += 1;
                 match begin(session, Target { addresses, timeouts, ..target.clone() }, now) {
@@ -370,7 +381,7 @@ impl Broken {
                     }
                     return Ok(channel.into_stream());
                 }
-                Ok(false) if now.saturating_duration_since(channel.asked(since)) < ATTEMPT => {
+                Ok(false) if now.saturating_duration_since(channel.asked(since)) < limit => {
                     let since = channel.asked(since);
                     self.attempt = Attempt::Trying(channel, since);
                     return Ok(None);
@@ -378,7 +389,7 @@ impl Broken {
                 failed => {
                     channel.reset();
                     channel.answered().iter().for_each(|silent| target.put_last(*silent));
-                    let late = || Fault::Over(channel.no_answer(RESUMED, ATTEMPT));
+                    let late = || Fault::Over(channel.no_answer(RESUMED, limit));
                     failed.err().unwrap_or_else(late)
                 }
             },
@@ -387,7 +398,10 @@ impl Broken {
         if dialled(self.next - 1, target).len() == 1 {
             let Timeouts { refused, .. } = target.timeouts;
             self.refused = is_refusal(&error).then(|| self.refused.unwrap_or(now));
-            if self.refused.is_some_and(|since| now.saturating_duration_since(since) >= refused) {
+            // The peer may live although a relay to it refuses, so its other addresses come first.
+            let is_tried = self.next > 1 || !has_others(target);
+            let is_late = |since| now.saturating_duration_since(since) >= refused;
+            if is_tried && self.refused.is_some_and(is_late) {
                 return Err(NeverAgain);
             }
         }
