@@ -391,6 +391,11 @@ impl Requester {
         self.waiting = None;
     }
 
+    /// Whether a request waits for a receive of the peer.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// Returns whether the peer confirmed something since the last call.
     pub(crate) fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.progressed)

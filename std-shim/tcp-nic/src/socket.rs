@@ -1,10 +1,12 @@
 //! The socket of a connection: reading and writing without waiting.
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
+use socket2::TcpKeepalive;
 use std::io;
 use std::mem;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -103,6 +105,20 @@ impl Socket {
             Ok(None) => false,
             // The interface is gone (netdevice(7), socket(7)).
             Err(error) => error.raw_os_error() == Some(libc::ENODEV),
+        }
+    }
+
+    /// Lets the system ask the peer's system, while nothing is sent, whether the connection is still
+    /// there: three times in about this many nanoseconds, at least a second apart. A connection
+    /// without an answer ends. `None`: it asks no more.
+    pub(crate) fn set_probes(&self, limit: Option<u64>) {
+        if let Some(limit) = limit {
+            let third = Duration::from_secs(limit.div_ceil(3 * 1_000_000_000).max(1));
+            let times = TcpKeepalive::new().with_time(third).with_interval(third).with_retries(2);
+            // It fails if the connection has ended. It sets SO_KEEPALIVE, too.
+            _ = self.0.set_tcp_keepalive(&times);
+        } else {
+            _ = self.0.set_keepalive(false);
         }
     }
 

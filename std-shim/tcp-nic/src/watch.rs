@@ -3,7 +3,8 @@
 //! A request fails when nothing was confirmed for the limit of its connection. Whatever shows that
 //! the peer goes on counts: acknowledgements, responses, and bytes that the peer's system has
 //! acknowledged, because a long request over a slow link takes longer than the limit. While the peer
-//! has no receive posted, the limit of retries counts instead.
+//! has no receive posted, the limit of retries counts instead. Nothing is sent meanwhile, so the
+//! system asks the peer's system whether it is still there.
 
 use crate::ending;
 use crate::shared::QpShared;
@@ -32,19 +33,28 @@ pub(crate) struct Watch {
     /// Bytes that the peer's system had acknowledged then.
     acknowledged: u64,
     was_timed: bool,
+    /// Whether the system asks the peer's system whether the connection is still there.
+    probes: bool,
     idle_since: Option<u64>,
 }
 
 impl Watch {
     pub(crate) fn new(qp: Weak<QpShared>) -> Self {
-        Self { qp, progress_at: 0, acknowledged: 0, was_timed: false, idle_since: None }
+        Self {
+            qp,
+            progress_at: 0,
+            acknowledged: 0,
+            was_timed: false,
+            probes: false,
+            idle_since: None,
+        }
     }
 
     /// Looks at the queue pair. Returns when to look again; `None`: not any more.
     pub(crate) fn look(&mut self, now: u64) -> Option<u64> {
         let qp = self.qp.upgrade()?;
         let acknowledged = qp.socket.get().map_or(0, |socket| socket.acknowledged());
-        let (is_timed, has_outstanding, limit, until) = {
+        let (is_timed, waits, has_outstanding, limit, until) = {
             let mut queues = lock(&qp.queues);
             let requester = &mut queues.requester;
             requester.expire_waiting(now);
@@ -56,8 +66,15 @@ impl Watch {
             if progressed || !self.was_timed || !is_timed {
                 self.progress_at = now;
             }
-            (is_timed, requester.has_outstanding(), requester.timers.limit, requester.waits_until())
+            let (waits, limit) = (requester.is_waiting(), requester.timers.limit);
+            (is_timed, waits, requester.has_outstanding(), limit, requester.waits_until())
         };
+        if let Some(socket) = qp.socket.get()
+            && waits != self.probes
+        {
+            socket.set_probes(limit.filter(|_| waits));
+            self.probes = waits;
+        }
         (self.acknowledged, self.was_timed) = (acknowledged, is_timed);
         let is_over = limit.is_some_and(|limit| now - self.progress_at >= limit);
         if is_timed && is_over {

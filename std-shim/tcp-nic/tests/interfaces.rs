@@ -5,14 +5,15 @@ mod namespace;
 mod support;
 
 use namespace::Namespace;
-use polyrail_core::verbs::WcStatus;
+use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
 use polyrail_nic_parts::event::AsyncEvent;
 use polyrail_nic_parts::interface::is_dummy;
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
 use std::net::SocketAddr;
-use support::{Side, exchange, pair, wait};
+use std::time::Duration;
+use support::{Side, exchange, pair, request, wait};
 
 fn open(name: &str) -> Result<Device, OpenError> {
     Device::open(name, &DeviceOptions::default())
@@ -75,12 +76,23 @@ impl Link {
     fn lose_the_address(&mut self, away: &str, back: &[&str]) {
         let (mut near, mut far) = connected(&self.near, &self.far);
         exchange(&mut near, &mut far, 1);
+        let options = ConnectOptions { timeout: 17, retry_cnt: 1, ..ConnectOptions::default() };
+        let (_dry, mut waiting) = connected_with(&self.near, &self.far, &options);
+        waiting
+            .post(SendRequest { sge: waiting.buffer.sge(0, 8), ..request(Opcode::Send, 7) })
+            .unwrap();
+        // It waits although its limit is over: the peer has answered that it has no receive.
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(waiting.poll().is_empty());
         self.namespace.run(away);
         event(&self.near, false);
         // Acknowledgements cannot arrive any more.
         far.post(far.write_to(&near.buffer, 0, 8)).unwrap();
         assert_eq!(far.completion().status, WcStatus::RETRY_EXC_ERR);
         assert_eq!(far.qp.state(), QpState::Err);
+        // Nor can a receive that is posted be announced.
+        let mut waiting = waiting;
+        assert_eq!(waiting.completion().status, WcStatus::RETRY_EXC_ERR);
         let (mut late, to) = connected(&self.near, &self.far);
         late.post(late.write_to(&to.buffer, 0, 8)).unwrap();
         assert_eq!(late.completion().status, WcStatus::RETRY_EXC_ERR);
