@@ -1,7 +1,7 @@
 //! Messages over one stream: it connects, both sides prove that they have the token, and messages
 //! go to and fro. Nothing here waits, and the time is an argument.
 
-use super::dial::Dial;
+use super::dial::{Dial, FEW_ATTEMPTS};
 use super::error::{HandshakeError, LinkError};
 use super::gate::Gate;
 use super::incoming::Incoming;
@@ -135,10 +135,11 @@ impl<P: Purpose> Channel<P> {
 
     /// Begins to connect.
     pub(super) fn dial(target: Target, now: Instant) -> Result<Self, LinkError> {
-        let Target { network, name, addresses, timeouts, token, .. } = target;
+        let Target { network, name, addresses, met, timeouts, token } = target;
         let Timeouts { connect, message, .. } = timeouts;
         let gate = Gate::connects(token.as_ref());
         let (dial, stream) = Dial::begin(network, name, &addresses, (connect, now))?;
+        let dial = if met.is_some() { dial.at_most(FEW_ATTEMPTS) } else { dial };
         Ok(Self { dial: Some(dial), ..Self::new(stream, message, gate) })
     }
 

@@ -29,6 +29,9 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Maximum number of attempts at once: each has a socket, and a peer may offer 128 addresses.
 const MAX_ATTEMPTS: usize = 16;
 
+/// The same while a link is resumed: all links of a process may break at once.
+pub(super) const FEW_ATTEMPTS: usize = 3;
+
 /// Maximum number of addresses in the text of an error.
 const NAMED: usize = 3;
 
@@ -120,6 +123,8 @@ pub(super) struct Dial {
     lack: Option<io::Error>,
     /// When all attempts fail.
     until: Instant,
+    /// Maximum number of attempts at once.
+    most: usize,
 }
 
 impl Dial {
@@ -153,6 +158,7 @@ impl Dial {
                     next_at: now + stagger,
                     lack: None,
                     until,
+                    most: MAX_ATTEMPTS,
                 };
                 Ok((dial, stream))
             }
@@ -161,6 +167,11 @@ impl Dial {
                 Err(LinkError::Connect { address: name, source })
             }
         }
+    }
+
+    /// Limits the number of attempts at once.
+    pub(super) fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
     }
 
     /// Adds addresses, which are tried after those that are known, and begins the time limit again.
@@ -228,7 +239,7 @@ impl Dial {
     /// Ends the oldest attempt if there are as many as there may be, and another is to begin.
     fn make_room(&mut self) {
         let under_way = self.earlier.len() + usize::from(self.newest.is_some());
-        if under_way >= MAX_ATTEMPTS && !self.remaining.is_empty() {
+        if under_way >= self.most && !self.remaining.is_empty() {
             self.remaining.push_back(self.earlier.remove(0).address);
         }
     }

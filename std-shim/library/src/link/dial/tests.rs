@@ -285,6 +285,28 @@ fn a_lack_of_descriptors_that_lasts_is_the_error() {
 }
 
 #[test]
+fn attempts_can_be_limited_to_fewer() {
+    let addresses: Vec<_> = (0..20).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
+    let net = Arc::new(Net {
+        answers: HashMap::from([(addresses[19], Answer::Connects)]),
+        lacks: 0..0,
+        descriptors: usize::MAX,
+        tried: Mutex::default(),
+        open: Arc::default(),
+        most_open: AtomicUsize::new(0),
+    });
+    let begin = Instant::now();
+    let (dial, stream) =
+        Dial::begin(net.clone(), "far".into(), &addresses, (TIMEOUT, begin)).unwrap();
+    let (mut dial, mut stream) = (dial.at_most(FEW_ATTEMPTS), Some(stream));
+    let mut now = begin;
+    while dial.step(&mut stream, now).unwrap() != Some(addresses[19]) {
+        now += MS;
+    }
+    assert_eq!(net.most_open.load(Ordering::Relaxed), FEW_ATTEMPTS);
+}
+
+#[test]
 fn attempts_are_limited_and_no_address_is_lost() {
     let addresses: Vec<_> = (0..100).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
     let outcome = dial(&addresses, &[]);
