@@ -2,7 +2,7 @@
 
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
-use super::side::{self, Side};
+use super::side::{self, Buffers, Side};
 use crate::job::{CopyJob, CopyPlan, Hello, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::backend::Domain;
@@ -51,12 +51,6 @@ pub(super) fn receive_from<D: Domain>(
     result
 }
 
-/// The receiver's registered memory.
-struct Buffers<R> {
-    ring: RegisteredBuffer<R>,
-    credits: RegisteredBuffer<R>,
-}
-
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
     peer: &Hello,
@@ -68,12 +62,13 @@ fn run<D: Domain>(
         return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
     };
     let plan = *plan;
-    let domains = &side.environment.domains;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, domains)?;
-    let credits = CREDIT_SLOTS * CREDIT_BYTES;
-    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), domains)?;
-    let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
+    let made = Buffers::new(
+        &side.environment.domains,
+        (plan.ring_bytes(), writable),
+        (CREDIT_SLOTS * CREDIT_BYTES, AccessFlags::empty()),
+    );
+    let Buffers { ring, credits } = buffers.insert(made?);
     side.tell(&Message::Hello(side.hello(ring)))?;
     side.meet(peer, plan.window)?;
     let keys = credits.toward(&peer.buffer)?;

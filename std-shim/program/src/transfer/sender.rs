@@ -33,12 +33,13 @@ pub(super) fn send_file<D: Domain>(
     parcel: Parcel<'_>,
     taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let domains = &environment.domains;
-    let ring = RegisteredBuffer::new(parcel.job.plan.ring_bytes(), AccessFlags::empty(), domains)?;
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
     let mut side = Side::new(environment, control)?;
-    let result = run(&mut side, parcel, taken, &ring, &credits);
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffers = side.buffers(
+        (parcel.job.plan.ring_bytes(), AccessFlags::empty()),
+        (CREDIT_SLOTS * CREDIT_BYTES, writable),
+    )?;
+    let result = run(&mut side, parcel, taken, &buffers.ring, &buffers.credits);
     side.conclude(result.as_ref().err());
     result
 }

@@ -5,11 +5,11 @@ use super::error::TransferError;
 use crate::job::{Hello, JobOutcome, Link, Message, Sum};
 use crate::session::{About, Counterpart, Environment, Failure, SessionError, Traffic};
 use crate::threads::watched;
-use polyrail::backend::Domain;
+use polyrail::backend::{Domain, Region};
 use polyrail::endpoint::RailReport;
 use polyrail::idle::{Idle, NAP, Rest};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
-use polyrail::verbs::{RecvWr, SendWr};
+use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 
 /// `wr_id` of notification receives; requests of this side have their sequence number. Over a
 /// single rail, a failed completion has no opcode, so only the `wr_id` distinguishes the two.
@@ -28,6 +28,25 @@ pub(super) struct Side<'a, D: Domain> {
     idle_polls: u32,
 }
 
+/// The registered memory of a side.
+pub(super) struct Buffers<R> {
+    pub(super) ring: RegisteredBuffer<R>,
+    pub(super) credits: RegisteredBuffer<R>,
+}
+
+impl<R: Region> Buffers<R> {
+    /// Registers the bytes of the ring and of the credits, with these access flags.
+    pub(super) fn new<D: Domain<Region = R>>(
+        domains: &[&D],
+        (ring_bytes, ring_access): (usize, AccessFlags),
+        (credit_bytes, credit_access): (usize, AccessFlags),
+    ) -> Result<Self, TransferError> {
+        let ring = RegisteredBuffer::new(ring_bytes, ring_access, domains)?;
+        let credits = RegisteredBuffer::new(credit_bytes, credit_access, domains)?;
+        Ok(Self { ring, credits })
+    }
+}
+
 impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn new(
         environment: Environment<'a, D>,
@@ -40,6 +59,20 @@ impl<'a, D: Domain> Side<'a, D> {
         let reporter = environment.reporter.clone();
         let traffic = Traffic::new(endpoint, environment.stall_timeout, reporter);
         Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
+    }
+
+    /// Registers the memory of this side. It is kept until no requests of the other side can arrive.
+    ///
+    /// # Errors
+    ///
+    /// A device refuses to register it; the other side is informed.
+    pub(super) fn buffers(
+        &mut self,
+        ring: (usize, AccessFlags),
+        credits: (usize, AccessFlags),
+    ) -> Result<Buffers<D::Region>, TransferError> {
+        let buffers = Buffers::new(&self.environment.domains, ring, credits);
+        buffers.inspect_err(|error| self.conclude(Some(error)))
     }
 
     /// Returns this side's hello.

@@ -27,13 +27,13 @@ pub(super) fn receive_tree<D: Domain>(
     target: Target,
     meter: Meter<'_>,
 ) -> Result<SideEnd, TreeError> {
-    let domains = &environment.domains;
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, domains)?;
-    let credits = CREDIT_SLOTS * CREDIT_STRIDE;
-    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), domains)?;
     let mut side = Side::new(environment, control)?;
-    let result = run(&mut side, opening, plan, target, meter, (&ring, &credits));
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffers = side.buffers(
+        (plan.ring_bytes(), writable),
+        (CREDIT_SLOTS * CREDIT_STRIDE, AccessFlags::empty()),
+    )?;
+    let result = run(&mut side, opening, plan, target, meter, (&buffers.ring, &buffers.credits));
     let result = result.map_err(|failure| match failure {
         TreeError::Transfer(error) => TreeError::Transfer(side.defer_to_sender(error)),
         failure => failure,
@@ -160,6 +160,9 @@ impl<R> TreeReceiver<'_, R> {
                 }
                 Record::End { crc32 } => self.end(side, crc32)?,
                 // Offers run ahead of the data, so they also come while a file is being sent.
+                Record::Enter(entry) if self.target.rules.sync => {
+                    side.keeping_company(|| self.target.enter(&entry))??;
+                }
                 Record::Enter(entry) => self.target.enter(&entry)?,
                 Record::Offer(_) if wanted.len() == MAX_OFFERS => {
                     return Err(broken("it offered too many files at a time"));
@@ -180,6 +183,9 @@ impl<R> TreeReceiver<'_, R> {
                 }
                 _ if self.file.is_some() => {
                     return Err(broken("it began something before a file was complete"));
+                }
+                Record::Leave(entry) if self.target.rules.sync => {
+                    side.keeping_company(|| self.target.leave(&entry))??;
                 }
                 Record::Leave(entry) => self.target.leave(&entry)?,
                 Record::File(entry) => self.begin(entry)?,

@@ -30,13 +30,13 @@ pub(super) fn send_tree<D: Domain>(
     walk: &mut Walk,
     meter: Meter<'_>,
 ) -> Result<SideEnd, TreeError> {
-    let domains = &environment.domains;
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), AccessFlags::empty(), domains)?;
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_STRIDE, writable, domains)?;
     let mut side = Side::new(environment, control)?;
-    let buffers = (&ring, &credits);
-    let result = run(&mut side, opening, plan, walk, meter, buffers);
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffers = side.buffers(
+        (plan.ring_bytes(), AccessFlags::empty()),
+        (CREDIT_SLOTS * CREDIT_STRIDE, writable),
+    )?;
+    let result = run(&mut side, opening, plan, walk, meter, (&buffers.ring, &buffers.credits));
     side.conclude(result.as_ref().err());
     result
 }
