@@ -110,6 +110,11 @@ impl IoThread {
         self.inbox.send(Command::Finish(qp.me.clone()));
     }
 
+    /// Looks at the interfaces of devices, once the system can list them.
+    pub(crate) fn look_at_interfaces(&self) {
+        self.inbox.send(Command::Interfaces);
+    }
+
     /// Moves data again after a link was opened.
     pub(crate) fn resume(&self) {
         self.inbox.send(Command::Resume);

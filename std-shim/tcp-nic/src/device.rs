@@ -336,6 +336,10 @@ impl Device {
             buffers,
         });
         device.io.add_device(&device, token).map_err(|errno| OpenError::Thread(errno.into()))?;
+        // Its interface may have changed since it was found, and another one may have the address.
+        if device.look_at_interface().is_err() {
+            device.io.look_at_interfaces();
+        }
         Ok(Self(device))
     }
 

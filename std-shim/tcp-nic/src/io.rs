@@ -150,16 +150,11 @@ impl Work {
         for command in commands {
             match command {
                 Command::Device(device, token) => {
-                    let opened = device.upgrade();
                     self.doors.insert(token, Door { device, rests_until: None });
                     self.look_at_devices();
-                    // Its interface may have changed since it was found, and another one may have
-                    // the address.
-                    if opened.is_some_and(|device| device.look_at_interface().is_err()) {
-                        self.looks_at.get_or_insert_with(|| now() + LACK_PAUSE);
-                    }
                 }
                 Command::Closed => self.look_at_devices(),
+                Command::Interfaces => self.looks_at = Some(now() + LACK_PAUSE),
                 Command::Cq(cq) => {
                     if let Some(shared) = cq.upgrade() {
                         self.cqs.insert(shared.io_token, cq);

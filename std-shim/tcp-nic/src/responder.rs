@@ -105,10 +105,11 @@ impl Responder {
     }
 
     /// Whether a frame of a request is discarded, because a request before it met no receive. The
-    /// first frame of the request that is tried again ends that.
+    /// first frame of the request that is tried again ends that, once the peer was notified of a
+    /// receive. A peer that tries without that would fill the list of those that wait.
     pub(crate) fn discards(&mut self, header: &Header) -> bool {
         let Some(awaited) = self.awaited else { return false };
-        if header.has(FIRST) && header.number == awaited as u32 && !self.not_ready_due {
+        if header.has(FIRST) && header.number == awaited as u32 && self.ready_sent {
             self.awaited = None;
             return false;
         }
@@ -246,6 +247,7 @@ mod tests {
         let answer = responder.next_control().unwrap();
         assert_eq!((answer.kind, answer.number), (Kind::NotReady, 1));
         assert!(responder.discards(&first(2)));
+        assert!(responder.discards(&first(1)), "the peer was notified of no receive");
         assert!(responder.next_control().is_none());
         assert!(responder.receive_posted());
         let ready = responder.next_control().unwrap();

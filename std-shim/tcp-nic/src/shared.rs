@@ -197,6 +197,8 @@ pub(crate) enum Command {
     Device(Weak<DeviceShared>, u64),
     /// A device was closed.
     Closed,
+    /// The interfaces of devices have to be looked at.
+    Interfaces,
     Cq(Weak<CqShared>),
     Dial(Weak<QpShared>),
     Watch(Weak<QpShared>),

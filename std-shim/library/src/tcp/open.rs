@@ -93,7 +93,7 @@ pub fn open_devices(
 
 /// Opens a device as [`open_devices`] does, whose address must be none of `opened`, for a program
 /// with more devices than an endpoint has. If several interfaces have one address, its device uses
-/// all of them; link-local addresses are others on each.
+/// one of them at a time; link-local addresses are others on each.
 ///
 /// # Errors
 ///

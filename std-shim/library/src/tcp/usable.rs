@@ -20,7 +20,7 @@ pub enum NotUsed {
     #[error("it has only link-local addresses")]
     LinkLocal,
     /// A device that is used has the same address, and uses this interface, too.
-    #[error("another device has its address {address}, and uses both interfaces")]
+    #[error("another device has its address {address}, and uses one of the interfaces at a time")]
     SameAddress {
         /// The address.
         address: IpAddr,
@@ -227,7 +227,8 @@ mod tests {
         let mut lines = Vec::new();
         let not_used = |name: &str, reason: &NotUsed| lines.push(format!("{name}: {reason}"));
         assert_eq!(open_best(&all, open, not_used).unwrap(), ["eth0"]);
-        let words = "another device has its address 10.9.0.1, and uses both interfaces";
+        let words =
+            "another device has its address 10.9.0.1, and uses one of the interfaces at a time";
         assert_eq!(lines, [format!("tcp:eth2: {words}"), format!("tcp:eth1: {words}")]);
     }
 
