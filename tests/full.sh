@@ -240,9 +240,11 @@ races() {
     say "skipped: the source of nightly's standard library cannot be installed"
     return
   fi
-  # Children of a test that forks start threads of their own.
+  # Children of tests that fork start threads of their own. The sanitizer does not support that if another thread runs
+  # during the fork: one of hundreds of children hung.
   RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS=die_after_fork=0 CARGO_TARGET_DIR=target/races MODEL_SEEDS=5 \
-    cargo +nightly test -Zbuild-std --target "$(uname -m)-unknown-linux-gnu" --locked -p polyrail-tcp-nic --tests
+    cargo +nightly test -Zbuild-std --target "$(uname -m)-unknown-linux-gnu" --locked -p polyrail-tcp-nic --tests -- \
+    --skip a_child_waits_for_no_thread_of_its_parent
 }
 
 copy() {
