@@ -69,14 +69,14 @@ fn an_armed_queue_reports_requests_that_are_to_be_carried_out() {
 #[test]
 fn an_armed_queue_reports_completions_that_come_late() {
     let (mut pair, channel) = pair();
-    pair.a.device.inject(When::Now, Fault::DelayCompletions(Duration::from_millis(2)));
+    pair.a.device.inject(When::Now, Fault::DelayCompletions(Duration::from_millis(500)));
     pair.a.post(pair.write(1, 0, 8)).unwrap();
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [0; 0]);
     channel.clear();
     pair.a.cq.req_notify(false);
     assert!(is_notified(&channel), "it is under way");
     channel.clear();
-    std::thread::sleep(Duration::from_millis(4));
+    std::thread::sleep(Duration::from_millis(600));
     assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [1]);
     assert!(is_notified(&channel), "although a poll brought it");
 }
